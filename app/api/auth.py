@@ -1,0 +1,46 @@
+"""Callers' keys: who may ask, and whose are the things that are stored."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+
+from app.core.dialects import dialect_of
+from app.errors import Unauthorized
+from app.responses import Caller
+
+
+class Auth:
+    """
+    Makes a `Caller` of a request's headers.
+
+    With no keys configured the server is open; what is stored belongs to the caller's key all the same.
+    """
+
+    def __init__(self, keys: Iterable[str] = (), dialect: str = "auto") -> None:
+        self._digests = [_digest(key) for key in keys]
+        self._dialect = dialect
+
+    def caller(self, headers: Mapping[str, str]) -> Caller:
+        """Return who asks; raises `Unauthorized`."""
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        key = key.strip() if scheme.lower() == "bearer" else ""
+        dialect = dialect_of(headers, self._dialect)
+        if not self._digests and not key:
+            return Caller(dialect=dialect)
+        digest = _digest(key)
+        if self._digests and not _contains(self._digests, digest):
+            raise Unauthorized(
+                "Incorrect API key provided." if key else "Send your API key as `Authorization: Bearer <key>`."
+            )
+        return Caller(owner=digest[:32], key=key, dialect=dialect)
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _contains(digests: list[str], digest: str) -> bool:
+    """Compare with every key, in constant time each."""
+    return sum(hmac.compare_digest(known, digest) for known in digests) > 0

@@ -1,0 +1,102 @@
+"""Read a request's body: its size, its encoding, its JSON, and what pydantic makes of it."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TypeVar
+
+import orjson
+import zstandard
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from app.core.schema import at
+from app.errors import InvalidRequest
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def read_body(request: Request, model: type[Body], limit: int) -> Body:
+    """
+    Return the body as a `model`; raises `InvalidRequest` that names the first field at fault.
+
+    `limit` is in bytes, of the body as it was before compression.
+    """
+    data = await _read(request, limit)
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in _DECODERS:
+        message = f"Content-Encoding '{encoding}' is not supported; use zstd or gzip."
+        raise InvalidRequest(message, code="unsupported_encoding", status=415)
+    try:
+        data = _DECODERS[encoding](data, limit)
+    except (zlib.error, zstandard.ZstdError, EOFError) as error:
+        raise InvalidRequest(f"The body is not valid {encoding}.", code="invalid_body") from error
+    return parse(data, model)
+
+
+def parse(data: bytes | str, model: type[Body]) -> Body:
+    """Return JSON as a `model`; raises `InvalidRequest` that names the first field at fault."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error.msg}.", code="invalid_json") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest("The body has to be a JSON object.", code="invalid_json")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise invalid(error) from error
+
+
+def invalid(error: ValidationError) -> InvalidRequest:
+    """Say what is wrong with the first field at fault, and what would be right."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    field = at(first["loc"])
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+    message = first["msg"].removeprefix("Value error, ")
+    return InvalidRequest(f"Invalid '{field}': {message}." if field else f"{message}.", param=field or None, code=code)
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    parts, size = [], 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise too_large(limit)
+            parts.append(part)
+    except ClientDisconnect as error:
+        raise InvalidRequest("The client went away before its request was complete.", status=499) from error
+    return b"".join(parts)
+
+
+def too_large(limit: int) -> InvalidRequest:
+    return InvalidRequest(f"The body is larger than {limit} bytes.", code="request_too_large", status=413)
+
+
+def _unzstd(data: bytes, limit: int) -> bytes:
+    reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(data, read_across_frames=True)
+    return _bounded(reader.read(limit + 1), limit)
+
+
+def _gunzip(data: bytes, limit: int) -> bytes:
+    inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # with a gzip or a zlib header
+    out = inflate.decompress(data, limit + 1)
+    if not inflate.eof and len(out) <= limit:
+        raise EOFError
+    return _bounded(out, limit)
+
+
+def _bounded(data: bytes, limit: int) -> bytes:
+    if len(data) > limit:
+        raise too_large(limit)
+    return data
+
+
+_DECODERS = {
+    "identity": _bounded,
+    "": _bounded,
+    "zstd": _unzstd,
+    "gzip": _gunzip,
+    "deflate": _gunzip,
+}

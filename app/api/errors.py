@@ -1,0 +1,49 @@
+"""Errors over HTTP: every failure is answered in the API's shape, without a traceback or a secret."""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+import orjson
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.errors import APIError, InvalidRequest, NotFound
+
+log = logging.getLogger(__name__)
+
+
+def answer(error: APIError) -> Response:
+    """Return an error as an HTTP answer."""
+    body = orjson.dumps(error.body())
+    return Response(body, error.status, headers=error.headers(), media_type="application/json")
+
+
+def install(app: FastAPI) -> None:
+    """Answer whatever is raised in a route."""
+    app.add_exception_handler(APIError, _api_error)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    return answer(cast(APIError, error))
+
+
+async def _http_exception(request: Request, error: Exception) -> Response:
+    """What the framework refuses by itself: an unknown path, or a method that a path does not have."""
+    status = cast(HTTPException, error).status_code
+    what = f"{request.method} {request.url.path}"
+    if status == 404:
+        return answer(NotFound(f"There is no {what} here.", code="unknown_url"))
+    if status == 405:
+        return answer(InvalidRequest(f"{what} is not allowed.", code="method_not_allowed", status=405))
+    return answer(InvalidRequest(str(cast(HTTPException, error).detail), status=status))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    log.error("unexpected error", exc_info=error)
+    return answer(APIError("The server had an error while processing the request."))

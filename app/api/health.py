@@ -1,0 +1,37 @@
+"""Is the process alive, and can it serve?"""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Response
+
+from app.api.http import json
+from app.errors import APIError
+from app.responses import Responses
+
+
+def routes(responses: Responses) -> APIRouter:
+    router = APIRouter(tags=["operation"])
+
+    @router.get("/healthz", summary="The process lives")
+    async def healthz() -> Response:
+        return json({"status": "ok"})
+
+    @router.get("/readyz", summary="Backend and store answer")
+    async def readyz() -> Response:
+        backend, store = await asyncio.gather(_state(responses.backend.check()), _state(responses.store.check()))
+        ready = backend == store == "ok"
+        answer = json({"status": "ok" if ready else "unavailable", "backend": backend, "store": store})
+        answer.status_code = 200 if ready else 503
+        return answer
+
+    return router
+
+
+async def _state(check: object) -> str:
+    try:
+        await check  # type: ignore[misc]
+    except APIError as error:
+        return error.message
+    return "ok"

@@ -1,0 +1,175 @@
+"""The routes of the API: JSON and server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Query, Request
+from sse_starlette import EventSourceResponse
+from starlette.responses import Response
+
+from app.api.auth import Auth
+from app.api.body import read_body
+from app.api.examples import CREATE
+from app.core import wire
+from app.core.schema import CreateResponse, Event, Item
+from app.errors import InvalidRequest
+from app.responses import Caller, Responses, Run, find_model
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What the routes need to know of the configuration."""
+
+    responses: Responses
+    auth: Auth
+    open_after: float
+    heartbeat: float
+    max_body_bytes: int
+
+
+def routes(door: Door) -> APIRouter:
+    """Return the routes, without the `/v1`."""
+    router = APIRouter()
+    responses = door.responses
+
+    def caller(request: Request) -> Caller:
+        return door.auth.caller(request.headers)
+
+    @router.post("/responses", summary="Create a response", openapi_extra=CREATE)
+    async def create(request: Request) -> Response:
+        who = caller(request)
+        body = await read_body(request, CreateResponse, door.max_body_bytes)
+        run = await responses.create(body, who)
+        if body.stream:
+            return await streamed(run, who, door)
+        return await unless_gone(request, whole(run))
+
+    @router.get("/responses/{response_id}", summary="Retrieve a response")
+    async def retrieve(request: Request, response_id: str) -> Response:
+        return json(await responses.retrieve(response_id, caller(request)))
+
+    @router.delete("/responses/{response_id}", summary="Delete a response")
+    async def delete(request: Request, response_id: str) -> Response:
+        await responses.delete(response_id, caller(request))
+        return json({"id": response_id, "object": "response", "deleted": True})
+
+    @router.post("/responses/{response_id}/cancel", summary="Cancel a response that runs in the background")
+    async def cancel(request: Request, response_id: str) -> Response:
+        return json(await responses.cancel(response_id, caller(request)))
+
+    @router.get("/responses/{response_id}/input_items", summary="List the input items of a response")
+    async def input_items(
+        request: Request,
+        response_id: str,
+        limit: str = Query("20", description="1 to 100"),
+        order: str = Query("desc", description="`asc` or `desc`"),
+        after: str | None = Query(None, description="the id of the item to list from"),
+        before: str | None = Query(None, description="the id of the item to list up to"),
+    ) -> Response:
+        items = await responses.input_items(response_id, caller(request))
+        return json(page(items, limit, order, after, before))
+
+    @router.get("/models", summary="List the models of the backend")
+    async def models(request: Request) -> Response:
+        who = caller(request)
+        return json({"object": "list", "data": await responses.backend.models(who.key)})
+
+    @router.get("/models/{model:path}", summary="Retrieve a model")
+    async def model(request: Request, model: str) -> Response:
+        return json(await find_model(responses.backend, model, caller(request)))
+
+    return router
+
+
+def json(value: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(value), headers=headers, media_type="application/json")
+
+
+async def whole(run: Run) -> Response:
+    return json(await run.drain(), _headers(run))
+
+
+async def streamed(run: Run, caller: Caller, door: Door) -> Response:
+    """Answer in events, once there is something to say: until then every failure is a plain HTTP error."""
+    events = run.events(door.open_after)
+    try:
+        first = await anext(events)
+    except BaseException:
+        await events.aclose()
+        raise
+    beat = {"comment": lambda: wire.COMMENT, "keepalive": lambda: wire.sse(run.keepalive())}[caller.dialect.heartbeat]
+    return EventSourceResponse(
+        _encoded(first, events),
+        ping=door.heartbeat,
+        ping_message_factory=beat,  # type: ignore[arg-type]  # bytes pass through as they are
+        headers={"Cache-Control": "no-cache", **_headers(run)},
+    )
+
+
+async def _encoded(first: list[Event], events: AsyncGenerator[list[Event], None]) -> AsyncIterator[bytes]:
+    async with contextlib.aclosing(events):
+        yield wire.sse(first)
+        async for batch in events:
+            yield wire.sse(batch)
+        yield wire.DONE
+
+
+async def unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
+    """Return the answer; when the client goes before it is there, stop making it."""
+    making = asyncio.ensure_future(answer)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({making, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not making.done():
+            making.cancel()
+            await asyncio.wait({making})
+            return Response(status_code=499)  # nobody is there to read it
+        return await making
+    finally:
+        making.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _headers(run: Run) -> dict[str, str]:
+    """Tell of what was left out or changed, where the caller can see it."""
+    warnings = "; ".join(run.warnings).encode("ascii", "replace").decode()[:2000].replace("\n", " ")
+    return {"x-antiphon-warning": warnings} if warnings else {}
+
+
+def page(items: list[Item], limit: str, order: str, after: str | None, before: str | None) -> dict[str, Any]:
+    """Return a cursor page of items, which are given oldest first, as OpenAI shapes it; raises `InvalidRequest`."""
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= 100:
+        raise InvalidRequest("Invalid 'limit': it has to be a number from 1 to 100.", param="limit")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("Invalid 'order': it has to be 'asc' or 'desc'.", param="order")
+    listed = items if order == "asc" else items[::-1]
+    ids = [item["id"] for item in listed]
+    begin = _cursor(ids, after, "after") + 1 if after else 0
+    end = _cursor(ids, before, "before") if before else len(listed)
+    size = int(limit)
+    data = listed[begin:end]
+    data, more = (data[:size], len(data) > size)
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": more,
+    }
+
+
+def _cursor(ids: list[str], id: str, name: str) -> int:
+    if id not in ids:
+        raise InvalidRequest(f"Invalid '{name}': no item with id '{id}' here.", param=name)
+    return ids.index(id)

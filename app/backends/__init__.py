@@ -1,0 +1,63 @@
+"""
+Who generates.
+
+A backend is asked in Chat Completions and answers in chunks: lists of them, one list for each read from the network,
+since what arrived together leaves together. It knows nothing of Responses. A backend that cannot stream yields one
+chunk whose `delta` is the whole message: there is no second path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.core.chat_stream import DONE, Chunk
+from app.core.profile import Profile
+
+__all__ = ["BACKENDS", "DONE", "Backend", "ChatRequest", "Chunk"]
+
+# By name. A name that is not here is an import path, `package.module:Class`.
+BACKENDS = {
+    "demo": "app.backends.demo:DemoBackend",
+    "openai": "app.backends.openai:OpenAIBackend",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One question to a backend."""
+
+    body: dict[str, Any]  # of the Chat Completions request, `stream: true` included; not to be changed
+    caller_key: str | None = None  # the caller's own API key, for backends that pass it through
+    conversation: str = ""  # the same for all turns of a conversation: its chain's key or `prompt_cache_key`
+
+
+class Backend(Protocol):
+    """A source of Chat Completions chunks."""
+
+    def profile(self, model: str) -> Profile:
+        """Return what is known of the server that would answer for this model."""
+        ...
+
+    def stream(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Chunk]]]:
+        """
+        Ask, and answer in chunks.
+
+        Entering the context returns once the backend's status line is known to be good, and raises `BackendError`
+        otherwise. The iterator yields one list of chunks for each read and ends after `DONE`, or where the body
+        ends; it raises `BackendError` where the backend reports an error or the connection breaks, after having
+        yielded all that came before. Leaving the context closes the connection at once.
+        """
+        ...
+
+    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+        """Return the models on offer, as entries of the OpenAI list: `id`, `object`, `created`, `owned_by`."""
+        ...
+
+    async def check(self) -> None:
+        """Return if the backend can be reached; raise `BackendError` if not."""
+        ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,120 @@
+"""
+What the body of a good answer turns out to be, whatever its headers say: an event stream, JSON, or a web page.
+
+Each kind is read by an object with `decode(data)` and `end()`, as `ChunkDecoder` has them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+import orjson
+
+from app.backends.errors import error_in_chunk
+from app.core.chat_stream import DONE, Chunk
+from app.core.sse import ChunkDecoder
+from app.errors import BackendError
+
+
+class Reader(Protocol):
+    """Turns the bytes of a body into chunks."""
+
+    def decode(self, data: bytes) -> list[Chunk]: ...
+
+    def end(self) -> list[Chunk]: ...
+
+
+class Sniffer:
+    """Reads a body whose kind shows with its first character."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._reader: Reader | None = None
+
+    def decode(self, data: bytes) -> list[Chunk]:
+        """Return the chunks that are complete; raise `BackendError` if the body is a web page."""
+        if self._reader is None:
+            self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
+            if not data:
+                return []
+            self._reader = _READERS.get(data[:1], ChunkDecoder)()
+        return self._reader.decode(data)
+
+    def end(self) -> list[Chunk]:
+        """Return the remaining chunks; raise `BackendError` if this was no answer."""
+        return self._reader.end() if self._reader else []
+
+
+class _JSON:
+    """
+    A completion as a whole, though a stream was asked for: one chunk whose `delta` is the message, then `DONE`.
+
+    Some servers put `data: [DONE]` behind it, and some send chunks as JSON values one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def decode(self, data: bytes) -> list[Chunk]:
+        self._pieces.append(data)
+        return []
+
+    def end(self) -> list[Chunk]:
+        values = _values(b"".join(self._pieces))
+        chunks = [_as_chunk(value) for value in values]
+        if not any(chunk.get("choices") for chunk in chunks):
+            raise next(filter(None, map(error_in_chunk, chunks)), None) or BackendError(NO_ANSWER)
+        return [*chunks, DONE]
+
+
+class _WebPage:
+    """HTML under 200: as a rule the base URL is that of a site, not of its API."""
+
+    def decode(self, data: bytes) -> list[Chunk]:
+        raise BackendError("The backend answered with a web page. Is its base URL right, with /v1 or the like?")
+
+    def end(self) -> list[Chunk]:
+        return []
+
+
+_READERS: dict[bytes, type[Reader]] = {b"{": _JSON, b"[": _JSON, b"<": _WebPage}
+
+NO_ANSWER = "The backend's answer is empty."
+
+
+def _values(text: bytes) -> list[dict[str, Any]]:
+    """Parse JSON values that follow each other; what follows them is not of interest, and a list stands for its items."""
+    try:
+        found = [orjson.loads(text)]
+    except orjson.JSONDecodeError:
+        found = _leading_values(text.decode(errors="replace"))
+    items = [item for value in found for item in (value if isinstance(value, list) else [value])]
+    return [item for item in items if isinstance(item, dict)]
+
+
+def _leading_values(text: str) -> list[Any]:
+    found, at, decoder = [], 0, json.JSONDecoder()
+    try:
+        while text[at:].strip():
+            at += len(text[at:]) - len(text[at:].lstrip())
+            value, at = decoder.raw_decode(text, at)
+            found.append(value)
+    except (ValueError, RecursionError) as error:
+        if not found:
+            raise BackendError("The backend's answer is not complete, or not JSON.") from error
+    return found
+
+
+def _as_chunk(completion: dict[str, Any]) -> Chunk:
+    choices = completion.get("choices")
+    if not isinstance(choices, list):
+        return completion
+    return {**completion, "choices": [_as_delta(choice) for choice in choices]}
+
+
+def _as_delta(choice: Any) -> Any:
+    if not isinstance(choice, dict) or "message" not in choice or choice.get("delta"):
+        return choice
+    rest = {name: value for name, value in choice.items() if name != "message"}
+    return {**rest, "delta": choice["message"]}

@@ -1,0 +1,223 @@
+"""
+The command line.
+
+    antiphon serve --backend-url http://localhost:8000/v1
+    antiphon check
+    antiphon settings > .env
+    antiphon version
+
+An option is a variable by another name: it is put into the environment, where the workers find it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import platform
+import secrets
+from collections.abc import Awaitable
+from contextlib import aclosing
+from typing import Annotated
+
+import typer
+import uvicorn
+
+from app import __version__, logs
+from app.errors import APIError
+from app.settings import (
+    PREFIX,
+    Settings,
+    SettingsError,
+    env_example,
+    load_settings,
+    unknown_variables,
+    without_password,
+)
+
+logger = logging.getLogger(__name__)
+
+cli = typer.Typer(
+    name="antiphon",
+    help="The Open Responses API, answered by any Chat Completions backend.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# Clients keep a connection for a while and use it again. Ours must not be the shorter patience: a request that meets
+# the end of its connection is lost. Load balancers wait for 60 seconds as a rule.
+KEEP_ALIVE = 75
+PATIENCE = 15  # seconds that `check` waits for each thing
+
+
+@cli.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    backend: Annotated[str | None, typer.Option(help="demo, openai, or an import path.")] = None,
+    backend_url: Annotated[str | None, typer.Option(help="Base URL of a Chat Completions server.")] = None,
+    backend_api_key: Annotated[str | None, typer.Option(help="Sent upstream; or passthrough.")] = None,
+    backend_profile: Annotated[str | None, typer.Option(help="How the server differs, such as vllm.")] = None,
+    store_url: Annotated[str | None, typer.Option(help="memory://, sqlite:///file.db, redis://host.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes to run.")] = None,
+    config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    reload: Annotated[bool, typer.Option("--reload", help="Start anew when a file changes; to develop.")] = False,
+) -> None:
+    """Serve. Every option wins over its variable, ANTIPHON_HOST and so on; see `antiphon settings` for all of them."""
+    given = {name: value for name, value in locals().items() if name != "reload" and value is not None}
+    os.environ.update({f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()})
+    settings = _settings(status=2)
+    _build_store(settings)
+    if settings.workers > 1 and not settings.secret_key:
+        # Made here and not by each worker for itself, or they could not read what the others encrypted.
+        os.environ[f"{PREFIX}SECRET_KEY"] = secrets.token_urlsafe(32)
+    logs.configure(settings)
+    for problem in unknown_variables():
+        logger.warning("%s", problem)
+    _greet(settings)
+    uvicorn.run(
+        "app.main:app_factory",
+        factory=True,
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        reload=reload,
+        reload_dirs=[os.path.dirname(__file__)] if reload else None,
+        log_config=logs.config(settings),
+        log_level=settings.log_level,
+        access_log=False,
+        server_header=False,
+        proxy_headers=True,
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
+        ws_per_message_deflate=False,  # many small messages: it costs more than it saves
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
+    )
+
+
+@cli.command()
+def check(config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None) -> None:
+    """Read the settings, reach the backend and the store, and say what works; exit 1 if something does not."""
+    if config is not None:
+        os.environ[f"{PREFIX}CONFIG"] = config
+    settings = _settings(status=1)
+    keys = f"{len(settings.api_keys)} caller keys" if settings.api_keys else "open, no caller keys"
+    typer.echo(f"ok    settings  {_address(settings)}, {keys}")
+    for problem in unknown_variables():
+        typer.echo(f"note  settings  {problem}")
+    if not asyncio.run(_reach(settings)):
+        raise typer.Exit(1)
+
+
+@cli.command("settings")
+def show_settings() -> None:
+    """Print every setting, what it means and its default, in the form of a `.env` file."""
+    typer.echo(env_example(), nl=False)
+
+
+@cli.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"antiphon {__version__} (Python {platform.python_version()}, {platform.system()})")
+
+
+def _settings(*, status: int) -> Settings:
+    try:
+        return load_settings()
+    except SettingsError as error:
+        for problem in error.problems:
+            typer.echo(problem, err=True)
+        raise typer.Exit(status) from None
+
+
+def _build_store(settings: Settings) -> None:
+    """Build the store as the server will, so that what is wrong with its URL is said here and not in a traceback."""
+    # Here and not above: it loads the whole server, which the small commands do without.
+    from app.main import build_store
+
+    try:
+        build_store(settings)
+    except ValueError as error:
+        typer.echo(f"{PREFIX}STORE_URL: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _address(settings: Settings) -> str:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{settings.port}"
+
+
+def _backends(settings: Settings) -> str:
+    served = settings.served().items()
+    return ", ".join(f"{name} ({without_password(backend.url) or backend.backend})" for name, backend in served)
+
+
+def _greet(settings: Settings) -> None:
+    """Say where the server is and how to try it: to eyes on stderr, to machines as one more line of the log."""
+    parts = {
+        "address": _address(settings),
+        "backend": _backends(settings),
+        "store": without_password(settings.store_url),
+    }
+    if settings.log_format == "json":
+        logger.info("serving", extra={"version": __version__, **parts})
+        return
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.api_keys else ""
+    model = settings.default_model or ("demo" if settings.served().keys() == {"default"} else "YOUR_MODEL")
+    typer.echo(
+        f"Antiphon {__version__} on {parts['address']}, backend {parts['backend']}, store {parts['store']}. Try:\n"
+        f"  curl {parts['address']}/v1/responses{key} -H 'Content-Type: application/json' "
+        f'-d \'{{"model": "{model}", "input": "Hello!"}}\'',
+        err=True,
+    )
+
+
+async def _reach(settings: Settings) -> bool:
+    """Use every backend and the store once, say how it went, and return whether all of them work."""
+    from app.main import build_backend, build_store
+
+    async def ask(settings: Settings) -> str:
+        async with aclosing(build_backend(settings)) as backend:
+            await backend.check()
+            models = [str(model["id"]) for model in await backend.models()]
+        return f"{len(models)} models{': ' * bool(models)}{', '.join(models[:5])}{', ...' * (len(models) > 5)}"
+
+    async def remember() -> str:
+        async with aclosing(build_store(settings)) as store:
+            await store.check()
+            await store.put("check", "record", b"1")
+            await store.delete("check", "record")
+        return "reads and writes"
+
+    works = []
+    for name, backend in settings.served().items():
+        alone = settings.model_copy(update={"backend": "auto", "backend_url": "", "backends": {name: backend}})
+        works.append(await _try("backend", f"{name} {without_password(backend.url) or backend.backend}", ask(alone)))
+    works.append(await _try("store", without_password(settings.store_url), remember()))
+    return all(works)
+
+
+async def _try(part: str, name: str, attempt: Awaitable[str]) -> bool:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            works, said = True, await attempt
+    except TimeoutError:
+        works, said = False, f"no answer within {PATIENCE} seconds"
+    except APIError as error:
+        # The notes are for the operator, and the caller of the API never sees them.
+        works, said = False, " ".join([error.message, *getattr(error, "__notes__", ())])
+    except (OSError, ValueError, ImportError) as error:
+        works, said = False, str(error) or type(error).__name__
+    typer.echo(f"{'ok' if works else 'fail':5} {part:9} {name}: {said}")
+    return works
+
+
+def main() -> None:
+    """Run the command line: the console script `antiphon`."""
+    cli()

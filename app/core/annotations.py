@@ -1,0 +1,48 @@
+"""Bring annotations and logprobs of Chat Completions into the API's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def flat_annotations(annotations: Any) -> Iterator[dict[str, Any]]:
+    """
+    Yield the URL citations of a message as the API has them.
+
+    Chat Completions nests them, `{"type": "url_citation", "url_citation": {"url": ...}}`; the API does not.
+    """
+    for annotation in annotations if isinstance(annotations, list) else ():
+        if not isinstance(annotation, dict):
+            continue
+        inner = annotation.get("url_citation")
+        fields = inner if isinstance(inner, dict) else annotation
+        if isinstance(url := fields.get("url"), str):
+            yield {
+                "type": "url_citation",
+                "url": url,
+                "start_index": _count(fields.get("start_index")),
+                "end_index": _count(fields.get("end_index")),
+                "title": str(fields.get("title") or url),
+            }
+
+
+def flat_logprobs(logprobs: Any) -> list[dict[str, Any]]:
+    """Return a choice's logprobs; servers leave out the bytes, or give null, or add fields of their own."""
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    return [
+        {**_logprob(token), "top_logprobs": [_logprob(top) for top in token.get("top_logprobs") or ()]}
+        for token in content or ()
+        if isinstance(token, dict)
+    ]
+
+
+def _logprob(token: dict[str, Any]) -> dict[str, Any]:
+    text = str(token.get("token") or "")
+    given = token.get("bytes")
+    encoded = given if given is not None else list(text.encode("utf-8", "replace"))
+    return {"token": text, "logprob": token.get("logprob") or 0.0, "bytes": encoded}
+
+
+def _count(value: Any) -> int:
+    return max(0, value) if isinstance(value, int) else 0

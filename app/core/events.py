@@ -1,0 +1,290 @@
+"""
+Build the events of one response.
+
+`EventBuilder` is told what the model produced, piece by piece, and answers with the Responses events that say so. It
+keeps the response resource up to date as it goes, and it does no I/O:
+
+    builder = EventBuilder(response)
+    builder.start()
+    builder.text("Hel")
+    builder.text("lo")
+    builder.complete()
+    builder.end()
+    events = builder.take()
+
+An event is a plain dict, and never changes once it has been taken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from app.core.kinds import CONTENT_REASONING, FUNCTION_CALL, REFUSAL, TEXT, Call, Part
+from app.core.schema import Event, Item, Response
+from app.errors import APIError
+
+# What the backend really said for an item, by its own names of fields, to be sent back to it as it was.
+Upstream: TypeAlias = dict[str, Any]
+
+
+@dataclass(slots=True)
+class OpenPart:
+    """A part of a message or of reasoning that the model is still writing."""
+
+    row: Part
+    where: dict[str, Any]  # item_id, output_index, and the part's index: the head of each of its events
+    pieces: list[str] = field(default_factory=list)  # joined once, at the end
+    extra: dict[str, list[Any]] = field(default_factory=dict)  # annotations and logprobs, as they come
+
+    def content(self) -> dict[str, Any]:
+        """Return the part as it stands, sharing nothing with it."""
+        extra = {name: [*values] for name, values in self.extra.items()}
+        return {"type": self.row.type, self.row.field: "".join(self.pieces), **extra}
+
+
+@dataclass(slots=True)
+class OpenItem:
+    """A message or reasoning item that the model is still writing."""
+
+    index: int
+    item: Item
+    rows: tuple[Part, ...]
+    parts: list[OpenPart] = field(default_factory=list)
+    source: str | None = None  # the backend's field that a reasoning item came in
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """A tool call whose arguments are not all in yet."""
+
+    index: int
+    item: Item
+    kind: Call
+    pieces: list[str] = field(default_factory=list)
+
+
+class EventBuilder:
+    """
+    The state machine of one response.
+
+    At most one message or reasoning item is open at a time; it closes as soon as the model turns to something else.
+    Tool calls may be open side by side, and beside an item: backends are free to interleave their arguments. What is
+    open is the state, and there is no other.
+    """
+
+    def __init__(
+        self,
+        response: Response,
+        *,
+        reasoning: tuple[Part, ...] = CONTENT_REASONING,
+        new_id: Callable[[str], str],
+        clock: Callable[[], float] = time.time,
+        seal: Callable[[Upstream], str] | None = None,
+    ) -> None:
+        """
+        `reasoning` names the forms in which raw reasoning is shown; `new_id` makes an id from a prefix; `seal`, if
+        given, makes the `encrypted_content` of a reasoning item from what the backend said.
+        """
+        self.response = response
+        self.new_id = new_id
+        self.upstream: dict[str, Upstream] = {}  # by the id of the item; `settled` when asked for
+        self.failure: APIError | None = None
+        self._reasoning = reasoning
+        self._clock = clock
+        self._seal = seal
+        self._events: list[Event] = []
+        self._sequence_number = 0
+        self._open: OpenItem | None = None
+        self._calls: list[OpenCall] = []
+
+    def take(self) -> list[Event]:
+        """Return the events built since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    # The life of the response.
+
+    def start(self) -> None:
+        self.response["status"] = "in_progress"
+        self._emit("response.created", response=self._snapshot())
+        self._emit("response.in_progress", response=self._snapshot())
+
+    def complete(self) -> None:
+        self.close()
+        self.response.update(status="completed", completed_at=int(self._clock()))
+
+    def incomplete(self, reason: str) -> None:
+        """What is open was cut off: for want of room (`max_output_tokens`), or by a filter (`content_filter`)."""
+        self.close("incomplete")
+        self.response.update(status="incomplete", incomplete_details={"reason": reason})
+
+    def fail(self, error: APIError) -> None:
+        """
+        The response failed; even one that was complete but not yet ended.
+
+        The `error` event has the fields nested, as the spec has them, and flat, as OpenAI has them; some clients look
+        only at `response.failed`, which follows.
+        """
+        self.close("incomplete")
+        self.failure = error
+        self._emit("error", code=error.code, message=error.message, param=error.param, error=error.payload())
+        self.response.update(status="failed", completed_at=None, incomplete_details=None, error=error.payload())
+
+    def end(self) -> None:
+        """Emit the terminal event, after one of the three above: nothing follows."""
+        self._emit(f"response.{self.response['status']}", response=self._snapshot())
+
+    def keepalive(self) -> None:
+        """Say that the response lives: the heartbeat of clients whose idle timer ignores comments."""
+        self._emit("keepalive")
+
+    # What the model produces.
+
+    def text(self, delta: str, logprobs: list[Any] | None = None) -> None:
+        part = self._write(TEXT, delta, logprobs=logprobs or [])
+        if logprobs:
+            part.extra.setdefault("logprobs", []).extend(logprobs)
+
+    def refusal(self, delta: str) -> None:
+        self._write(REFUSAL, delta)
+
+    def annotation(self, annotation: dict[str, Any]) -> None:
+        """Annotate the text that is being written; it is opened, empty, if there is none."""
+        part = self._turn_to(TEXT).parts[0]
+        annotations = part.extra["annotations"]
+        annotations.append(annotation)
+        index = len(annotations) - 1
+        self._emit("response.output_text.annotation.added", **part.where, annotation_index=index, annotation=annotation)
+
+    def reasoning(self, delta: str, source: str = "reasoning_content") -> None:
+        """Think aloud; `source` is the field in which the backend said it."""
+        self._write(self._reasoning, delta)
+        self._open.source = source  # type: ignore[union-attr]
+
+    def reasoning_upstream(self) -> Upstream:
+        """
+        Return what the backend said for the reasoning item of this moment, to be added to until the response ends.
+
+        That is the open one, else the last one (signatures may come late), else one that is opened for the purpose:
+        there are backends whose reasoning is only a signature.
+        """
+        items = [item for item in self.response["output"] if item["type"] == "reasoning"]
+        item = items[-1] if items else self._turn_to(self._reasoning).item
+        return self.upstream.setdefault(item["id"], {})
+
+    def call(
+        self, call_id: str, kind: Call = FUNCTION_CALL, fields: Mapping[str, Any] | None = None, **upstream: Any
+    ) -> OpenCall:
+        """Open a tool call and return it; `fields` are of the item, such as its `name`."""
+        self._close_open("completed")
+        item = {
+            "type": kind.item,
+            "id": self.new_id(kind.prefix),
+            "call_id": call_id,
+            **(fields or {}),
+            kind.field: "",
+            "status": "in_progress",
+        }
+        if upstream:
+            self.upstream[item["id"]] = upstream
+        call = OpenCall(self._add(item), item, kind)
+        self._calls.append(call)
+        return call
+
+    def arguments(self, call: OpenCall, delta: str) -> None:
+        call.pieces.append(delta)
+        self._emit(call.kind.delta, item_id=call.item["id"], output_index=call.index, delta=delta)
+
+    def close_call(self, call: OpenCall, status: str = "completed") -> None:
+        self._calls.remove(call)
+        whole = "".join(call.pieces)
+        where = {"item_id": call.item["id"], "output_index": call.index}
+        self._emit(call.kind.done, **where, name=call.item["name"], **{call.kind.field: whole})
+        self._done(call.index, {**call.item, call.kind.field: whole, "status": status})
+
+    def close(self, status: str = "completed") -> None:
+        """Close all that is open, with that status."""
+        while self._calls:
+            self.close_call(self._calls[0], status)
+        self._close_open(status)
+
+    # Private.
+
+    def _emit(self, type: str, **fields: Any) -> None:
+        self._events.append({"type": type, "sequence_number": self._sequence_number, **fields})
+        self._sequence_number += 1
+
+    def _snapshot(self) -> Response:
+        return {**self.response, "output": [*self.response["output"]]}
+
+    def _add(self, item: Item) -> int:
+        index = len(self.response["output"])
+        self.response["output"].append(item)
+        self._emit("response.output_item.added", output_index=index, item=item)
+        return index
+
+    def _done(self, index: int, item: Item) -> None:
+        self.response["output"][index] = item
+        self._emit("response.output_item.done", output_index=index, item=item)
+
+    def _write(self, rows: tuple[Part, ...], delta: str, **extra: Any) -> OpenPart:
+        open_ = self._open
+        if open_ is None or open_.rows is not rows:
+            open_ = self._turn_to(rows)
+        for part in open_.parts:
+            part.pieces.append(delta)
+            self._emit(part.row.delta, **part.where, delta=delta, **extra)
+        return part
+
+    def _turn_to(self, rows: tuple[Part, ...]) -> OpenItem:
+        """Resolve where a piece belongs; if that is not what is open, close the one and open the other."""
+        open_ = self._open
+        if open_ is not None and open_.rows is rows:
+            return open_
+        if open_ is not None and open_.rows[0].item == rows[0].item:
+            self._close_parts(open_)
+            open_.rows = rows
+        else:
+            self._close_open("completed")
+            item = {"type": rows[0].item, "id": self.new_id(rows[0].prefix), **rows[0].empty, "status": "in_progress"}
+            open_ = self._open = OpenItem(self._add(item), item, rows)
+        for row in rows:
+            self._open_part(open_, row)
+        return open_
+
+    def _open_part(self, open_: OpenItem, row: Part) -> None:
+        index = len(open_.item.get(row.list, ()))
+        part = OpenPart(row, {"item_id": open_.item["id"], "output_index": open_.index, row.position: index})
+        part.extra = {name: [] for name in row.extra}
+        open_.parts.append(part)
+        self._emit(row.part_added, **part.where, part=part.content())
+
+    def _close_parts(self, open_: OpenItem) -> None:
+        for part in open_.parts:
+            content = part.content()
+            fields = {name: content.get(name, []) for name in part.row.told}
+            self._emit(part.row.done, **part.where, **fields)
+            self._emit(part.row.part_done, **part.where, part=content)
+            open_.item = {**open_.item, part.row.list: [*open_.item.get(part.row.list, ()), content]}
+        open_.parts = []
+
+    def _close_open(self, status: str) -> None:
+        open_, self._open = self._open, None
+        if open_ is None:
+            return
+        if open_.source:
+            text = "".join(open_.parts[0].pieces)
+            self.upstream.setdefault(open_.item["id"], {}).setdefault(open_.source, text)
+        self._close_parts(open_)
+        item = {**open_.item, "status": status}
+        if self._seal and item["type"] == "reasoning":
+            item["encrypted_content"] = self._seal(settled(self.upstream.get(item["id"], {})))
+        self._done(open_.index, item)
+
+
+def settled(upstream: Upstream) -> Upstream:
+    """Return what a backend said, with what was still being put together (a callable) as it stands now."""
+    return {name: value() if callable(value) else value for name, value in upstream.items()}

@@ -1,0 +1,97 @@
+"""
+What is kept of a conversation, and how it is found again.
+
+A chain is a tree of turns: each turn has its response, the input items of its own, and a pointer to its parent. The
+history of a turn is the path from the root to it, so that continuing from an earlier response forks, and siblings never
+leak in. Nothing is copied from turn to turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from app.core.events import Upstream
+from app.core.ids import new_id
+from app.core.schema import Item, Response
+
+
+class Turn(NamedTuple):
+    """One stored response."""
+
+    response: Response
+    input: list[Item]  # of this turn, not of those before
+    upstream: dict[str, Upstream]  # what the backend really said, by the id of the item
+
+    def record(self) -> bytes:
+        return orjson.dumps(self._asdict())
+
+    @staticmethod
+    def of(record: bytes) -> Turn:
+        return Turn(**orjson.loads(record))
+
+    @property
+    def items(self) -> list[Item]:
+        return [*self.input, *self.response["output"]]
+
+
+def path(records: Mapping[str, bytes], response_id: str) -> list[Turn] | None:
+    """
+    Return the turns from the first to that of `response_id`, or None if one of them is not there.
+
+    A history with a hole would be a lie: the model would answer as if what is missing had never been said.
+    """
+    turns: list[Turn] = []
+    wanted: str | None = response_id
+    while wanted:
+        record = records.get(wanted)
+        if record is None:
+            return None
+        turns.append(Turn.of(record))
+        wanted = turns[-1].response["previous_response_id"]
+    return turns[::-1]
+
+
+def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Upstream] | None:
+    """Return the item of that id, and what the backend said for it, from whichever turn of a chain has it."""
+    mark = item_id.encode()
+    for record in records:
+        if mark not in record:
+            continue  # much cheaper than decoding it
+        turn = Turn.of(record)
+        for item in turn.items:
+            if item.get("id") == item_id:
+                return item, turn.upstream.get(item_id, {})
+    return None
+
+
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+    "compaction": "cmp",
+}
+_TEXT_OF = {"assistant": "output_text"}
+
+
+def input_item(item: Item, key: str) -> Item:
+    """Return an input item as the API lists it: with an id, a status, and its content in parts."""
+    type_ = item["type"]
+    listed = {**item, "id": item.get("id") or new_id(_PREFIXES.get(type_, "item"), key)}
+    if type_ == "message":
+        listed["content"] = _parts(item.get("content"), item["role"])
+    if type_ in ("message", "function_call", "function_call_output"):
+        listed["status"] = item.get("status") or "completed"
+    return listed
+
+
+def _parts(content: Any, role: str) -> list[dict[str, Any]]:
+    if not isinstance(content, str):
+        return content or []
+    part: dict[str, Any] = {"type": _TEXT_OF.get(role, "input_text"), "text": content}
+    return [part | {"annotations": []}] if role == "assistant" else [part]

@@ -1,0 +1,132 @@
+"""The response resource: what it says of the request, and its usage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from app.core.schema import CreateResponse, Response
+
+
+def new_response(request: CreateResponse, *, id: str, created_at: int, model: str, store: bool = True) -> Response:
+    """
+    Return the resource of a response that is about to be made: every required field is there, what was asked is
+    echoed, and what was not is told with the default that took effect.
+    """
+    reasoning = request.reasoning
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": created_at,
+        "completed_at": None,
+        "status": "queued" if request.background else "in_progress",
+        "background": request.background,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": request.parallel_tool_calls,
+        "previous_response_id": request.previous_response_id,
+        "prompt_cache_key": request.prompt_cache_key,
+        "reasoning": {
+            "effort": reasoning.effort if reasoning else None,
+            "summary": reasoning.summary if reasoning else None,
+        },
+        "safety_identifier": request.safety_identifier,
+        "service_tier": "default" if request.service_tier == "auto" else request.service_tier,
+        "store": store,
+        "temperature": _or(request.temperature, 1.0),
+        "text": _text(request),
+        "tool_choice": _tool_choice(request.tool_choice),
+        "tools": [_tool(tool) for tool in request.tools],
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": _or(request.top_p, 1.0),
+        "presence_penalty": _or(request.presence_penalty, 0.0),
+        "frequency_penalty": _or(request.frequency_penalty, 0.0),
+        "truncation": request.truncation,
+        "usage": None,
+        "metadata": request.metadata,
+    }
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _text(request: CreateResponse) -> dict[str, Any]:
+    text = request.text
+    shown: dict[str, Any] = {"format": text.format.model_dump(by_alias=True)}
+    if text.format.type == "json_schema":
+        shown["format"].setdefault("description", None)
+    if text.verbosity:
+        shown["verbosity"] = text.verbosity
+    return shown
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Echo a tool; a function has all of its fields, null where the caller said nothing."""
+    if tool["type"] != "function":
+        return dict(tool)
+    return {"description": None, "parameters": None, "strict": None, **tool}
+
+
+def _tool_choice(choice: Any) -> Any:
+    if isinstance(choice, dict) and choice["type"] == "allowed_tools":
+        return {**choice, "mode": choice.get("mode") or "auto"}
+    return choice
+
+
+def usage_of(said: Mapping[str, Any] | None, body: Mapping[str, Any], output: list[Any]) -> dict[str, Any]:
+    """
+    Return the usage of a response, in tokens, from what the backend said of it; estimated where it said nothing.
+
+    Never null, and always consistent: input and output add up to the total, and the details are parts of them.
+    (Clients loop or crash on a finished response without usage.)
+    """
+    if not said:
+        return _usage(_estimate(body.get("messages")), _estimate(output))
+    input_tokens = _count(said.get("prompt_tokens"), said.get("input_tokens"))
+    output_tokens = _count(said.get("completion_tokens"), said.get("output_tokens"))
+    prompt = _details(said, "prompt_tokens_details", "input_tokens_details")
+    completion = _details(said, "completion_tokens_details", "output_tokens_details")
+    # DeepSeek and Moonshot tell the cached tokens beside, SGLang the reasoning tokens.
+    cached = _count(prompt.get("cached_tokens"), said.get("prompt_cache_hit_tokens"), said.get("cached_tokens"))
+    written = _count(prompt.get("cache_write_tokens"), said.get("cache_creation_input_tokens"))
+    reasoning = _count(completion.get("reasoning_tokens"), said.get("reasoning_tokens"))
+    total = _count(said.get("total_tokens"))
+    # xAI does not count reasoning as output; OpenAI, and the API here, do.
+    if (reasoning and total == input_tokens + output_tokens + reasoning) or (not total and reasoning > output_tokens):
+        output_tokens += reasoning
+    return _usage(input_tokens, output_tokens, min(cached, input_tokens), written, min(reasoning, output_tokens))
+
+
+def _usage(
+    input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0, reasoning: int = 0
+) -> dict[str, Any]:
+    return {
+        "input_tokens": input_tokens,
+        # `cache_write_tokens` is OpenAI's; its SDK asks for it.
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
+        "output_tokens": output_tokens,
+        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "total_tokens": input_tokens + output_tokens,
+    }
+
+
+def _details(said: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    return next((said[name] for name in names if isinstance(said.get(name), dict)), {})
+
+
+def _count(*values: Any) -> int:
+    """Return the first number among values as a count."""
+    return next((max(0, int(value)) for value in values if isinstance(value, int | float)), 0)
+
+
+def _estimate(value: Any) -> int:
+    """Guess how many tokens something is: four characters each, as a rule of thumb, of its JSON."""
+    return len(orjson.dumps(value)) // 4 if value else 0

@@ -1,0 +1,264 @@
+"""
+Assemble the tool calls of a Chat Completions stream.
+
+Nothing identifies a tool call reliably: `index` may be missing, constant, or shifted; `id` may be missing, late, empty,
+repeated, or new on every fragment; names come late or in pieces; arguments come whole, cut, or twice. The rules here
+survive every server seen so far.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from app.core.events import EventBuilder, OpenCall
+from app.core.kinds import FUNCTION_CALL, Callee
+
+MAX_CALL_ID = 64  # characters, by the spec
+
+
+class ObjectScanner:
+    """Follows a JSON text, piece by piece, to the brace that closes its top-level object."""
+
+    _OUTSIDE = re.compile(r'["{}\[\]]')
+    _INSIDE = re.compile(r'["\\]')
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._begun = False
+        self._depth = 0
+        self._string = False
+        self._skip = 0  # of the next piece: the character behind a backslash
+
+    def feed(self, piece: str) -> None:
+        if not self._begun:
+            if not (piece := piece.lstrip()):
+                return
+            self._begun = True
+            self._depth = 0 if piece[0] == "{" else 1 << 62  # what is no object is never closed by a brace
+        at, self._skip = self._skip, 0
+        while match := (self._INSIDE if self._string else self._OUTSIDE).search(piece, at):
+            at = match.end()
+            self._step(match[0])
+            if self.closed:
+                return
+            if match[0] == "\\":
+                at += 1
+        self._skip = max(0, at - len(piece))
+
+    def _step(self, character: str) -> None:
+        if character == '"':
+            self._string = not self._string
+        elif character in "{[":
+            self._depth += 1
+        elif character in "}]":
+            self._depth -= 1
+            self.closed = self._depth == 0
+
+
+@dataclass(slots=True)
+class _Assembly:
+    """One call, from its first fragment on."""
+
+    id: str | None = None
+    name: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+    held: list[str] = field(default_factory=list)  # arguments that came before the call could be announced
+    scanner: ObjectScanner = field(default_factory=ObjectScanner)
+    open: OpenCall | None = None
+    begun: bool = False  # arguments have come
+    ended: bool = False  # announced, and done
+    suppressed: bool = False  # may not be made: nothing of it is shown
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.open.pieces if self.open else self.held)
+
+
+class ToolCalls:
+    """
+    Feed it the `tool_calls` of each delta; the builder gets the calls.
+
+    `callees` says what each function is to the client. `allowed` are the names that the model may call, None for any;
+    a call of another, and a second call where `parallel` is False, is suppressed: the constraint is hard, whatever
+    the backend does.
+    """
+
+    def __init__(
+        self,
+        builder: EventBuilder,
+        callees: Mapping[str, Callee],
+        allowed: frozenset[str] | None = None,
+        parallel: bool = True,
+    ) -> None:
+        self._builder = builder
+        self._callees = callees
+        self._allowed = allowed
+        self._parallel = parallel
+        self._calls: list[_Assembly] = []
+        self._by_index: dict[int, _Assembly] = {}
+        self._ids: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    @property
+    def cut(self) -> bool:
+        """Whether a call is open whose arguments stop in the middle."""
+        return any(call.open and not call.ended and _is_cut(call.arguments) for call in self._calls)
+
+    def feed(self, fragments: Any) -> None:
+        """Take the `tool_calls` of one delta; what is no call is skipped."""
+        for fragment in _listed(fragments):
+            function = fragment.get("function")
+            function = function if isinstance(function, dict) else {}
+            name, id = _text(function.get("name")), _text(fragment.get("id"))
+            arguments = _arguments(function.get("arguments"))
+            call = self._find(fragment.get("index"), id, name, arguments)
+            extra = {key: fragment[key] for key in ("extra_content",) if fragment.get(key)}
+            call.extra |= extra
+            self._identify(call, id, name)
+            self._extend(call, arguments)
+
+    def end(self, *, cut: bool = False) -> None:
+        """
+        Announce and close what there is.
+
+        `cut`: the answer was cut short, so a call whose arguments have not closed is left open, for the builder to
+        end as incomplete. An answer that ended well completes the rest; no arguments at all then mean `{}`.
+        """
+        for call in self._calls:
+            if not call.ended:
+                self._announce(call)
+            if call.open is None or call.ended or _is_cut(call.arguments):
+                continue
+            if cut and not call.begun and call.open.index == len(self._builder.response["output"]) - 1:
+                continue  # the answer ended right behind the name
+            self._finish(call)
+
+    def _find(self, index: Any, id: str | None, name: str | None, arguments: str) -> _Assembly:
+        """Find the call that a fragment belongs to, or begin a new one."""
+        index = index if isinstance(index, int) else None
+        if index is not None and (call := self._by_index.get(index)):
+            return self._begin(index) if _another(call, id, name) else call
+        last = self._calls[-1] if self._calls else None
+        if index is None and id and (call := self._known(id)):
+            again = not name or not call.scanner.closed or arguments in ("", call.arguments)
+            return call if again else self._begin(index)
+        if last and name == last.name and not id and index is None and last.begun and not last.scanner.closed:
+            return last  # the name is repeated with each piece
+        if last and not name and (not id or (index is None and last.id is None)):
+            if index is not None:
+                self._by_index[index] = last  # the index has shifted between name and arguments
+            return last
+        return self._begin(index)
+
+    def _known(self, id: str) -> _Assembly | None:
+        return next((call for call in reversed(self._calls) if call.id == id), None)
+
+    def _begin(self, index: int | None) -> _Assembly:
+        if self._calls:
+            self._announce(self._calls[-1])
+        call = _Assembly()
+        self._calls.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+    def _identify(self, call: _Assembly, id: str | None, name: str | None) -> None:
+        if call.open is None and name and name != call.name and not (call.name and call.begun):
+            call.name += name
+        if call.id is None and id:
+            call.id = id
+
+    def _extend(self, call: _Assembly, arguments: str) -> None:
+        if arguments and not call.scanner.closed:
+            call.begun = True
+            call.scanner.feed(arguments)
+            if call.open:
+                self._builder.arguments(call.open, arguments)
+            else:
+                call.held.append(arguments)
+        if call.name and call.open is None and (call.begun or (call.id and self._is_whole(call.name))):
+            self._announce(call)
+        if call.open and call.scanner.closed and not call.ended:
+            self._finish(call)
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether a name can be announced before its arguments begin: it is known, and not the start of another."""
+        return name in self._callees and not any(other != name and other.startswith(name) for other in self._callees)
+
+    def _announce(self, call: _Assembly) -> None:
+        if call.open or call.suppressed or not call.name:
+            return
+        name = self._offered(call.name)
+        others = any(other is not call and (other.open or other.ended) for other in self._calls)
+        if (self._allowed is not None and name not in self._allowed) or (others and not self._parallel):
+            call.suppressed = True
+            return
+        callee = self._callees.get(name) or Callee(FUNCTION_CALL, {"name": name})
+        call.open = self._builder.call(self._call_id(call.id), callee.kind, callee.fields, **call.extra)
+        for piece in call.held:
+            self._builder.arguments(call.open, piece)
+        call.held = []
+
+    def _finish(self, call: _Assembly) -> None:
+        assert call.open
+        if not call.begun:
+            self._builder.arguments(call.open, "{}")
+        self._builder.close_call(call.open)
+        call.ended = True
+
+    def _offered(self, name: str) -> str:
+        """Cut control tokens of the model's template off a name: gpt-oss gives `get_weather<|channel|>json`."""
+        head = name.partition("<|")[0].strip()
+        return head if head in self._callees else name
+
+    def _call_id(self, id: str | None) -> str:
+        """Return an id that is there, unique in this response, and not too long."""
+        if id and len(id) > MAX_CALL_ID:
+            id = f"call_{hashlib.sha256(id.encode()).hexdigest()[:40]}"
+        if not id or id in self._ids:
+            id = self._builder.new_id("call")
+        self._ids.add(id)
+        return id
+
+
+def _another(call: _Assembly, id: str | None, name: str | None) -> bool:
+    """Whether a fragment under a known index begins another call: gateways give every call the index 0."""
+    if not (name and id and call.name and call.id):
+        return False
+    return id != call.id or (name != call.name and call.scanner.closed)
+
+
+def _listed(fragments: Any) -> Iterator[dict[str, Any]]:
+    fragments = [fragments] if isinstance(fragments, dict) else fragments
+    return (one for one in fragments if isinstance(one, dict)) if isinstance(fragments, list) else iter(())
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _arguments(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else orjson.dumps(value).decode()
+
+
+def _is_json(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _is_cut(text: str) -> bool:
+    """Whether arguments stop in the middle: an object that is not closed, or what is no JSON at all."""
+    return bool(text.strip()) and not _is_json(text)

@@ -1,0 +1,136 @@
+"""
+One line for each event in the life of a server or a response: text for eyes, JSON for machines.
+
+    logger.info("response completed", extra={"response": id, "seconds": 1.2})
+
+    2026-11-20T15:30:00.123Z info app.responses response completed response=resp_5f37... seconds=1.2
+    {"time": "2026-11-20T15:30:00.123Z", "level": "info", "logger": "app.responses", "message": ...}
+
+Secrets do not get out: configured keys, bearer tokens, what looks like an API key, and passwords in URLs are struck out
+of the finished line, tracebacks included. Nothing here runs per token.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.config
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from app.settings import PASSTHROUGH, Settings
+
+STRUCK = "***"
+
+# What every record has; anything else was given as `extra`.
+_OWN = {*logging.LogRecord("", 0, "", 0, "", (), None).__dict__, "message", "asctime", "taskName", "color_message"}
+
+# Patterns end before a quote or a backslash, so that a line of JSON stays one.
+_SECRETS = (
+    (re.compile(r"\b(Bearer|Basic)\s+[^\s\"',;\\]+", re.IGNORECASE), rf"\1 {STRUCK}"),
+    (re.compile(r"\b(api[-_]key\b[\\\"']*\s*[:=]\s*[\\\"']*)[^\s\"',;\\]+", re.IGNORECASE), rf"\1{STRUCK}"),
+    (re.compile(r"(://[^/\s:@\"']*:)[^/\s@\"'\\]+@"), rf"\1{STRUCK}@"),
+    (re.compile(r"\bsk-[A-Za-z0-9_-]{6,}"), STRUCK),
+)
+_SHORTEST = 6  # a shorter key would be struck out of ordinary words
+
+
+class Redaction:
+    """Strikes secrets out of text: those that are configured, and whatever looks like one."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        known = {secret for secret in secrets if len(secret) >= _SHORTEST}
+        known |= {json.dumps(secret)[1:-1] for secret in known}
+        longest_first = sorted(known, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, longest_first))) if known else None
+
+    def __call__(self, text: str) -> str:
+        """Return the text without its secrets."""
+        if self._known:
+            text = self._known.sub(STRUCK, text)
+        for pattern, replacement in _SECRETS:
+            text = pattern.sub(replacement, text)
+        return text
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in record.__dict__.items() if name not in _OWN}
+
+
+class TextFormatter(logging.Formatter):
+    """`time level logger message name=value ...`, a traceback below it."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        super().__init__()
+        self._redact = Redaction(secrets)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; a line break in a message cannot pass for another event."""
+        extra = "".join(f" {name}={value}" for name, value in _extra(record).items())
+        line = f"{_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}{extra}"
+        line = line.replace("\r", "\\r").replace("\n", "\\n")
+        if record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return self._redact(line)
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object: `time`, `level`, `logger`, `message`, what was given as `extra`, and `exception`."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        super().__init__()
+        self._redact = Redaction(secrets)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        fields = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extra(record),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return self._redact(json.dumps(fields, ensure_ascii=False, default=str))
+
+
+FORMATTERS = {"text": TextFormatter, "json": JSONFormatter}
+
+
+def secrets_of(settings: Settings) -> list[str]:
+    """Return every secret that is configured."""
+    backends = settings.served().values()
+    keys = [*settings.api_keys, *settings.secret_key, *(backend.key for backend in backends if backend.key)]
+    passwords = [urlsplit(url).password for url in (settings.store_url, *(backend.url for backend in backends))]
+    known = [*(key.get_secret_value() for key in keys), *(password for password in passwords if password)]
+    return [secret for secret in known if secret != PASSTHROUGH]
+
+
+def config(settings: Settings) -> dict[str, Any]:
+    """Return the configuration for `logging.config.dictConfig`: also for uvicorn, which applies it in every worker."""
+    level = settings.log_level.upper()
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"line": {"()": FORMATTERS[settings.log_format], "secrets": secrets_of(settings)}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "line"}},
+        "root": {"level": "WARNING", "handlers": ["stderr"]},
+        "loggers": {
+            "app": {"level": level},
+            "uvicorn": {"level": level, "handlers": [], "propagate": True},
+        },
+    }
+
+
+def configure(settings: Settings) -> None:
+    """Make the standard library's logging write our lines to stderr."""
+    logging.config.dictConfig(config(settings))

@@ -1,0 +1,94 @@
+"""Build the parts and join them: the one place that knows the concrete backends and stores."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from sse_starlette.sse import AppStatus
+
+from app import __version__, logs
+from app.api import errors, health, http
+from app.api.auth import Auth
+from app.api.middleware import RequestId
+from app.backends import BACKENDS, Backend
+from app.responses import Responses
+from app.settings import BackendSettings, Settings, load_settings
+from app.stores import STORES, Store
+
+DESCRIPTION = """
+The [Open Responses](https://www.openresponses.org) API, answered by any Chat Completions backend.
+
+Point an OpenAI-compatible client at this server's `/v1`.
+"""
+
+
+def app_factory() -> FastAPI:
+    """Return the application for the settings of the environment: what uvicorn is given."""
+    settings = load_settings()
+    logs.configure(settings)
+    return create_app(settings)
+
+
+def create_app(settings: Settings, *, backend: Backend | None = None, store: Store | None = None) -> FastAPI:
+    """Return the application for some settings; a test may give a backend or a store of its own."""
+    backend = backend or build_backend(settings)
+    store = store or build_store(settings)
+    responses = Responses(backend, store, reasoning=settings.reasoning, default_model=settings.default_model)
+    auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect)
+    door = http.Door(responses, auth, settings.open_after, settings.heartbeat, settings.max_body_bytes)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(store.aclose)
+            stack.push_async_callback(backend.aclose)
+            yield
+
+    app = FastAPI(title="Antiphon", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
+    router = http.routes(door)
+    app.include_router(router, prefix="/v1", tags=["responses"])
+    app.include_router(router, include_in_schema=False)
+    app.include_router(health.routes(responses))
+    errors.install(app)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["*"],
+        )
+    app.add_middleware(RequestId)
+    # Streams end by themselves within uvicorn's grace time; the library would cut them at the first signal.
+    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
+    return app
+
+
+def build_backend(settings: Settings) -> Backend:
+    """Return the backend of the settings."""
+    (served,) = settings.served().values()
+    return _backend(served)
+
+
+def _backend(served: BackendSettings) -> Backend:
+    backend = load(served.backend, BACKENDS)
+    built: Backend = backend.from_settings(served) if hasattr(backend, "from_settings") else backend()
+    return built
+
+
+def build_store(settings: Settings) -> Store:
+    """Return the store of the settings; it connects when it is first used."""
+    scheme = settings.store_url.partition("://")[0]
+    store: Store = load(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
+    return store
+
+
+def load(name: str, table: dict[str, str]) -> Any:
+    """Import what a name stands for in a table; a name that is not there is an import path itself."""
+    module, _, attribute = table.get(name, name).partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -1,0 +1,194 @@
+"""
+What a setting may hold: the checks, the types made of them, and the settings of one backend.
+
+A check says what would be right and never repeats the value, which may be a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from pkgutil import resolve_name
+from typing import Annotated, Any, TypeAlias
+from urllib.parse import urlsplit
+
+from dotenv import dotenv_values
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_settings import NoDecode
+
+from app.backends import BACKENDS
+from app.backends.profiles import load_profile
+from app.core.profile import Profile
+from app.stores import STORES
+
+ENV_FILE = ".env"
+PASSTHROUGH = "passthrough"  # as a backend's API key: forward the caller's own
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of the environment, over those of `.env`; the empty ones left out."""
+    variables = {**dotenv_values(ENV_FILE, encoding="utf-8"), **os.environ}
+    return {name: value for name, value in variables.items() if value}
+
+
+def _split(value: object) -> object:
+    """Take a list as a variable holds it, separated by commas."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def decode(value: object) -> object:
+    """Take an object as a variable holds it, in JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"should be a JSON object; {error}") from None
+
+
+def _importable(path: str, *, or_one_of: Collection[str]) -> str:
+    """Check a name of a table, or an import path such as `package.module:Class`."""
+    if path in or_one_of:
+        return path
+    if ":" not in path:
+        names = f"one of {', '.join(or_one_of)}, or " if or_one_of else ""
+        raise ValueError(f"should be {names}an import path, `package.module:Class`")
+    try:
+        resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"cannot import {path!r}: {error}") from None
+    return path
+
+
+def _backend(name: str) -> str:
+    return _importable(name, or_one_of=BACKENDS)
+
+
+def _single_backend(name: str) -> str:
+    return name if name == "auto" else _importable(name, or_one_of=["auto", *BACKENDS])
+
+
+def _backend_url(url: str) -> str:
+    """Check a base URL, and drop the slash at its end."""
+    url = url.rstrip("/")
+    if not url:
+        return url
+    if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
+        raise ValueError("should be an http or https URL, such as http://localhost:8000/v1")
+    if url.endswith(("/chat/completions", "/responses")):
+        raise ValueError("should be the base URL, such as http://localhost:8000/v1, without the endpoint's own path")
+    return url
+
+
+def _store_url(url: str) -> str:
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return _importable(url, or_one_of=())
+    if scheme not in STORES:
+        raise ValueError(f"should begin with {', '.join(f'{name}://' for name in STORES)}, or be an import path")
+    return url
+
+
+def merged_profile(name: str, overrides: Mapping[str, Any]) -> Profile:
+    """Load a profile and change it; a `ValueError` names the options at fault."""
+    try:
+        return load_profile(name).override(overrides)
+    except ValidationError as error:
+        problems: dict[str, str] = {}
+        for detail in error.errors(include_url=False, include_input=False, include_context=False):
+            # Where an option may have several shapes, pydantic adds the shape's name to its location.
+            option = ".".join(str(part) for part in detail["loc"] if str(part).islower() and "[" not in str(part))
+            problems.setdefault(option, detail["msg"])
+        raise ValueError("; ".join(f"{option}: {message}" for option, message in problems.items())) from None
+
+
+def _profile_name(name: str) -> str:
+    try:
+        load_profile(name)
+    except (KeyError, ValueError) as error:
+        raise ValueError(error.args[0] if error.args else f"there is no profile {name!r}") from None
+    return name
+
+
+Names: TypeAlias = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+Secrets: TypeAlias = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split)]
+Options: TypeAlias = Annotated[dict[str, Any], NoDecode, BeforeValidator(decode)]
+Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+BackendName: TypeAlias = Annotated[str, AfterValidator(_backend)]
+SingleBackendName: TypeAlias = Annotated[str, AfterValidator(_single_backend)]
+BackendURL: TypeAlias = Annotated[str, AfterValidator(_backend_url), Field(validate_default=True)]
+StoreURL: TypeAlias = Annotated[str, AfterValidator(_store_url)]
+ProfileName: TypeAlias = Annotated[str, AfterValidator(_profile_name)]
+
+
+class BackendSettings(BaseModel):
+    """One backend: a table `[backends.NAME]` of the TOML file, or the single-backend variables."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    backend: BackendName = "openai"
+    """What it is: `openai` (any Chat Completions server), `demo`, or an import path `package.module:Class`."""
+    url: BackendURL = ""
+    """Base URL, `.../v1` as a rule."""
+    api_key: SecretStr | None = None
+    """Sent upstream as a bearer token; `passthrough` forwards the caller's."""
+    api_key_env: str | None = None
+    """The variable, of the environment or `.env`, that holds the key, in place of `api_key`."""
+    models: list[str] = ["*"]
+    """Globs of the models' names it serves. The first backend that matches serves the model."""
+    aliases: dict[str, str] = {}
+    """Other names for models: from the name a caller uses to the name sent upstream."""
+    profile: ProfileName = "default"
+    """Name of the built-in profile that says how the server differs from OpenAI's."""
+    overrides: dict[str, Any] = {}
+    """Options of the profile to change, by dotted name."""
+    retries: int = Field(2, ge=0)
+    """How often to ask again when the backend refuses before it answers."""
+    max_concurrency: int | None = Field(None, ge=1)
+    """How many requests it may work on at once; more of them wait."""
+
+    @field_validator("url")
+    @classmethod
+    def _has_url(cls, url: str, info: ValidationInfo) -> str:
+        if not url and info.data.get("backend") == "openai":
+            raise ValueError("should be the base URL of a Chat Completions server, such as http://localhost:8000/v1")
+        return url
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_set(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name and info.data.get("api_key"):
+            raise ValueError("should be left out where there is an api_key")
+        if name and not environment().get(name):
+            raise ValueError(f"the environment variable {name} is not set")
+        return name
+
+    @field_validator("overrides")
+    @classmethod
+    def _fit(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if "profile" in info.data:
+            merged_profile(info.data["profile"], overrides)
+        return overrides
+
+    @property
+    def key(self) -> SecretStr | None:
+        """The key to send upstream, wherever it is kept; None to send none, `passthrough` to send the caller's."""
+        return SecretStr(environment()[self.api_key_env]) if self.api_key_env else self.api_key
+
+    def options(self) -> Profile:
+        """Return the profile with the overrides, and the URL and key in its place for them."""
+        transport: dict[str, Any] = {"transport.base_url": self.url} if self.url else {}
+        if self.key and self.key.get_secret_value() != PASSTHROUGH:
+            transport["transport.api_key"] = self.key.get_secret_value()
+        return merged_profile(self.profile, {**transport, **self.overrides})

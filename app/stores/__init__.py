@@ -1,0 +1,138 @@
+"""
+Who remembers.
+
+A store keeps *buckets of records*. A record is bytes with a name; a bucket is all the records of one chain of one
+caller. It is read in one round trip and expires as a whole, `ttl` seconds after its last use, so a chain in use does
+not expire under its user. What a record means is not a store's concern: see `app.core.history`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from urllib.parse import parse_qsl
+
+from app.errors import StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+# By the scheme of the store's URL. A scheme that is not here is refused; an import path may be given instead.
+# Each class has `from_url(url, *, ttl)`: it does no I/O, and raises ValueError for a URL that cannot be meant.
+STORES = {
+    "memory": "app.stores.memory:MemoryStore",
+    "sqlite": "app.stores.sqlite:SQLiteStore",
+    "redis": "app.stores.redis:RedisStore",
+    "rediss": "app.stores.redis:RedisStore",
+    "redis+cluster": "app.stores.redis:RedisStore",
+    "rediss+cluster": "app.stores.redis:RedisStore",
+}
+
+
+class Store(Protocol):
+    """
+    Buckets of records; every method may raise `StoreUnavailable`, and works again once the trouble is over.
+
+    A write that returned is there for every reader, of this process or another, and survives this process
+    (in as far as the store outlives it at all). A write is done or not done, never half: also if its caller is
+    cancelled. An expired bucket is gone, whether or not anything has swept it yet.
+    """
+
+    async def put(self, bucket: str, name: str, record: bytes) -> None:
+        """Keep a record, replacing the one of that name, and renew the bucket."""
+        ...
+
+    async def get(self, bucket: str, name: str) -> bytes | None:
+        """Return one record, and renew the bucket."""
+        ...
+
+    async def all(self, bucket: str) -> dict[str, bytes]:
+        """Return every record of a bucket by name, in any order, {} if there is none, and renew the bucket."""
+        ...
+
+    async def delete(self, bucket: str, name: str) -> bool:
+        """Forget one record; tell whether it was there. The bucket is not renewed."""
+        ...
+
+    async def check(self) -> None:
+        """Return if the store can be used now, for writing too, at the cost of one round trip at most."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back connections, threads and files; the store is not used afterwards. Closing twice is fine."""
+        ...
+
+
+class Outage:
+    """
+    What the log hears of a store in trouble: one line when it begins, one when it is over.
+
+    The caller of the API is told only that the store is unavailable. The reason is for the operator: it is in the
+    log, and a note on the exception (`antiphon check` prints it).
+    """
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._reason: str | None = None
+
+    def begins(self, reason: str) -> StoreUnavailable:
+        """Return what to raise; `reason` must hold no secret and no record."""
+        if self._reason is None:
+            logger.warning("%s is unavailable: %s", self._store, reason)
+        self._reason = reason
+        error = StoreUnavailable()
+        error.add_note(f"{self._store}: {reason}")
+        return error
+
+    def ends(self) -> None:
+        """The store has answered."""
+        if self._reason is not None:
+            logger.info("%s is available again", self._store)
+            self._reason = None
+
+
+def read_options(query: str, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+    """
+    Read the options in the query of a store's URL, each with the function that `known` has for it.
+
+    Raise ValueError for an unknown or a malformed one. No value is quoted in the message: it may be a secret.
+    """
+    options = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            raise ValueError(f"The store URL has an unknown option '{name}'. Known are: {', '.join(sorted(known))}.")
+        try:
+            options[name] = known[name](value)
+        except ValueError as error:
+            raise ValueError(f"The store URL's option '{name}' is malformed: {error}.") from None
+    return options
+
+
+def seconds(text: str) -> float:
+    """Read a positive number of seconds."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ValueError("expected a positive number of seconds")
+    return number
+
+
+def count(text: str) -> int:
+    """Read a positive whole number."""
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ValueError("expected a positive whole number")
+    return int(text)
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Make a reader of one word out of a few."""
+
+    def read(text: str) -> str:
+        if text.lower() not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}")
+        return text.lower()
+
+    return read

@@ -1,0 +1,59 @@
+"""
+The floor: a proxy that passes bytes on and understands none of them. What costs less is not a server in Python.
+
+    python -m tests.bench.floor --port 9101 --upstream 9100
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from functools import partial
+
+
+class Pipe(asyncio.Protocol):
+    """One side of a connection; what it receives, the other side sends."""
+
+    def __init__(self, other: Pipe | None = None, upstream: int = 0) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.other = other
+        self.upstream = upstream
+        self.waiting = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        if self.other is None:
+            self.opening = asyncio.ensure_future(self.open())
+        elif self.other.waiting:
+            transport.write(bytes(self.other.waiting))
+
+    async def open(self) -> None:
+        _, self.other = await asyncio.get_running_loop().create_connection(
+            partial(Pipe, self), "127.0.0.1", self.upstream
+        )
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is None or self.other.transport is None:
+            self.waiting += data
+        else:
+            self.other.transport.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()
+
+
+async def serve(port: int, upstream: int) -> None:
+    server = await asyncio.get_running_loop().create_server(
+        partial(Pipe, upstream=upstream), "127.0.0.1", port, backlog=1024
+    )
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="A proxy that passes bytes on.")
+    parser.add_argument("--port", type=int, default=9101)
+    parser.add_argument("--upstream", type=int, default=9100)
+    arguments = parser.parse_args()
+    asyncio.run(serve(arguments.port, arguments.upstream))

@@ -1,0 +1,121 @@
+"""
+A fake Chat Completions server, cheap enough not to be the bottleneck: every byte of a stream is made once.
+
+    python -m tests.bench.upstream --port 9100
+
+It answers by the model's name (see `answers`). `usage.prompt_tokens` is the number of messages that it received, so
+that a caller can tell whether all of them arrived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from tests.bench import wire
+from tests.bench.answers import Answer, answer
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+ABOUT = {"id": "chatcmpl-5f3759df5f3759df", "created": 1760000000}
+
+
+def _event(model: str, choices: list[dict[str, Any]], **fields: Any) -> bytes:
+    data = {**ABOUT, "object": "chat.completion.chunk", "model": model, "choices": choices, **fields}
+    encoded = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    return wire.chunk(b"data: " + encoded + b"\n\n")
+
+
+def _choice(delta: dict[str, Any], finish: str | None = None) -> list[dict[str, Any]]:
+    return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
+
+
+@cache
+def _deltas(model: str) -> tuple[bytes, ...]:
+    opening = HEAD + _event(model, _choice({"role": "assistant", "content": ""}))
+    first, *others = (_event(model, _choice({"content": piece})) for piece in answer(model).pieces)
+    return opening + first, *others
+
+
+def _usage(said: Answer, messages: int) -> dict[str, int]:
+    count = len(said.pieces)
+    return {"prompt_tokens": messages, "completion_tokens": count, "total_tokens": messages + count}
+
+
+def _streamed(model: str, messages: int) -> list[bytes]:
+    """Return the writes of a stream, one for each delta; the ending goes with the last of them."""
+    finish = _event(model, _choice({}, "stop"))
+    usage = _event(model, [], usage=_usage(answer(model), messages))
+    *deltas, last = _deltas(model)
+    return [*deltas, last + finish + usage + wire.chunk(b"data: [DONE]\n\n") + wire.LAST_CHUNK]
+
+
+def _completion(model: str, messages: int) -> bytes:
+    said = answer(model)
+    choice = {"index": 0, "message": {"role": "assistant", "content": said.text}, "finish_reason": "stop"}
+    body = {**ABOUT, "object": "chat.completion", "model": model, "choices": [choice]}
+    return wire.whole(json.dumps({**body, "usage": _usage(said, messages)}).encode())
+
+
+class Upstream(asyncio.Protocol):
+    """One connection."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.message = wire.Message()
+        self.timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.timer:
+            self.timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self.message.feed(data):
+            message, self.message = self.message, wire.Message()
+            self.answer(message.line.split()[1], message.body)
+
+    def answer(self, path: bytes, body: bytes) -> None:
+        if path.endswith(b"/models"):
+            models = [{"id": "count-20-0", "object": "model", "created": 0, "owned_by": "bench"}]
+            self.transport.write(wire.whole(json.dumps({"object": "list", "data": models}).encode()))
+            return
+        asked = json.loads(body)
+        try:
+            said = answer(asked["model"])
+        except ValueError as error:
+            refusal = {"error": {"message": str(error), "type": "invalid_request_error", "code": "model_not_found"}}
+            self.transport.write(wire.whole(json.dumps(refusal).encode(), "404 Not Found"))
+            return
+        if asked.get("stream"):
+            self.advance(_streamed(asked["model"], len(asked["messages"])), 0, said.delay)
+        else:
+            self.transport.write(_completion(asked["model"], len(asked["messages"])))
+
+    def advance(self, writes: Sequence[bytes], at: int, delay: float) -> None:
+        """Write what is due, and wait for the time of the next. Without a delay each delta is a write all the same."""
+        loop = asyncio.get_running_loop()
+        while at < len(writes):
+            self.transport.write(writes[at])
+            at += 1
+            if delay and at < len(writes):
+                self.timer = loop.call_later(delay, self.advance, writes, at, delay)
+                return
+
+
+async def serve(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port, backlog=1024)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="A fake Chat Completions server.")
+    parser.add_argument("--port", type=int, default=9100)
+    asyncio.run(serve(parser.parse_args().port))

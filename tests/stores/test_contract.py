@@ -1,0 +1,336 @@
+"""What every store does, over memory, SQLite, a Redis server and a Redis cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.stores import Store
+from tests.redis_server import RedisServer, join
+from tests.stores.places import TTL, Memory, Place, Redis, SQLite
+
+CHAIN = "2f1c9a:c0ffee"
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[list[RedisServer]]:
+    with RedisServer(cluster=True) as first, RedisServer(cluster=True) as second:
+        join([first, second])
+        yield [first, second]
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis", "cluster"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "memory":
+        return Memory()
+    if request.param == "sqlite":
+        return SQLite(tmp_path / "antiphon.db")
+    cluster = request.param == "cluster"
+    redis = Redis(
+        request.getfixturevalue("redis_cluster") if cluster else [request.getfixturevalue("redis_server")],
+    )
+    redis.clear()
+    return redis
+
+
+@pytest.fixture
+async def store(place: Place) -> AsyncIterator[Store]:
+    store = place.open()
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+async def another(place: Place) -> AsyncIterator[Store]:
+    if isinstance(place, Memory):
+        pytest.skip("memory is not shared")
+    store = place.open()
+    yield store
+    await store.aclose()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"\x00",
+        b"a\x00b\x00\x00",
+        bytes(range(256)),
+        b"\r\n$5\r\n*3\r\n",
+        "naïve ☕ \u2028".encode(),
+        b'{"id": null}',
+        bytes(range(256)) * 4096,
+    ],
+    ids=lambda record: f"{len(record)} bytes",
+)
+async def test_a_record_comes_back_byte_for_byte(store: Store, record: bytes) -> None:
+    await store.put(CHAIN, "resp_1", record)
+
+    assert await store.get(CHAIN, "resp_1") == record
+    assert await store.all(CHAIN) == {"resp_1": record}
+
+
+async def test_a_record_replaces_the_one_of_its_name(store: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"in_progress")
+    await store.put(CHAIN, "resp_2", b"other")
+    await store.put(CHAIN, "resp_1", b"completed")
+
+    assert await store.all(CHAIN) == {"resp_1": b"completed", "resp_2": b"other"}
+
+
+async def test_what_was_never_put_is_not_there(store: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+
+    assert await store.get(CHAIN, "resp_2") is None
+    assert await store.get("2f1c9a:other", "resp_1") is None
+    assert await store.all("2f1c9a:other") == {}
+    assert await store.delete(CHAIN, "resp_2") is False
+    assert await store.delete("2f1c9a:other", "resp_1") is False
+    assert await store.all(CHAIN) == {"resp_1": b"1"}
+
+
+async def test_buckets_never_mix(store: Store) -> None:
+    buckets = ["a:b", "a:bc", "a", "b", "A:B", "a:b ", "*", "a:*", "{a}:b", "a}:b", "%", "a:_", "b:a", "a:b:c"]
+    for bucket in buckets:
+        await store.put(bucket, "resp_1", bucket.encode())
+    await store.delete("*", "resp_1")
+    await store.delete("%", "resp_1")
+
+    kept = {bucket: await store.all(bucket) for bucket in buckets}
+
+    assert kept == {bucket: {} if bucket in "*%" else {"resp_1": bucket.encode()} for bucket in buckets}
+
+
+async def test_delete_forgets_one_record_once(store: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    await store.put(CHAIN, "resp_2", b"2")
+
+    assert await store.delete(CHAIN, "resp_1") is True
+    assert await store.delete(CHAIN, "resp_1") is False
+    assert await store.get(CHAIN, "resp_1") is None
+    assert await store.all(CHAIN) == {"resp_2": b"2"}
+
+
+async def test_a_bucket_can_be_emptied_and_filled_again(store: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    await store.delete(CHAIN, "resp_1")
+    assert await store.all(CHAIN) == {}
+
+    await store.put(CHAIN, "resp_1", b"again")
+    assert await store.all(CHAIN) == {"resp_1": b"again"}
+
+
+async def test_thousands_of_records_fit_in_one_bucket(store: Store) -> None:
+    records = {f"resp_{number}": b"%d" % number for number in range(3000)}
+    await asyncio.gather(*(store.put(CHAIN, name, record) for name, record in records.items()))
+
+    assert await store.all(CHAIN) == records
+
+
+async def test_an_unused_bucket_expires_as_a_whole(place: Place, store: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    await store.put(CHAIN, "resp_2", b"2")
+    place.advance(1.1 * TTL)
+
+    assert await store.get(CHAIN, "resp_1") is None
+    assert await store.all(CHAIN) == {}
+    assert await store.delete(CHAIN, "resp_2") is False
+
+
+@pytest.mark.parametrize("use", ["put", "get", "get what is not there", "all"])
+async def test_any_use_renews_the_whole_bucket(place: Place, store: Store, use: str) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    await store.put(CHAIN, "resp_2", b"2")
+    for _ in range(4):
+        place.advance(0.6 * TTL)
+        match use:
+            case "put":
+                await store.put(CHAIN, "resp_2", b"2")
+            case "get":
+                await store.get(CHAIN, "resp_2")
+            case "get what is not there":
+                await store.get(CHAIN, "resp_3")
+            case "all":
+                await store.all(CHAIN)
+    place.advance(0.6 * TTL)
+
+    assert await store.all(CHAIN) == {"resp_1": b"1", "resp_2": b"2"}
+    place.advance(1.1 * TTL)
+    assert await store.all(CHAIN) == {}
+
+
+async def test_frequent_use_renews_too(place: Place, store: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    for _ in range(300):
+        place.advance(0.004 * TTL)
+        await store.get(CHAIN, "resp_1")
+    place.advance(0.9 * TTL)
+
+    assert await store.get(CHAIN, "resp_1") == b"1"
+
+
+async def test_a_delete_does_not_renew(place: Place, store: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    await store.put(CHAIN, "resp_2", b"2")
+    place.advance(0.6 * TTL)
+    await store.delete(CHAIN, "resp_2")
+    place.advance(0.6 * TTL)
+
+    assert await store.all(CHAIN) == {}
+
+
+async def test_the_use_of_one_bucket_does_not_renew_another(place: Place, store: Store) -> None:
+    await store.put("a:1", "resp_1", b"1")
+    await store.put("a:2", "resp_2", b"2")
+    place.advance(0.6 * TTL)
+    await store.all("a:2")
+    place.advance(0.6 * TTL)
+
+    assert await store.all("a:1") == {}
+    assert await store.all("a:2") == {"resp_2": b"2"}
+
+
+async def test_what_has_expired_does_not_come_back(place: Place, store: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    place.advance(1.1 * TTL)
+    await store.put(CHAIN, "resp_2", b"2")
+
+    assert await store.all(CHAIN) == {"resp_2": b"2"}
+    assert await store.get(CHAIN, "resp_1") is None
+
+
+async def test_times_to_live_may_be_fractions_of_a_second(place: Place) -> None:
+    store = place.open(ttl=0.25)
+    await store.put(CHAIN, "resp_1", b"1")
+    place.advance(0.3)
+
+    assert await store.get(CHAIN, "resp_1") is None
+    await store.aclose()
+
+
+async def test_many_callers_at_once_get_what_is_theirs(store: Store) -> None:
+    async def converse(bucket: str) -> dict[str, bytes]:
+        for turn in range(5):
+            await store.put(bucket, f"resp_{turn}", f"{bucket} {turn}".encode())
+            assert await store.get(bucket, f"resp_{turn}") == f"{bucket} {turn}".encode()
+        await store.delete(bucket, "resp_0")
+        return await store.all(bucket)
+
+    buckets = [f"a:{number}" for number in range(100)]
+    chains = await asyncio.gather(*map(converse, buckets))
+
+    assert chains == [{f"resp_{turn}": f"{bucket} {turn}".encode() for turn in range(1, 5)} for bucket in buckets]
+
+
+async def test_a_cancelled_caller_leaves_nothing_to_the_next(store: Store) -> None:
+    """Clients go at any moment; what was on its way to them must not reach somebody else."""
+    buckets = [f"a:{number}" for number in range(20)]
+    for bucket in buckets:
+        await store.put(bucket, "resp_1", bucket.encode() * 2000)
+
+    async def go_after(steps: int, bucket: str) -> None:
+        calls = [store.get(bucket, "resp_1"), store.all(bucket), store.put(bucket, "resp_2", b"2"), store.check()]
+        tasks = [asyncio.create_task(call) for call in calls]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    for steps in range(40):
+        await asyncio.gather(*(go_after(steps, bucket) for bucket in buckets[:5]))
+        records = await asyncio.gather(*(store.get(bucket, "resp_1") for bucket in buckets))
+        assert records == [bucket.encode() * 2000 for bucket in buckets], f"cancelled after {steps} steps"
+
+
+async def test_stores_in_one_place_see_each_other_at_once(place: Place, store: Store, another: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    assert await another.get(CHAIN, "resp_1") == b"1"
+
+    await another.put(CHAIN, "resp_2", b"2")
+    assert await store.all(CHAIN) == {"resp_1": b"1", "resp_2": b"2"}
+
+    assert await store.delete(CHAIN, "resp_1") is True
+    assert await another.get(CHAIN, "resp_1") is None
+
+    place.advance(0.6 * TTL)
+    await another.get(CHAIN, "resp_2")
+    place.advance(0.6 * TTL)
+    assert await store.get(CHAIN, "resp_2") == b"2"
+
+
+async def test_stores_in_one_place_lose_nothing_of_each_other(store: Store, another: Store) -> None:
+    records = {f"resp_{number}": b"%d" % number for number in range(200)}
+    await asyncio.gather(
+        *(which.put(CHAIN, name, records[name]) for which, name in zip(itertools.cycle([store, another]), records))
+    )
+
+    assert await store.all(CHAIN) == records
+
+
+async def test_a_healthy_store_says_so(store: Store) -> None:
+    await store.check()
+    await store.put(CHAIN, "resp_1", b"1")
+    await store.check()
+
+    assert await store.all(CHAIN) == {"resp_1": b"1"}
+
+
+async def test_closing_twice_is_fine(place: Place) -> None:
+    store = place.open()
+    await store.put(CHAIN, "resp_1", b"1")
+    await store.aclose()
+    await store.aclose()
+
+
+async def test_closing_an_unused_store_is_fine(place: Place) -> None:
+    await place.open().aclose()
+
+
+# Steps of 0.3 TTL never come near an expiry: what was used three steps ago is there, what was used four ago is not.
+STEP = 0.3
+names = st.sampled_from(["resp_1", "resp_2", "resp_3"])
+chains = st.sampled_from(["1", "2"])
+moves = st.one_of(
+    st.tuples(st.just("put"), chains, names, st.binary(max_size=20)),
+    st.tuples(st.just("get"), chains, names),
+    st.tuples(st.just("delete"), chains, names),
+    st.tuples(st.just("all"), chains),
+    st.tuples(st.just("advance"), st.integers(1, 3)),
+)
+fresh = itertools.count()
+
+
+@given(moves=st.lists(moves, min_size=5, max_size=25))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_a_store_is_a_dict_that_forgets(place: Place, store: Store, moves: list[tuple]) -> None:
+    example = next(fresh)
+    kept: dict[str, dict[str, bytes]] = {}
+    used: dict[str, int] = {}
+    now = 0
+    for move in moves:
+        for chain in [chain for chain in kept if now - used[chain] >= 4]:
+            del kept[chain]
+        match move:
+            case "advance", steps:
+                place.advance(steps * STEP * TTL)
+                now += steps
+            case "put", chain, name, record:
+                await store.put(f"{example}:{chain}", name, record)
+                kept.setdefault(chain, {})[name] = record
+                used[chain] = now
+            case "get", chain, name:
+                assert await store.get(f"{example}:{chain}", name) == kept.get(chain, {}).get(name)
+                used[chain] = now
+            case "all", chain:
+                assert await store.all(f"{example}:{chain}") == kept.get(chain, {})
+                used[chain] = now
+            case "delete", chain, name:
+                there = kept.get(chain, {}).pop(name, None) is not None
+                assert await store.delete(f"{example}:{chain}", name) is there

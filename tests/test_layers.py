@@ -1,0 +1,190 @@
+"""
+The house keeps its order: imports go one way, the core is pure, and nothing grows too long to read.
+
+    main -> api -> responses -> background, loop -> protocols of backends, stores, tools -> core -> errors
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+APP = ROOT / "app"
+MODULES = sorted(APP.rglob("*.py"))
+
+LONGEST_MODULE = 400
+LONGEST_FUNCTION = 60
+
+# A layer may import what stands in its row, and itself. The most specific name counts, so `app.backends` is the
+# protocol, and `app.backends.openai` is a concrete backend.
+PROTOCOLS = {"app.backends", "app.stores", "app.tools"}
+BELOW = {"app", "app.core", "app.errors"}
+LAYERS = {
+    "app": set(),
+    "app.errors": set(),
+    "app.core": BELOW,
+    **dict.fromkeys(PROTOCOLS, BELOW),
+    "app.backends.*": BELOW | {"app.backends"},
+    "app.stores.*": BELOW | {"app.stores"},
+    "app.tools.*": BELOW | {"app.tools"},
+    "app.loop": BELOW | PROTOCOLS,
+    "app.background": BELOW | PROTOCOLS,
+    "app.responses": BELOW | PROTOCOLS | {"app.loop", "app.background"},
+    # What a profile may hold is checked where the settings are read.
+    "app.setting_types": BELOW | PROTOCOLS | {"app.backends.profiles"},
+    "app.settings": {"app", "app.setting_types"},
+    "app.logs": {"app", "app.settings"},
+    "app.api": BELOW | PROTOCOLS | {"app.responses", "app.loop", "app.background", "app.settings"},
+}
+TOP = {"app.main", "app.cli", "app.__main__"}  # they join the parts, and may import everything; nothing imports them
+
+# What several backends share is no backend, and may be imported by each of them.
+SHARED = {"app.backends.profiles"}
+
+PURE = set(sys.stdlib_module_names) | {"app", "orjson", "pydantic", "pydantic_core", "typing_extensions"}
+IMPURE = {"asyncio", "http", "multiprocessing", "os", "select", "selectors", "socket", "socketserver", "ssl"}
+IMPURE |= {"subprocess", "tempfile", "threading", "urllib.request"}
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+NAMES = {name_of(path): path for path in MODULES}
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(tree: ast.Module, package: str) -> Iterator[str]:
+    """Every module that a tree imports, wherever the import stands, by its full name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: -(node.level - 1) or None] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                submodule = f"{module}.{alias.name}"
+                yield submodule if submodule in NAMES else module
+
+
+def imported_by(path: Path) -> set[str]:
+    name = name_of(path)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    return set(imports(tree_of(path), package))
+
+
+def layer_of(name: str) -> str:
+    if name in LAYERS or name in TOP:
+        return name
+    parent = name.rpartition(".")[0]
+    if f"{parent}.*" in LAYERS:
+        return f"{parent}.*"
+    return layer_of(parent) if parent else name
+
+
+def concrete(name: str) -> bool:
+    return layer_of(name).endswith(".*")
+
+
+def violations(name: str, imported: set[str]) -> list[str]:
+    """What a module imports of ours and must not."""
+    layer = layer_of(name)
+    if layer in TOP:
+        return []
+    if layer == "app" and name != "app":
+        return [f"{name} has no place in the house"]
+    wrong = []
+    for other in sorted(one for one in imported if one == "app" or one.startswith("app.")):
+        if other == name or other in LAYERS[layer]:
+            continue
+        allowed = layer_of(other) in LAYERS[layer] or (layer_of(other) == layer and not concrete(name))
+        if not allowed and not (concrete(name) and layer_of(other) == layer and other in SHARED):
+            wrong.append(f"{name} imports {other}")
+    return wrong
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_imports_go_one_way(name: str) -> None:
+    assert violations(name, imported_by(NAMES[name])) == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if layer_of(name) == "app.core"])
+def test_the_core_imports_only_the_standard_library_and_what_makes_data(name: str) -> None:
+    imported = imported_by(NAMES[name])
+    assert {one.partition(".")[0] for one in imported} <= PURE
+    assert not {one for one in imported if one in IMPURE or one.partition(".")[0] in IMPURE}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if layer_of(name) == "app.core"])
+def test_the_core_never_waits(name: str) -> None:
+    waits = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
+    assert [node.lineno for node in ast.walk(tree_of(NAMES[name])) if isinstance(node, waits)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_module_is_too_long_to_read(name: str) -> None:
+    assert len(NAMES[name].read_text(encoding="utf-8").splitlines()) <= LONGEST_MODULE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_function_is_too_long_to_see(name: str) -> None:
+    functions = (
+        node for node in ast.walk(tree_of(NAMES[name])) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    lengths = {node.name: (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
+    assert {function: length for function, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "imported"),
+    [
+        ("app.core.events", "app.loop"),
+        ("app.core.events", "app.backends"),
+        ("app.errors", "app.core.ids"),
+        ("app.backends", "app.backends.openai"),
+        ("app.backends.openai", "app.backends.demo"),
+        ("app.backends.openai", "app.stores"),
+        ("app.stores.redis", "app.stores.memory"),
+        ("app.stores.redis", "app.settings"),
+        ("app.loop", "app.backends.openai"),
+        ("app.loop", "app.responses"),
+        ("app.responses", "app.api.http"),
+        ("app.responses", "app.stores.memory"),
+        ("app.api.http", "app.stores.memory"),
+        ("app.api.http", "app.main"),
+        ("app.setting_types", "app.backends.openai"),
+        ("app.helpers", "app.core.ids"),
+    ],
+)
+def test_an_import_against_the_grain_is_seen(name: str, imported: str) -> None:
+    assert violations(name, {imported}) != []
+
+
+@pytest.mark.parametrize(
+    ("name", "imported"),
+    [
+        ("app.core.events", "app.core.ids"),
+        ("app.core.events", "app.errors"),
+        ("app.backends", "app.core.chat_stream"),
+        ("app.backends.openai", "app.backends"),
+        ("app.backends.openai", "app.backends.profiles"),
+        ("app.loop", "app.backends"),
+        ("app.responses", "app.loop"),
+        ("app.api.http", "app.api.auth"),
+        ("app.api.http", "app.responses"),
+        ("app.main", "app.stores.redis"),
+        ("app.cli", "app.settings"),
+    ],
+)
+def test_an_import_with_the_grain_is_not(name: str, imported: str) -> None:
+    assert violations(name, {imported}) == []
