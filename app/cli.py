@@ -111,6 +111,7 @@ def check(config: Annotated[str | None, typer.Option(help="A TOML file of settin
     typer.echo(f"ok    settings  {_address(settings)}, {keys}")
     for problem in unknown_variables():
         typer.echo(f"note  settings  {problem}")
+    logs.configure(settings.model_copy(update={"log_level": "error"}))  # what is wrong is said here
     if not asyncio.run(_reach(settings)):
         raise typer.Exit(1)
 
@@ -169,7 +170,8 @@ def _greet(settings: Settings) -> None:
         logger.info("serving", extra={"version": __version__, **parts})
         return
     key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.api_keys else ""
-    model = settings.default_model or ("demo" if settings.served().keys() == {"default"} else "YOUR_MODEL")
+    demo = any(backend.backend == "demo" for backend in settings.served().values())
+    model = settings.default_model or ("demo" if demo else "YOUR_MODEL")
     typer.echo(
         f"Antiphon {__version__} on {parts['address']}, backend {parts['backend']}, store {parts['store']}. Try:\n"
         f"  curl {parts['address']}/v1/responses{key} -H 'Content-Type: application/json' "
@@ -210,8 +212,8 @@ async def _try(part: str, name: str, attempt: Awaitable[str]) -> bool:
     except TimeoutError:
         works, said = False, f"no answer within {PATIENCE} seconds"
     except APIError as error:
-        # The notes are for the operator, and the caller of the API never sees them.
-        works, said = False, " ".join([error.message, *getattr(error, "__notes__", ())])
+        # What the operator should know stands in the notes; the message is for callers of the API.
+        works, said = False, " ".join(getattr(error, "__notes__", ())) or error.message
     except (OSError, ValueError, ImportError) as error:
         works, said = False, str(error) or type(error).__name__
     typer.echo(f"{'ok' if works else 'fail':5} {part:9} {name}: {said}")

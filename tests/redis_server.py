@@ -47,14 +47,23 @@ class RedisServer:
     """
     A private Redis server in a directory of its own, without persistence unless `persistent`.
 
-    With `cluster` it can become a node of one, see `join`. The port is chosen at the first start and kept, so that a restarted server is found where it was. As a context
-    manager it is started on entering and gone, with its directory, on leaving.
+    With `cluster` it can become a node of one, see `join`. The port is chosen at the first start and kept, so that a
+    restarted server is found where it was. As a context manager it is started on entering and gone, with its
+    directory, on leaving.
     """
 
-    def __init__(self, *, persistent: bool = False, cluster: bool = False, password: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        persistent: bool = False,
+        cluster: bool = False,
+        password: str | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         self.persistent = persistent
         self.cluster = cluster
         self.password = password
+        self.options = options  # more arguments of the command line
         self.port = 0
         self._executable = find_executable()
         self._directory = Path(tempfile.mkdtemp(prefix="redis-server-"))
@@ -137,7 +146,7 @@ class RedisServer:
             options["requirepass"] = self.password
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen([self._executable, *arguments], stdout=log, stderr=log)
+            self._process = subprocess.Popen([self._executable, *arguments, *self.options], stdout=log, stderr=log)
         deadline = time.monotonic() + START_TIMEOUT
         with redis.Redis(host="127.0.0.1", port=port, password=self.password, socket_timeout=1) as client:
             while self._process.poll() is None and time.monotonic() < deadline:

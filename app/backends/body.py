@@ -7,13 +7,14 @@ Each kind is read by an object with `decode(data)` and `end()`, as `ChunkDecoder
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Protocol
 
 import orjson
 
 from app.backends.errors import error_in_chunk
 from app.core.chat_stream import DONE, Chunk
-from app.core.sse import ChunkDecoder
+from app.core.sse import ChunkDecoder, encodable
 from app.errors import BackendError
 
 
@@ -81,10 +82,11 @@ class _WebPage:
 _READERS: dict[bytes, type[Reader]] = {b"{": _JSON, b"[": _JSON, b"<": _WebPage}
 
 NO_ANSWER = "The backend's answer is empty."
+_BLANKS = re.compile(r"\s*")
 
 
 def _values(text: bytes) -> list[dict[str, Any]]:
-    """Parse JSON values that follow each other; what follows them is not of interest, and a list stands for its items."""
+    """Parse JSON values that follow each other, up to what is none; a list stands for its items."""
     try:
         found = [orjson.loads(text)]
     except orjson.JSONDecodeError:
@@ -94,12 +96,12 @@ def _values(text: bytes) -> list[dict[str, Any]]:
 
 
 def _leading_values(text: str) -> list[Any]:
-    found, at, decoder = [], 0, json.JSONDecoder()
+    found: list[Any] = []
+    at, decoder = 0, json.JSONDecoder()
     try:
-        while text[at:].strip():
-            at += len(text[at:]) - len(text[at:].lstrip())
+        while (at := _BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
             value, at = decoder.raw_decode(text, at)
-            found.append(value)
+            found.append(encodable(value))
     except (ValueError, RecursionError) as error:
         if not found:
             raise BackendError("The backend's answer is not complete, or not JSON.") from error

@@ -62,6 +62,7 @@ class CallIds:
         self._pattern = None if pattern == VERBATIM else re.compile(pattern)
         self._form = _FORM if pattern == VERBATIM else _form(pattern)
         self._used: set[str] = set()
+        self._tried: dict[str, int] = {}  # how many others were made of an id
 
     def take(self, id: str) -> str:
         """Return the id for a call that has this one; a second call of the same id gets another."""
@@ -75,11 +76,12 @@ class CallIds:
         return self._pattern is None or self._pattern.fullmatch(id) is not None
 
     def _other(self, id: str) -> str:
-        for attempt in range(_ATTEMPTS):
-            other = self._form.id(f"{id}\n{attempt}" if attempt else id)
+        for attempt in range(self._tried.get(id, 0), self._tried.get(id, 0) + _ATTEMPTS):
+            self._tried[id] = attempt + 1
+            other = self._form.id(f"{id}\n{attempt}")
             if self._fits(other):
                 return other
-        return _FORM.id(f"{id}\n{len(self._used)}")  # the pattern has no id left: better a strange one than a wrong one
+        return _FORM.id(f"{id}\n{self._tried[id]}")  # the pattern has no id left: better a strange one than a wrong one
 
 
 @lru_cache(maxsize=64)

@@ -29,6 +29,10 @@ from app.errors import APIError
 # What the backend really said for an item, by its own names of fields, to be sent back to it as it was.
 Upstream: TypeAlias = dict[str, Any]
 
+# Statuses whose terminal event has another name. The spec and OpenAI have no `response.cancelled`, and clients throw at
+# or pass over what they do not know. All of them know `response.incomplete` as an end, and that the output was cut.
+TERMINAL_EVENTS = {"cancelled": "response.incomplete"}
+
 
 @dataclass(slots=True)
 class OpenPart:
@@ -107,9 +111,16 @@ class EventBuilder:
 
     # The life of the response.
 
+    def queue(self) -> None:
+        """The response is to be made in the background."""
+        self.response["status"] = "queued"
+        self._emit("response.created", response=self._snapshot())
+        self._emit("response.queued", response=self._snapshot())
+
     def start(self) -> None:
         self.response["status"] = "in_progress"
-        self._emit("response.created", response=self._snapshot())
+        if not self._sequence_number:
+            self._emit("response.created", response=self._snapshot())
         self._emit("response.in_progress", response=self._snapshot())
 
     def complete(self) -> None:
@@ -120,6 +131,11 @@ class EventBuilder:
         """What is open was cut off: for want of room (`max_output_tokens`), or by a filter (`content_filter`)."""
         self.close("incomplete")
         self.response.update(status="incomplete", incomplete_details={"reason": reason})
+
+    def cancel(self) -> None:
+        """The caller has had enough of a response in the background: what is open was cut off."""
+        self.close("incomplete")
+        self.response.update(status="cancelled", incomplete_details={"reason": "cancelled"})
 
     def fail(self, error: APIError) -> None:
         """
@@ -134,8 +150,9 @@ class EventBuilder:
         self.response.update(status="failed", completed_at=None, incomplete_details=None, error=error.payload())
 
     def end(self) -> None:
-        """Emit the terminal event, after one of the three above: nothing follows."""
-        self._emit(f"response.{self.response['status']}", response=self._snapshot())
+        """Emit the terminal event, after one of the four above: nothing follows."""
+        status = self.response["status"]
+        self._emit(TERMINAL_EVENTS.get(status, f"response.{status}"), response=self._snapshot())
 
     def keepalive(self) -> None:
         """Say that the response lives: the heartbeat of clients whose idle timer ignores comments."""

@@ -156,7 +156,7 @@ class _Conversation:
         call = self.callers.get(position)
         if call is None:
             self.stray(position, item)
-        elif (said := self.open) and said.calls and call >= said.calls[0]:
+        elif (said := self.open) and said.calls and said.calls[0] <= call < position:
             said.waiting -= 1
             if not said.waiting:
                 self.close()
@@ -366,4 +366,6 @@ def repaired(arguments: str) -> str:
         value = None
     if isinstance(value, dict):
         return arguments
-    return "{}" if arguments.strip() == "null" else json.dumps({"_raw": arguments})
+    if arguments.strip() == "null":
+        return "{}"
+    return json.dumps({"_raw": arguments.encode(errors="replace").decode()}, ensure_ascii=False)

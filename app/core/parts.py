@@ -153,5 +153,5 @@ def string_or_parts(parts: list[ChatPart], form: str) -> str | list[ChatPart]:
 
 def label(value: object) -> str:
     """Return a name that came from outside, fit for a warning: short, printable, in quotes."""
-    text = ascii(str(value)[:65])
-    return text if len(text) <= 67 else f"{text[:66]}...'"
+    text = str(value)
+    return ascii(text if len(text) <= 64 else f"{text[:64]}...")

@@ -28,8 +28,8 @@ def source(item: Item, upstream: Mapping[str, Any] | None) -> Mapping[str, Any]:
     `upstream` is what the backend really said; of an item that is not ours there is only its own content, else its
     summary.
     """
-    if upstream:
-        return {name: value for name, value in upstream.items() if value}
+    if upstream and (said := {name: value for name, value in upstream.items() if value}):
+        return said
     parts = item.get("content") or item.get("summary") or ()
     text = "\n".join(text for part in parts if isinstance(text := part.get("text"), str) and text)
     return {_DEFAULT: text} if text else {}

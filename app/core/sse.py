@@ -155,6 +155,11 @@ def _loads(text: bytes) -> Any:
         return string
 
 
+def encodable(value: Any) -> Any:
+    """Return a JSON value with its characters made whole: U+FFFD stands for a half without the other."""
+    return _Mender().walk((), value, {})
+
+
 _Path: TypeAlias = tuple[str | int, ...]
 
 
@@ -173,9 +178,9 @@ class _Mender:
     def mend(self, chunk: Chunk) -> list[Chunk]:
         """Return the chunk with its strings made whole, and before it what waited for it in vain."""
         if not chunk.get("choices"):
-            return [self._walk((), chunk, {})]
+            return [self.walk((), chunk, {})]
         waiting, self.holds = self.holds, {}
-        mended = self._walk((), chunk, waiting)
+        mended = self.walk((), chunk, waiting)
         return [*map(_replacement, waiting), mended]
 
     def release(self) -> list[Chunk]:
@@ -183,13 +188,14 @@ class _Mender:
         waiting, self.holds = self.holds, {}
         return [*map(_replacement, waiting)]
 
-    def _walk(self, path: _Path, value: Any, waiting: dict[_Path, str]) -> Any:
+    def walk(self, path: _Path, value: Any, waiting: dict[_Path, str]) -> Any:
+        """Return a value that can be encoded, its strings continued from what `waiting` has for their paths."""
         if isinstance(value, str):
             return self._string(path, waiting.pop(path, "") + value)
         if isinstance(value, dict):
-            return {_whole(name): self._walk((*path, name), inner, waiting) for name, inner in value.items()}
+            return {_whole(name): self.walk((*path, name), inner, waiting) for name, inner in value.items()}
         if isinstance(value, list):
-            return [self._walk((*path, _place(n, inner)), inner, waiting) for n, inner in enumerate(value)]
+            return [self.walk((*path, _place(n, inner)), inner, waiting) for n, inner in enumerate(value)]
         return value
 
     def _string(self, path: _Path, text: str) -> str:

@@ -49,8 +49,8 @@ class MemoryStore:
         self._clock = clock
         # Every use renews by the same time and moves to the end, so this is also the order in which they expire.
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
-        self._records = 0
-        self._bytes = 0
+        self.records = 0
+        self.bytes = 0  # as counted for the bound, with the overhead
 
     @classmethod
     def from_url(
@@ -88,9 +88,9 @@ class MemoryStore:
         self._buckets[bucket] = kept
         kept.records[name] = record
         kept.size += grown
-        self._bytes += grown
-        self._records += more
-        while self._bytes > self._max_bytes or self._records > self._max_records:
+        self.bytes += grown
+        self.records += more
+        while self.bytes > self._max_bytes or self.records > self._max_records:
             self._forget(next(iter(self._buckets)))  # never this one: it is the last, and fits alone
 
     async def get(self, bucket: str, name: str) -> bytes | None:
@@ -111,8 +111,8 @@ class MemoryStore:
         if kept is None or record is None:
             return False
         kept.size -= len(record) + _OVERHEAD
-        self._bytes -= len(record) + _OVERHEAD
-        self._records -= 1
+        self.bytes -= len(record) + _OVERHEAD
+        self.records -= 1
         if not kept.records:
             del self._buckets[bucket]
         return True
@@ -123,7 +123,7 @@ class MemoryStore:
     async def aclose(self) -> None:
         """Forget everything."""
         self._buckets.clear()
-        self._records = self._bytes = 0
+        self.records = self.bytes = 0
 
     def _use(self, bucket: str) -> _Bucket | None:
         """Return a bucket that is there, renewed."""
@@ -149,5 +149,5 @@ class MemoryStore:
 
     def _forget(self, bucket: str) -> None:
         kept = self._buckets.pop(bucket)
-        self._records -= len(kept.records)
-        self._bytes -= kept.size
+        self.records -= len(kept.records)
+        self.bytes -= kept.size

@@ -2,7 +2,7 @@
 A store in Redis (or Valkey, or whatever speaks as they do), shared by any number of replicas of this server.
 
     redis://[[user]:password@]host[:6379][/database]           rediss:// for TLS
-    redis+cluster://host[:6379][,host:port...]                 rediss+cluster:// for TLS
+    redis+cluster://[[user]:password@]host[:6379][,host:port]  rediss+cluster:// for TLS
 
 A bucket is one hash, `antiphon:{bucket}`, whose braces keep it in one slot of a cluster. Each method is one round
 trip. Redis forgets expired buckets itself; give it a `maxmemory-policy` of `noeviction` or `volatile-*`.
@@ -11,19 +11,25 @@ trip. Redis forgets expired buckets itself; give it a `maxmemory-policy` of `noe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from redis.asyncio import Redis, RedisCluster
-from redis.asyncio.cluster import ClusterNode
+from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError, ReadOnlyError, RedisClusterException, RedisError
+from redis.crc import key_slot
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    ConnectionError,
+    MovedError,
+    ReadOnlyError,
+    RedisError,
+    TimeoutError,
+)
 
 from app.stores import Outage, count, one_of, read_options, seconds
-
-T = TypeVar("T")
 
 CONNECT_TIMEOUT = 2.0
 READ_TIMEOUT = 5.0
@@ -47,25 +53,25 @@ _TLS_OPTIONS: dict[str, Callable[[str], Any]] = {
     "ssl_check_hostname": lambda text: one_of("true", "false")(text) == "true",
 }
 
-# A script is atomic, so a bucket never lacks its expiry; and it is one command, which a cluster's client can follow
-# to where the bucket has moved. Servers before 7 bury READONLY in the middle of a script's error: dig it out, because
-# the client then tries again on a new connection, which leads to the new primary.
+# One script and not two commands, so that a bucket never lacks its expiry. Servers before 7 bury READONLY in the
+# middle of a script's error: dig it out, because the client then tries again on a new connection.
 _PUT = """
 local kept = redis.pcall('HSET', KEYS[1], ARGV[1], ARGV[2])
 if type(kept) == 'table' and kept.err then return redis.error_reply(kept.err:match('READONLY.*') or kept.err) end
 return redis.call('PEXPIRE', KEYS[1], ARGV[3])
 """
 
+_Command = tuple[str | int | bytes, ...]
+_Host = tuple[str, int]
+
 
 class RedisStore:
     """Buckets as hashes of one Redis server or cluster."""
 
-    def __init__(
-        self, client: Redis | RedisCluster, *, ttl: float, turns: int, patience: float, outage: Outage
-    ) -> None:
-        self._client = client
+    def __init__(self, servers: _Server | _Cluster, *, ttl: float, turns: int, patience: float, outage: Outage) -> None:
+        self._servers = servers
         self._ttl = max(1, round(ttl * 1000))  # milliseconds
-        # Who finds no connection free waits in turn; the client's own pools would raise.
+        # Who finds no connection free waits in turn; redis-py's pools would raise.
         self._turns = asyncio.Semaphore(turns)
         self._patience = patience  # seconds for one call, with everything that it may wait for
         self._outage = outage
@@ -92,62 +98,154 @@ class RedisStore:
             "max_connections": max_connections,
             **read_options(address.query, _OPTIONS | _TLS_OPTIONS if address.tls else _OPTIONS),
         }
-        hosts = ", ".join(f"{host}:{port}" for host, port in address.hosts)
+        turns = options.pop("max_connections")
         return cls(
+            _connect(address, options),
             ttl=ttl,
-            turns=options.pop("max_connections"),
+            turns=turns,
             patience=options["socket_connect_timeout"] + options["socket_timeout"],
-            outage=Outage(f"Redis at {hosts}"),
-            client=_connect(address, options),
+            outage=Outage("Redis at " + ", ".join(f"{host}:{port}" for host, port in address.hosts)),
         )
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         """Keep a record and renew its bucket, at once."""
-        await self._ask(lambda: self._client.execute_command("EVAL", _PUT, 1, _key(bucket), name, record, self._ttl))
+        await self._ask(_key(bucket), ("EVAL", _PUT, 1, _key(bucket), name, record, self._ttl))
 
     async def get(self, bucket: str, name: str) -> bytes | None:
         """Return one record, and renew its bucket."""
-        record: bytes | None = await self._read("HGET", bucket, name)
+        key = _key(bucket)
+        record: bytes | None
+        record, _ = await self._ask(key, ("HGET", key, name), ("PEXPIRE", key, self._ttl))
         return record
 
     async def all(self, bucket: str) -> dict[str, bytes]:
         """Return a bucket's records by name, and renew it."""
-        records: dict[bytes, bytes] = await self._read("HGETALL", bucket)
+        key = _key(bucket)
+        records, _ = await self._ask(key, ("HGETALL", key), ("PEXPIRE", key, self._ttl))
         return {name.decode(): record for name, record in records.items()}
 
     async def delete(self, bucket: str, name: str) -> bool:
         """Forget one record; tell whether it was there (no longer, if the connection broke after Redis did it)."""
-        return bool(await self._ask(lambda: self._client.execute_command("HDEL", _key(bucket), name)))
+        [deleted] = await self._ask(_key(bucket), ("HDEL", _key(bucket), name))
+        return bool(deleted)
 
     async def check(self) -> None:
-        """Do nothing that counts as a write: a PING is answered by a server that refuses writes, too."""
-        await self._ask(lambda: self._client.execute_command("PEXPIRE", _key(""), self._ttl))
+        """Renew what is not there: PING would not do, it is answered by a server that refuses writes, too."""
+        await self._ask(_key(""), ("PEXPIRE", _key(""), self._ttl))
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        await self._servers.aclose()
 
-    async def _read(self, command: str, bucket: str, *arguments: str) -> Any:
-        # Not a transaction: if the bucket is not renewed it lives as long as before.
-        pipeline = self._client.pipeline(transaction=False)
-        pipeline.execute_command(command, _key(bucket), *arguments)
-        pipeline.execute_command("PEXPIRE", _key(bucket), self._ttl)
-        answers = await self._ask(pipeline.execute)
-        return answers[0]
-
-    async def _ask(self, command: Callable[[], Awaitable[T]]) -> T:
+    async def _ask(self, key: str, *commands: _Command) -> list[Any]:
         try:
             async with asyncio.timeout(self._patience), self._turns:
-                answer = await command()
-        except (RedisError, RedisClusterException, OSError) as error:
-            # `from None`, because a traceback would quote what `_reason` leaves out.
+                answers = await self._servers.ask(key, commands)
+        except (RedisError, OSError) as error:
+            # `from None`: a traceback would quote what `_reason` leaves out.
             raise self._outage.begins(_reason(error)) from None
         self._outage.ends()
-        return answer
+        return answers
+
+
+async def _send(client: Redis, commands: Iterable[_Command]) -> list[Any]:
+    """Send commands in one round trip; raise the first error among their answers."""
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    return await pipeline.execute()
+
+
+class _Server:
+    """One server, at an address that leads to the primary."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+
+    async def ask(self, key: str, commands: Sequence[_Command]) -> list[Any]:
+        return await _send(self._client, commands)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+class _Cluster:
+    """
+    The nodes of a cluster, each with a client of its own, and which of them holds a slot.
+
+    redis-py's asyncio RedisCluster would do this too, but as of 8.1 it closes connections that other tasks are using,
+    when it learns of a change: if a node restarts, or many first calls come at once, then calls fail that nothing was
+    wrong with, some of them with an AttributeError.
+    """
+
+    _HOPS = 5  # how often the cluster may say that a slot is elsewhere, before it is not believed any more
+
+    def __init__(self, hosts: list[_Host], connect: Callable[[_Host], Redis]) -> None:
+        self._hosts = hosts
+        self._connect = connect
+        self._clients: dict[_Host, Redis] = {}
+        self._holders: dict[int, _Host] = {}  # by slot; empty when it is to be learned
+        self._learning = asyncio.Lock()
+
+    async def ask(self, key: str, commands: Sequence[_Command]) -> list[Any]:
+        slot = key_slot(key.encode())
+        hop = 0
+        while True:
+            holder = await self._holder(slot)
+            try:
+                return await _send(self._client(holder), commands)
+            except MovedError as moved:
+                if hop == self._HOPS:
+                    raise
+                self._holders[slot] = (moved.host or holder[0], moved.port)
+            except AskError as ask:
+                # The slot is on its way to another node, and this key is there already, or will be.
+                asking = [part for command in commands for part in (("ASKING",), command)]
+                return (await _send(self._client((ask.host or holder[0], ask.port)), asking))[1::2]
+            except (ConnectionError, TimeoutError, ClusterDownError) as error:
+                self._holders = {}
+                # Another node may have taken over already. Not after a timeout, which has cost enough.
+                if hop or not isinstance(error, ConnectionError):
+                    raise
+            hop += 1
+
+    async def aclose(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+
+    def _client(self, host: _Host) -> Redis:
+        if host not in self._clients:
+            self._clients[host] = self._connect(host)
+        return self._clients[host]
+
+    async def _holder(self, slot: int) -> _Host:
+        async with self._learning:
+            if not self._holders:
+                self._holders = await self._learn()
+        if slot not in self._holders:
+            raise ClusterDownError("no node has the slot")
+        return self._holders[slot]
+
+    async def _learn(self) -> dict[int, _Host]:
+        # The URL's hosts first: their names still lead there when every node has got a new address.
+        troubles = []
+        for host in dict.fromkeys([*self._hosts, *self._clients]):
+            try:
+                # Not as "CLUSTER SLOTS", for whose answer redis-py has a shape of its own.
+                [ranges] = await _send(self._client(host), [("CLUSTER", "SLOTS")])
+            except RedisError as error:
+                troubles.append(error)
+                continue
+            return {
+                slot: ((primary[0] or host[0].encode()).decode(), primary[1])
+                for first, last, primary, *_ in ranges
+                for slot in range(first, last + 1)
+            }
+        raise troubles[0]
 
 
 class _Address(NamedTuple):
-    hosts: list[tuple[str, int]]
+    hosts: list[_Host]
     database: int
     username: str | None
     password: str | None
@@ -159,8 +257,8 @@ class _Address(NamedTuple):
 def _read_address(url: str) -> _Address:
     try:
         parts = urlsplit(url)
-        netlocs = parts.netloc.rpartition("@")[2].split(",")
-        hosts = [(host.hostname or "", host.port or 6379) for host in (urlsplit(f"//{netloc}") for netloc in netlocs)]
+        netlocs = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
+        hosts = [(netloc.hostname or "", netloc.port or 6379) for netloc in netlocs]
         path = parts.path.removeprefix("/") or "0"
         if parts.fragment or not path.isdecimal() or not all(name for name, _ in hosts):
             raise ValueError
@@ -185,28 +283,26 @@ def _read_address(url: str) -> _Address:
     return address
 
 
-def _connect(address: _Address, options: dict[str, Any]) -> Redis | RedisCluster:
-    options = {
-        "username": address.username,
-        "password": address.password,
-        "ssl": address.tls,
-        "protocol": 2,  # servers before 6 know no other
-        "socket_keepalive": True,
-        "max_connections": 2**31 - 1,  # the store has its own bound
-        **options,
-    }
-    # Once more, on a new connection: the old one may be from before a restart (ConnectionError), or lead to what has
-    # become a replica (ReadOnlyError). Not after a timeout, which has cost the caller enough.
-    if address.cluster:
-        return RedisCluster(
-            startup_nodes=[ClusterNode(host, port) for host, port in address.hosts],
-            dynamic_startup_nodes=False,  # the URL's names still lead there when every node has a new address
-            retry=Retry(NoBackoff(), 1),
-            **options,
+def _connect(address: _Address, options: dict[str, Any]) -> _Server | _Cluster:
+    """Make what will connect, once it is asked."""
+
+    def connect(host: _Host) -> Redis:
+        return Redis(
+            host=host[0],
+            port=host[1],
+            db=address.database,
+            username=address.username,
+            password=address.password,
+            ssl=address.tls,
+            socket_keepalive=True,
+            max_connections=2**31 - 1,  # the store has a bound of its own
+            # Once more, on a new connection: the old one may be from before a restart (ConnectionError), or lead to
+            # what has become a replica (ReadOnlyError). Not after a timeout, which has cost enough.
+            retry=Retry(NoBackoff(), 1, (ConnectionError, ReadOnlyError)),
+            **{"protocol": 2, **options},  # 2, because servers before 6 know no other
         )
-    [(host, port)] = address.hosts
-    retry = Retry(NoBackoff(), 1, (ConnectionError, ReadOnlyError))
-    return Redis(host=host, port=port, db=address.database, retry=retry, **options)
+
+    return _Cluster(address.hosts, connect) if address.cluster else _Server(connect(address.hosts[0]))
 
 
 def _key(bucket: str) -> str:
@@ -215,5 +311,7 @@ def _key(bucket: str) -> str:
 
 def _reason(error: Exception) -> str:
     """Say what is wrong, without the command: Redis quotes those that it does not know, AUTH and its password too."""
+    if isinstance(error, MovedError):
+        return "it is a node of a cluster: write redis+cluster:// in the store URL"
     text = str(error).rpartition("of pipeline caused error: ")[2].partition(", with args beginning with")[0]
     return f"{type(error).__name__}: {text}"

@@ -92,8 +92,8 @@ class SQLiteStore:
         # A bucket that is only read is renewed when its expiry would move by more than this: reading stays reading,
         # at the price that it may expire that much early.
         self._slack = min(ttl / 100, 3600)
-        self._reads = _Thread(self._open, Outage(f"SQLite store {self._path} (reading)"))
-        self._writes = _Thread(self._open, Outage(f"SQLite store {self._path} (writing)"))
+        self._reads = _Thread(self._open, busy_timeout, Outage(f"SQLite store {self._path} (reading)"))
+        self._writes = _Thread(self._open, busy_timeout, Outage(f"SQLite store {self._path} (writing)"))
 
     @classmethod
     def from_url(
@@ -219,8 +219,9 @@ class _Thread:
     from whatever was wrong with the file, also if somebody has replaced it.
     """
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], outage: Outage) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], patience: float, outage: Outage) -> None:
         self._connect = connect
+        self._patience = patience  # seconds for a lock
         self._outage = outage
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-sqlite")
         self._db: sqlite3.Connection | None = None
@@ -235,19 +236,30 @@ class _Thread:
         self._disconnect()
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        try:
-            self._db = self._db or self._connect()
-            result = work(self._db)
-        except (sqlite3.Error, OSError) as error:
-            self._disconnect()
-            raise self._outage.begins(f"{type(error).__name__}: {error}") from None
-        except BaseException:
-            self._disconnect()
-            raise
-        self._outage.ends()
-        return result
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                self._db = self._db or self._connect()
+                result = work(self._db)
+            except (sqlite3.Error, OSError) as error:
+                self._disconnect()
+                # SQLite waits for a lock itself, but for some it does not: when several connections make the file,
+                # recover it after a crash, or are the last to close it.
+                if _is_busy(error) and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                    continue
+                raise self._outage.begins(f"{type(error).__name__}: {error}") from None
+            except BaseException:
+                self._disconnect()
+                raise
+            self._outage.ends()
+            return result
 
     def _disconnect(self) -> None:
         db, self._db = self._db, None
         if db is not None:
             db.close()
+
+
+def _is_busy(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY

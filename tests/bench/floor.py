@@ -14,40 +14,36 @@ from functools import partial
 class Pipe(asyncio.Protocol):
     """One side of a connection; what it receives, the other side sends."""
 
-    def __init__(self, other: Pipe | None = None, upstream: int = 0) -> None:
-        self.transport: asyncio.Transport | None = None
-        self.other = other
+    transport: asyncio.Transport
+
+    def __init__(self, upstream: int = 0, other: Pipe | None = None) -> None:
         self.upstream = upstream
+        self.other = other
         self.waiting = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         if self.other is None:
-            self.opening = asyncio.ensure_future(self.open())
-        elif self.other.waiting:
+            connect = asyncio.get_running_loop().create_connection
+            self.opening = asyncio.ensure_future(connect(partial(Pipe, other=self), "127.0.0.1", self.upstream))
+        else:
+            self.other.other = self
             transport.write(bytes(self.other.waiting))
 
-    async def open(self) -> None:
-        _, self.other = await asyncio.get_running_loop().create_connection(
-            partial(Pipe, self), "127.0.0.1", self.upstream
-        )
-
     def data_received(self, data: bytes) -> None:
-        if self.other is None or self.other.transport is None:
+        if self.other is None:
             self.waiting += data
         else:
             self.other.transport.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.other is not None and self.other.transport is not None:
+        if self.other is not None:
             self.other.transport.close()
 
 
 async def serve(port: int, upstream: int) -> None:
-    server = await asyncio.get_running_loop().create_server(
-        partial(Pipe, upstream=upstream), "127.0.0.1", port, backlog=1024
-    )
+    server = await asyncio.get_running_loop().create_server(partial(Pipe, upstream), "127.0.0.1", port, backlog=1024)
     await server.serve_forever()
 
 

@@ -100,14 +100,10 @@ class Upstream(asyncio.Protocol):
             self.transport.write(_completion(asked["model"], len(asked["messages"])))
 
     def advance(self, writes: Sequence[bytes], at: int, delay: float) -> None:
-        """Write what is due, and wait for the time of the next. Without a delay each delta is a write all the same."""
-        loop = asyncio.get_running_loop()
-        while at < len(writes):
-            self.transport.write(writes[at])
-            at += 1
-            if delay and at < len(writes):
-                self.timer = loop.call_later(delay, self.advance, writes, at, delay)
-                return
+        """Write what is due. As in a real server, all streams take a step before one of them takes its next."""
+        self.transport.write(writes[at])
+        if at + 1 < len(writes) and not self.transport.is_closing():
+            self.timer = asyncio.get_running_loop().call_later(delay, self.advance, writes, at + 1, delay)
 
 
 async def serve(port: int) -> None:

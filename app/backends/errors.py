@@ -1,0 +1,176 @@
+"""
+Read what a backend says when it refuses, in whatever envelope, and say it in the API's own words.
+
+Two tables tell where envelopes keep their words; what the words mean is in `refusals`. Neither a web page nor an API
+key gets through.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.backends.refusals import KINDS, OWN, SILENT, kind_of
+from app.backends.retry_after import retry_after
+from app.core.chat_stream import Chunk
+from app.core.sse import ChunkDecoder
+from app.errors import BackendError
+
+_LONGEST = 2000  # characters of a message: some servers repeat the whole request in it
+
+# The words are in the value itself, or deeper, in what stands under one of these names.
+_WRAPPERS = ("error", "errors", "detail", "base_resp", "message", "fault")
+_FIELDS = {
+    "message": ("message", "msg", "status_msg", "error_message", "error_msg", "error_description", "detail", "title"),
+    "code": ("code", "error_code", "status_code"),
+    "type": ("type", "status"),
+    "param": ("param",),
+}
+_STATUS_FIELDS = ("http_code", "status_code", "status", "code")
+
+# The HTTP status that MiniMax's `base_resp.status_code` would have been; 0 is success.
+_BASE_RESP = {
+    **dict.fromkeys((1002, 1039, 1041, 2056), 429),
+    **dict.fromkeys((1004, 2049), 401),
+    **dict.fromkeys((1026, 1027, 1042, 2013), 400),
+    1008: 402,
+}
+
+
+def backend_error(
+    status: int, headers: Mapping[str, str], body: bytes, *, secret: str | None = None, passthrough: bool = False
+) -> BackendError:
+    """
+    Return the error that an answer with a status other than 2xx is.
+
+    `headers` by name in lower case; `secret` is the key that was sent, which no message repeats, and `passthrough`
+    says that it was the caller's own.
+    """
+    page = "html" in headers.get("content-type", "")
+    wait = retry_after(headers, body.decode(errors="replace"))
+    return _error(status, {} if page else _read(_parse(body)), wait, secret, passthrough)
+
+
+def error_in_chunk(chunk: Chunk, *, secret: str | None = None, passthrough: bool = False) -> BackendError | None:
+    """Return the error that a chunk is or carries, with the HTTP status that would have fitted; None if it is fine."""
+    if not _complains(chunk):
+        return None
+    complaint = _read(next(_choice_errors(chunk), chunk))
+    wait = retry_after({}, str(complaint.get("message")))
+    return _error(complaint.get("http", 0), complaint, wait, secret, passthrough)
+
+
+def _error(
+    status: int, complaint: dict[str, Any], wait: float | None, secret: str | None, passthrough: bool
+) -> BackendError:
+    code, message = str(complaint.get("code", "")), str(complaint.get("message", "")).strip()
+    kind = kind_of(status, code, str(complaint.get("type", "")), message)
+    if passthrough:
+        kind = OWN.get(kind, kind)
+    row = KINDS[kind]
+    # A number that is the HTTP status again says nothing; another is the vendor's own and may.
+    telling = kind in ("mistake", "missing", "failure", "model_error") and re.fullmatch(
+        r"(?![45]\d\d$)[\w.-]{1,64}", code
+    )
+    return BackendError(
+        row.message if kind in SILENT or not message else scrubbed(message, secret),
+        param=str(complaint["param"]) if complaint.get("param") else None,
+        code=code if telling else row.code,
+        type=row.type,
+        status=row.status,
+        retry_after=wait if row.status in (429, 503) else None,
+    )
+
+
+def _read(value: Any) -> dict[str, Any]:
+    """Return `message`, `code`, `type`, `param` and `http` of a complaint, those that there are."""
+    if isinstance(value, str):
+        return {"message": value} if value.strip() else {}
+    if isinstance(value, list):
+        return _read_list(value)
+    if not isinstance(value, dict):
+        return {}
+    complaint = dict(_fields(value))
+    for wrapper in _WRAPPERS:
+        if inner := _read(value.get(wrapper)):
+            if wrapper == "base_resp":
+                inner["http"] = _BASE_RESP.get(value[wrapper].get("status_code"), 0)
+            complaint |= inner
+            break
+    metadata = value.get("metadata")
+    if isinstance(metadata, dict) and isinstance(raw := metadata.get("raw"), str):
+        complaint |= _read(_parse(raw.encode()))  # OpenRouter: "Provider returned error", and here what it was
+    return complaint
+
+
+def _read_list(values: list[Any]) -> dict[str, Any]:
+    invalid = [one for one in values if isinstance(one, dict) and "msg" in one and isinstance(one.get("loc"), list)]
+    if not invalid:
+        return _read(values[0]) if values else {}
+    # FastAPI names each field that is wrong.
+    places = [".".join(map(str, one["loc"])).removeprefix("body.") for one in invalid]
+    message = "; ".join(f"{place}: {one['msg']}" for place, one in zip(places, invalid, strict=True))
+    return {"message": message, "param": places[0]}
+
+
+def _fields(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for field, names in _FIELDS.items():
+        for name in names:
+            found = value.get(name)
+            if isinstance(found, str | int) and not isinstance(found, bool) and found not in ("", "error"):
+                yield field, found
+                break
+    for name in _STATUS_FIELDS:
+        if re.fullmatch(r"[45]\d\d", str(value.get(name))):
+            yield "http", int(value[name])
+            break
+
+
+def _parse(body: bytes) -> Any:
+    """Return the body as JSON, as the chunk that complains in it, as text, or None if it is a web page."""
+    text = body.decode(errors="replace").strip().removeprefix("\ufeff")
+    if text[:1] in ("{", "[", '"'):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+    if re.match(r"(data|event|id|retry|):", text):  # DashScope: an event stream of one error, under 400
+        decoder = ChunkDecoder()
+        chunks = decoder.decode(text.encode()) + decoder.end()
+        return next(filter(_complains, chunks), None)
+    return None if re.search(r"<(!doctype|html|head|body|title|h1)\b", text[:2000].lower()) else text
+
+
+def _complains(chunk: Chunk) -> bool:
+    if chunk.get("error") or "error" in (chunk.get("object"), chunk.get("type")):
+        return True
+    base_resp = chunk.get("base_resp")
+    if isinstance(base_resp, dict) and base_resp.get("status_code"):
+        return True
+    if "choices" in chunk:
+        return any(_choice_errors(chunk))
+    return any(isinstance(chunk.get(name), str) for name in ("message", "detail"))
+
+
+def _choice_errors(chunk: Chunk) -> Iterator[Any]:
+    choices = chunk.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and choice.get("error"):
+            yield choice["error"]
+
+
+_TOKENS = re.compile(
+    r"\b(bearer\s+)\S+|\b(?:sk|pk|rk|csk|gsk|xai|hf|fw|r8|nvapi|pplx|tgp)[-_][\w*.-]{6,}|\bAIza[\w-]{20,}"
+    r"|\beyJ[\w-]{10,}\.[\w.-]+|(?<=api key provided: )\S+",
+    re.IGNORECASE,
+)
+
+
+def scrubbed(text: str, secret: str | None = None) -> str:
+    """Return a text of a length fit to be shown, without anything that is or looks like an API key."""
+    if secret:
+        text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
+    text = _TOKENS.sub(lambda match: f"{match[1] or ''}***", text)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

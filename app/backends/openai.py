@@ -1,0 +1,276 @@
+"""
+Any server that speaks Chat Completions, over HTTP.
+
+    async with backend.stream(ChatRequest({"model": "m", "messages": [...], "stream": True})) as reads:
+        async for chunks in reads:
+            ...
+
+Everything that is wrong with a connection, a status, a framing or a frame ends here, as a `BackendError`. How the
+server differs from others is in its profile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+import orjson
+
+from app.backends import ChatRequest, Chunk
+from app.backends.answer import Answer
+from app.backends.errors import backend_error, error_in_chunk
+from app.backends.refusals import KINDS, failure
+from app.backends.transport import HTTPTransport
+from app.core.profile import Profile
+from app.errors import BackendError
+
+logger = logging.getLogger(__name__)
+
+PASSTHROUGH = "passthrough"
+
+# Worth another try, as the OpenAI SDK sees it, where the refusal does not turn out to be the caller's own doing.
+RETRIED = frozenset({408, 429, 500, 502, 503, 504, 529})
+_PATIENCE = 3.0  # seconds; whoever is told to wait longer is our caller, not we
+_BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds
+_ERROR_LIMIT = 1_000_000  # bytes that are read of an error's body
+_LINGER = 1.0  # seconds that a server has to end its body behind `[DONE]`, so that the connection can be used again
+
+
+class OpenAIBackend:
+    """
+    One Chat Completions server.
+
+    `api_key` is sent as the profile says; `passthrough` sends the caller's own. A request is asked up to `retries`
+    times again as long as nothing of an answer has come. `http` is the transport to use in place of our own.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        profile: Profile = Profile(),  # noqa: B008 (frozen)
+        *,
+        http: httpx.AsyncBaseTransport | None = None,
+        retries: int = 2,
+    ) -> None:
+        options = profile.transport
+        self._profile = profile
+        self._key = api_key or options.api_key
+        self._retries = retries
+        base = httpx.URL((base_url or options.base_url or "").rstrip("/") + "/")
+        self._url = self._under(base, options.path)
+        self._models_url = self._under(base, "/models")
+        self._http = http or transport_to(str(base))
+        self._headers = {
+            "Accept": "text/event-stream, application/json",
+            "Accept-Encoding": "identity",  # to unpack costs time, and some gateways hold back what they pack
+            "Content-Type": "application/json",
+            "User-Agent": "antiphon",
+            **options.headers,
+        }
+
+    @classmethod
+    def from_settings(cls, settings: Any) -> OpenAIBackend:
+        """Build the backend of a `BackendSettings`."""
+        key = settings.key.get_secret_value() if settings.key else None
+        return cls(settings.url, key, settings.options(), retries=settings.retries)
+
+    def profile(self, model: str) -> Profile:
+        """Return what is known of this server; it is the same for every model."""
+        return self._profile
+
+    @asynccontextmanager
+    async def stream(self, request: ChatRequest) -> AsyncIterator[Answer]:
+        """Ask, and answer in chunks: see `Backend.stream`."""
+        response = await self._ask(request)
+        answer = Answer(response, self._profile, lambda chunk: self._error_in(chunk, request.caller_key))
+        linger = None
+        try:
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                await answer.begin()  # perhaps no stream at all, but an error that is still to be answered by a status
+            yield answer
+            linger = response.extensions.get("linger") if answer.done else None
+        finally:
+            await answer.aclose()
+            if linger:
+                linger(_LINGER)
+            else:
+                await response.aclose()
+
+    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+        """Return the models on offer, as entries of the OpenAI list."""
+        return await self._list_models(caller_key, seconds=15)
+
+    async def check(self) -> None:
+        """Return if the backend can be reached; raise `BackendError` if not."""
+        try:
+            await self._list_models(None, seconds=5)
+        except BackendError as error:
+            if error.code not in (KINDS["url"].code, KINDS["missing"].code):  # it is there, but does not list models
+                raise
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def _ask(self, request: ChatRequest) -> httpx.Response:
+        """Return a good answer whose body is to be read, asking again as long as that makes sense."""
+        content = _encode(request.body)
+        for attempt in itertools.count():
+            try:
+                return await self._send("POST", self._url, content, request.caller_key)
+            except _Refusal as refusal:
+                wait = refusal.wait(attempt) if attempt < self._retries else None
+                if wait is None:
+                    raise refusal.error from refusal.__cause__
+                logger.info("backend: %s; asking again in %.1f s", refusal.error.message, wait)
+            await asyncio.sleep(wait)
+        raise AssertionError("the attempts have no end")
+
+    async def _send(self, method: str, url: httpx.URL, content: bytes, caller_key: str | None) -> httpx.Response:
+        """Return an answer with a good status; raise `_Refusal` for everything else."""
+        options = self._profile.transport
+        timeouts = {"connect": options.connect_timeout, "pool": options.connect_timeout}
+        request = httpx.Request(
+            method,
+            url,
+            headers=self._headers | self._credentials(caller_key),
+            content=content,
+            extensions={"timeout": timeouts},
+        )
+        try:
+            async with asyncio.timeout(options.first_byte_timeout):
+                response = await self._http.handle_async_request(request)
+        except TimeoutError as error:
+            raise _Refusal(failure("timeout"), again=False) from error
+        except httpx.TransportError as error:
+            raise _Refusal(_unreachable(error), again=True) from error
+        if not response.is_success:
+            raise self._refusal(response, await _read_error(response), caller_key)
+        response.request = request
+        return response
+
+    def _refusal(self, response: httpx.Response, body: bytes, caller_key: str | None) -> _Refusal:
+        status, headers = response.status_code, response.headers
+        error = backend_error(status, headers, body, secret=self._secret(caller_key), passthrough=self._passes)
+        again = status in RETRIED and error.status >= 429 and error.code != KINDS["quota"].code
+        asked = headers.get("x-should-retry")
+        return _Refusal(error, again=asked == "true" or (again and asked != "false"))
+
+    async def _list_models(self, caller_key: str | None, seconds: float) -> list[dict[str, Any]]:
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._send("GET", self._models_url, b"", caller_key)
+                listed = json.loads(await response.aread())
+        except _Refusal as refusal:
+            raise refusal.error from refusal.__cause__
+        except TimeoutError as error:
+            raise failure("timeout") from error
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise failure("failure") from error
+        except ValueError as error:
+            raise failure("url", "The backend's list of models is not JSON. Is its base URL right?") from error
+        if isinstance(listed, dict):
+            listed = listed.get("data") or listed.get("models")
+        return [_model(entry) for entry in listed if isinstance(entry, dict | str)] if isinstance(listed, list) else []
+
+    @property
+    def _passes(self) -> bool:
+        return self._key == PASSTHROUGH
+
+    def _secret(self, caller_key: str | None) -> str | None:
+        return caller_key if self._passes else self._key
+
+    def _credentials(self, caller_key: str | None) -> dict[str, str]:
+        secret, options = self._secret(caller_key), self._profile.transport
+        return {options.auth_header: f"{options.auth_scheme} {secret}".strip()} if secret else {}
+
+    def _error_in(self, chunk: Chunk, caller_key: str | None) -> BackendError | None:
+        return error_in_chunk(chunk, secret=self._secret(caller_key), passthrough=self._passes)
+
+    def _under(self, base: httpx.URL, path: str) -> httpx.URL:
+        url = base.join(path.lstrip("/"))
+        return url.copy_merge_params(self._profile.transport.query) if self._profile.transport.query else url
+
+
+class _Refusal(Exception):
+    """The backend did not give an answer; perhaps it will if it is asked again."""
+
+    def __init__(self, error: BackendError, *, again: bool) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self._again = again
+
+    def wait(self, attempt: int) -> float | None:
+        """Return for how many seconds to wait before another attempt; None if there is to be none."""
+        if not self._again:
+            return None
+        if (told := self.error.retry_after) is not None:
+            return told if told <= _PATIENCE else None
+        return float(min(_BACKOFF * 2**attempt, _BACKOFF_LIMIT) * random.uniform(0.75, 1))
+
+
+def transport_to(url: str) -> httpx.AsyncBaseTransport:
+    """
+    Return the transport for a URL: `httpx`'s own where the system says that there is a proxy on the way.
+
+    A server on this machine is never asked through a proxy.
+    """
+    parts = urlsplit(url)
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    host = parts.hostname or ""
+    local = host == "localhost" or host.startswith("127.") or host == "::1"
+    if not proxy or local or proxy_bypass(host):
+        return HTTPTransport()
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+    return httpx.AsyncHTTPTransport(proxy=httpx.Proxy(proxy), limits=limits)
+
+
+def _encode(body: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # halves of characters, or integers beyond 64 bits, which a caller may send
+        return json.dumps(body).encode()
+
+
+def _unreachable(error: httpx.TransportError) -> BackendError:
+    if isinstance(error, httpx.TimeoutException):
+        return failure("timeout", "The backend does not accept connections.")
+    if isinstance(error, httpx.ConnectError):
+        return failure("failure", "The backend cannot be reached.")
+    return failure("failure", "The backend closed the connection without an answer.")
+
+
+async def _read_error(response: httpx.Response) -> bytes:
+    """Read what there is of an error's body."""
+    body = b""
+    try:
+        async with asyncio.timeout(10):
+            async for data in response.aiter_bytes():
+                body += data
+                if len(body) > _ERROR_LIMIT:
+                    break
+    except (TimeoutError, httpx.TransportError, httpx.DecodingError):
+        pass  # the status alone says enough
+    finally:
+        await response.aclose()
+    return body
+
+
+def _model(entry: dict[str, Any] | str) -> dict[str, Any]:
+    """Return an entry of a list of models with all that OpenAI's have."""
+    if isinstance(entry, str):
+        entry = {"id": entry}
+    name = next((str(entry[key]) for key in ("id", "model", "name", "slug") if entry.get(key)), "")
+    filled = {"object": "model", "created": 0, "owned_by": "backend"}
+    return filled | {key: value for key, value in entry.items() if value is not None} | {"id": name}

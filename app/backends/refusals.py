@@ -1,0 +1,185 @@
+"""
+What a backend's refusal means: from its status and its words to a kind, and from the kind to what our caller is told.
+
+Every row is something that a server really says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from typing import NamedTuple
+
+from app.errors import BackendError
+
+
+class Kind(NamedTuple):
+    """What a refusal is to our caller."""
+
+    status: int
+    type: str
+    code: str
+    message: str  # where the backend says nothing that can be shown
+
+
+KINDS = {
+    "mistake": Kind(400, "invalid_request", "invalid_request", "The backend cannot serve this request."),
+    "context": Kind(400, "invalid_request", "context_length_exceeded", "The input is too long for the model."),
+    "filter": Kind(400, "invalid_request", "content_filter", "The backend's content filter refused the request."),
+    "model": Kind(404, "not_found", "model_not_found", "The backend does not have this model."),
+    "missing": Kind(404, "not_found", "not_found", "The backend found nothing there."),
+    "rate": Kind(429, "too_many_requests", "rate_limit_exceeded", "The backend receives too many requests."),
+    # Codex shows this code to its user and does not try again.
+    "quota": Kind(429, "too_many_requests", "insufficient_quota", "The backend's quota is used up."),
+    "overloaded": Kind(503, "server_error", "server_is_overloaded", "The backend is overloaded, or still starting."),
+    "timeout": Kind(504, "server_error", "timeout", "The backend did not answer in time."),
+    "model_error": Kind(502, "model_error", "model_error", "The model's answer could not be used."),
+    "failure": Kind(502, "server_error", "server_error", "The backend failed."),
+    "url": Kind(502, "server_error", "backend_url", "The backend has no such endpoint. Is its base URL right?"),
+    # The key is this server's, so its caller can do nothing about it ...
+    "key": Kind(502, "server_error", "backend_auth", "The backend rejected this server's API key."),
+    "forbidden": Kind(502, "server_error", "backend_auth", "The backend does not permit this request."),
+    # ... unless it is the caller's own, passed through.
+    "own_key": Kind(401, "invalid_request", "invalid_api_key", "The backend rejected the API key."),
+    "own_forbidden": Kind(403, "invalid_request", "permission_denied", "The backend does not permit this request."),
+}
+OWN = {"key": "own_key", "forbidden": "own_forbidden"}
+
+# What the backend says of keys and addresses is nobody's business.
+SILENT = frozenset({"key", "own_key", "url"})
+
+# What a status means where the words are not recognised. Others: from 400 a mistake, from 500 a failure.
+STATUSES = {
+    **dict.fromkeys((*range(300, 400), 405), "url"),
+    **dict.fromkeys((401, 407), "key"),
+    402: "quota",
+    403: "forbidden",
+    404: "missing",
+    **dict.fromkeys((408, 504, 524), "timeout"),
+    429: "rate",
+    **dict.fromkeys((498, 503, 529), "overloaded"),  # 498: Groq's flex tier is full
+}
+
+# Codes and types that say it all, without what is neither letter nor digit. The numbers are z.ai's and MiniMax's.
+CODES = {
+    code: kind
+    for kind, codes in {
+        "context": "contextlengthexceeded exceedcontextsizeerror modelcontextwindowexceeded 1261",
+        "filter": "contentfilter contentpolicyviolation responsibleaipolicyviolation datainspectionfailed "
+        "prohibitedcontent 1301 1026 1027",
+        "quota": "insufficientquota billinghardlimitreached arrearage insufficientbalance 1113 1008",
+        "model": "modelnotfound modelnotfounderror deploymentnotfound modeldecommissioned 1211",
+        "key": "invalidapikey apikeyinvalid incorrectapikey authenticationerror",
+        "model_error": "toolusefailed",  # Groq: the model wrote a call that cannot be read
+    }.items()
+    for code in codes.split()
+}
+
+
+def failure(kind: str, message: str = "") -> BackendError:
+    """Return the error for a failure that we see ourselves; `kind` is a key of `KINDS`."""
+    row = KINDS[kind]
+    return BackendError(message or row.message, code=row.code, type=row.type, status=row.status)
+
+
+class Rule(NamedTuple):
+    """Words that tell what a refusal is, under some statuses; 0 is that of an error under 200."""
+
+    kind: str
+    statuses: Container[int]
+    words: re.Pattern[str]
+
+
+def _rule(kind: str, statuses: Container[int], *words: str) -> Rule:
+    return Rule(kind, statuses, re.compile("|".join(words)))
+
+
+_ANY = range(1000)
+_STREAM = {0}
+
+# Tried in this order, on the code, the type and the message in lower case.
+RULES = (
+    _rule(
+        "key",
+        {0, 400, 401, 403, 500},  # 400: Gemini, xAI
+        r"(invalid|incorrect|missing) api[ _-]?key",
+        r"api key not valid",
+    ),
+    _rule(
+        "context",
+        {0, 400, 404, 413, 422, 500, 501, 502},
+        r"context[ _](length|window|size|limit)",  # OpenAI, vLLM, SGLang, llama.cpp, Ollama, LM Studio, MiniMax, ...
+        r"(prompt|input|request) (is |was )?too (long|large for)",  # Anthropic, Bedrock, Fireworks
+        r"input token count .{0,40}exceeds",  # Gemini
+        r"maximum (prompt|sequence|model|input|allowed content) length",  # xAI, vLLM, Databricks
+        r"prompt exceeds max length",  # z.ai
+        r"reduce the length of (the|your) (messages|prompt|input)",  # Groq
+        r"exceeded model token limit",  # Kimi
+        r"tokens? \+ `?max_new_tokens`? must be",  # TGI
+        r"range of input length should be",  # DashScope
+        r"prompt token count of \d+ exceeds",  # Copilot
+        r"should not exceed max_(num_tokens|seq_len|input_len)",  # TensorRT-LLM
+        r"too many (input )?tokens:",  # Cohere
+        r"current length is \d+ while limit is",  # Cerebras
+    ),
+    _rule(
+        "filter",
+        _ANY,
+        r"content management policy",  # Azure
+        r"content exists risk",  # DeepSeek
+        r"(inappropriate|prohibited|sensitive) content",  # DashScope, Gemini, z.ai
+        r"requires moderation|input was flagged",  # OpenRouter
+        r"content violates",  # xAI
+        r"blocked (by|due to) .{0,40}(safety|policy|filter)",
+    ),
+    _rule(
+        "quota",
+        _ANY,
+        r"insufficient[ _](balance|credits?|funds)",  # DeepSeek, OpenRouter, Kimi
+        r"balance is too low",  # Anthropic
+        r"(requires more|out of) credits",  # OpenRouter
+        r"in arrears|overdue",  # DashScope
+    ),
+    _rule(
+        "model",
+        {0, 400, 403, 404, 422, 500},
+        r"\bmodel\b.{0,200}? (does not|doesn't|not) exist",  # OpenAI, vLLM, DeepSeek
+        r"\b(unknown|invalid|no such|unrecognized) model\b",  # LiteLLM
+        r"not a valid model",  # OpenRouter
+        r"(model|repository) ('[^']*' |\"[^\"]*\" |`[^`]*` |\S+ )?(is |was )?not found",  # Ollama, llama.cpp, mlx-lm
+        r"has been (deprecated|decommissioned)",  # Groq
+    ),
+    _rule("overloaded", {0, 500, 502}, r"overloaded", r"loading model|model is (currently |still )?loading"),
+    # llama.cpp, llama-cpp-python, mlx-lm and transformers report what the caller did wrong as an error of their own.
+    _rule(
+        "mistake",
+        {404, 500, 501},
+        r"jinja|chat template|raise_exception",
+        r"roles? must alternate",
+        r"(unknown|unsupported|invalid|unexpected) (message |content )?(role|message|content|part|tool|type|schema)",
+        r"(is|are) not supported|does not support",
+        r"only ['\"`]?text",
+        r"json\.exception|validation error|literal_error|field required|'loc':|type_error",
+        r"failed to parse|could not parse|expecting (value|property name|',')|unterminated string",
+        r"must be (a|an|one|string|less|greater|at|in|non)\b|cannot be (empty|null)",
+    ),
+    # In a stream nothing but the words says what the status would have been.
+    _rule("rate", _STREAM, r"rate[ _-]?limit", r"too[ _]?many[ _]?requests", r"resource_exhausted|throttl"),
+    _rule("timeout", _STREAM, r"timed? ?out|timeout"),
+    _rule("mistake", _STREAM, r"invalid_?request|bad_?request|invalid_?argument|validation"),
+)
+
+
+def kind_of(status: int, code: str = "", type: str = "", message: str = "") -> str:
+    """Return the kind of a refusal, a key of `KINDS`; a status of 0 is that of an error under 200."""
+    if status != 413:  # Groq's 413 with a rate limit's code: this request will be too large tomorrow, too
+        for word in (code, type):
+            if kind := CODES.get(re.sub(r"[^a-z0-9]", "", word.lower())):
+                return kind
+    said = f"{code} {type} {message}".lower()
+    for rule in RULES:
+        if status in rule.statuses and rule.words.search(said):
+            return rule.kind
+    if status == 404 and re.fullmatch(r"(\W|404|page|not|found|not_found\w*)*", said):
+        return "url"
+    return STATUSES.get(status) or ("mistake" if 400 <= status < 500 else "failure")

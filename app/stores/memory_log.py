@@ -1,0 +1,176 @@
+"""
+Event logs in this process's memory.
+
+They are bounded by bytes: where a batch would exceed the bound, logs of runs that have ended are forgotten, the oldest
+first. Runs that are running are never forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from app.stores import Batch, Claim, RunKey, Standing
+
+MAX_BYTES = 256 * 1024 * 1024
+
+# What Python needs to keep one batch beside its bytes.
+_OVERHEAD = 200
+
+
+@dataclass(slots=True)
+class _Log:
+    worker: str
+    leased: float  # until when
+    expires: float
+    cancelled: bool = False
+    batches: list[Batch] = field(default_factory=list)
+    size: int = 0  # bytes, with the overhead
+    grown: asyncio.Event = field(default_factory=asyncio.Event)  # set, and replaced, at each change
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.batches) and self.batches[-1].ends
+
+    def claim(self) -> Claim:
+        return "cancelled" if self.cancelled else "held"
+
+
+class MemoryLog:
+    """Logs in a dict, in the order in which they were last heard of."""
+
+    def __init__(
+        self, *, ttl: float, lease: float, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ttl = max(ttl, lease)
+        self._lease = lease
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._logs: OrderedDict[RunKey, _Log] = OrderedDict()
+        self._bytes = 0
+
+    async def begin(self, run: RunKey, worker: str) -> None:
+        """Begin the log of a new run."""
+        self._sweep()
+        self._logs[run] = _Log(worker, 0, 0)
+        self._renew(run, self._logs[run])
+
+    async def append(self, run: RunKey, worker: str, batch: Batch) -> Claim:
+        """Add a batch, if this worker holds the lease, and wake who waits for it."""
+        log = self._held(run, worker)
+        if log is None:
+            return "lost"
+        self._renew(run, log)
+        if not log.batches or log.batches[-1].last < batch.first:
+            log.batches.append(batch)
+            log.size += len(batch.data) + _OVERHEAD
+            self._bytes += len(batch.data) + _OVERHEAD
+            _wake(log)
+            self._make_room()
+        return log.claim()
+
+    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, Claim]:
+        """Renew the leases that this worker holds."""
+        claims: dict[RunKey, Claim] = {}
+        for run in runs:
+            log = self._held(run, worker)
+            claims[run] = log.claim() if log else "lost"
+            if log and not log.ended:
+                self._renew(run, log)
+        return claims
+
+    async def claim(self, run: RunKey, worker: str) -> bool:
+        """Take over a run whose lease has run out, or that has no log."""
+        log = self._find(run)
+        if log is None:
+            await self.begin(run, worker)
+            return True
+        if log.ended or self._clock() < log.leased:
+            return False
+        log.worker = worker
+        self._renew(run, log)
+        return True
+
+    async def cancel(self, run: RunKey) -> None:
+        """Mark a run as one to be cancelled."""
+        if log := self._find(run):
+            log.cancelled = True
+
+    async def standing(self, run: RunKey) -> Standing:
+        """Say how a run is doing."""
+        log = self._find(run)
+        if log is None:
+            return "absent"
+        if log.ended:
+            return "ended"
+        return "running" if self._clock() < log.leased else "orphaned"
+
+    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
+        """Return all batches that reach beyond `after`."""
+        log = self._find(run)
+        if log is None:
+            return []
+        if wait and not log.ended and (not log.batches or log.batches[-1].last <= after):
+            try:
+                async with asyncio.timeout(wait):
+                    await log.grown.wait()
+            except TimeoutError:
+                return []
+        return log.batches[bisect_right(log.batches, after, key=lambda batch: batch.last) :]
+
+    async def orphans(self) -> list[RunKey]:
+        """Return the runs whose lease has run out."""
+        return [run for run in [*self._logs] if await self.standing(run) == "orphaned"]
+
+    async def delete(self, run: RunKey) -> None:
+        """Forget a run, and wake who waits for it."""
+        if run in self._logs:
+            self._forget(run)
+
+    async def aclose(self) -> None:
+        """Forget everything."""
+        for run in [*self._logs]:
+            self._forget(run)
+
+    def _find(self, run: RunKey) -> _Log | None:
+        log = self._logs.get(run)
+        if log is not None and log.expires <= self._clock():
+            self._forget(run)
+            return None
+        return log
+
+    def _held(self, run: RunKey, worker: str) -> _Log | None:
+        log = self._find(run)
+        return log if log and log.worker == worker else None
+
+    def _renew(self, run: RunKey, log: _Log) -> None:
+        now = self._clock()
+        log.leased, log.expires = now + self._lease, now + self._ttl
+        self._logs.move_to_end(run)
+
+    def _sweep(self) -> None:
+        """Forget the expired: they stand first."""
+        now = self._clock()
+        while self._logs and next(iter(self._logs.values())).expires <= now:
+            self._forget(next(iter(self._logs)))
+
+    def _make_room(self) -> None:
+        if self._bytes > self._max_bytes:
+            for run in [run for run, log in self._logs.items() if log.ended]:
+                self._forget(run)
+                if self._bytes <= self._max_bytes:
+                    break
+
+    def _forget(self, run: RunKey) -> None:
+        log = self._logs.pop(run)
+        self._bytes -= log.size
+        _wake(log)
+
+
+def _wake(log: _Log) -> None:
+    log.grown.set()
+    log.grown = asyncio.Event()

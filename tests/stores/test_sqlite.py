@@ -1,0 +1,356 @@
+"""The store in a SQLite file: what it survives, and that it recovers."""
+
+# A test may block: nobody else is in its event loop.
+# ruff: noqa: ASYNC240
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.errors import StoreUnavailable
+from app.stores.sqlite import SQLiteStore
+from tests.stores.places import Clock
+
+CHAIN = "2f1c9a:c0ffee"
+
+WRITE = """
+    import asyncio, itertools, sys
+    from app.stores.sqlite import SQLiteStore
+
+    async def write(path, bucket, prefix, count):
+        store = SQLiteStore(path, ttl=1000)
+        for number in itertools.islice(itertools.count(), int(count)):
+            await store.put(bucket, f"{prefix}_{number}", b"%d" % number)
+            print(f"{prefix}_{number}", flush=True)
+        await store.aclose()
+
+    asyncio.run(write(*sys.argv[1:]))
+"""
+
+
+def run(program: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a Python process of its own."""
+    command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "antiphon.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SQLiteStore]:
+    store = SQLiteStore(path, ttl=1000, busy_timeout=0.05)
+    yield store
+    await store.aclose()
+
+
+async def test_a_record_survives_the_kill_of_its_process(path: Path) -> None:
+    with run(WRITE, path, CHAIN, "resp", 1_000_000) as writer:
+        assert writer.stdout is not None
+        told = [writer.stdout.readline().strip() for _ in range(20)]
+        writer.send_signal(signal.SIGKILL)
+        told += writer.stdout.read().split("\n")[:-1]
+    store = SQLiteStore(path, ttl=1000)
+
+    assert len(told) >= 20
+    assert set(told) <= set(await store.all(CHAIN))
+    await store.put(CHAIN, "resp_after", b"and goes on")
+    await store.aclose()
+
+
+async def test_processes_that_begin_and_write_at_once_lose_nothing(path: Path) -> None:
+    writers = [run(WRITE, path, CHAIN, name, 50) for name in ("one", "two", "three")]
+    for writer in writers:
+        writer.communicate()
+    store = SQLiteStore(path, ttl=1000)
+
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
+    assert set(await store.all(CHAIN)) == {
+        f"{name}_{number}" for name in ("one", "two", "three") for number in range(50)
+    }
+    await store.aclose()
+
+
+async def test_stores_that_begin_at_once_make_the_file_once(tmp_path: Path) -> None:
+    """SQLite does not wait, but fails, for some of the locks that this takes: not always, so it is tried often."""
+    for attempt in range(30):
+        stores = [SQLiteStore(tmp_path / f"{attempt}.db", ttl=1000) for _ in range(6)]
+        calls = [store.put(CHAIN, f"resp_{number}", b"") for number, store in enumerate(stores)]
+        await asyncio.gather(*calls, *(store.get(CHAIN, "resp_0") for store in stores))
+
+        assert set(await stores[0].all(CHAIN)) == {f"resp_{number}" for number in range(6)}
+        await asyncio.gather(*(store.aclose() for store in stores))
+
+
+async def test_a_restart_keeps_records_and_the_time_they_have_left(path: Path) -> None:
+    clock = Clock()
+    before = SQLiteStore(path, ttl=1000, clock=clock)
+    await before.put(CHAIN, "resp_1", b"1")
+    await before.aclose()
+    clock.now += 600
+    after = SQLiteStore(path, ttl=1000, clock=clock)
+
+    assert await after.delete(CHAIN, "resp_2") is False
+    clock.now += 300
+    assert await after.get(CHAIN, "resp_1") == b"1"
+    await after.aclose()
+    clock.now += 1001
+    later = SQLiteStore(path, ttl=1000, clock=clock)
+    assert await later.get(CHAIN, "resp_1") is None
+    await later.aclose()
+
+
+async def test_a_lock_held_for_long_is_an_outage_of_writing_only(path: Path, store: SQLiteStore) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(StoreUnavailable) as unavailable:
+        await store.put(CHAIN, "resp_2", b"2")
+    with pytest.raises(StoreUnavailable):
+        await store.check()
+    assert await store.all(CHAIN) == {"resp_1": b"1"}
+    assert unavailable.value.__notes__ == [
+        f"SQLite store {path} (writing): OperationalError: database is locked",
+    ]
+
+    other.execute("ROLLBACK")
+    await store.put(CHAIN, "resp_2", b"2")
+    await store.check()
+    assert await store.all(CHAIN) == {"resp_1": b"1", "resp_2": b"2"}
+    other.close()
+
+
+async def test_a_record_is_read_even_if_its_bucket_cannot_be_renewed(path: Path) -> None:
+    clock = Clock()
+    store = SQLiteStore(path, ttl=1000, busy_timeout=0.05, clock=clock)
+    await store.put(CHAIN, "resp_1", b"1")
+    clock.now += 500
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    assert await store.get(CHAIN, "resp_1") == b"1"
+
+    other.execute("ROLLBACK")
+    other.close()
+    clock.now += 400
+    assert await store.get(CHAIN, "resp_1") == b"1"
+    clock.now += 900
+    assert await store.get(CHAIN, "resp_1") == b"1"
+    await store.aclose()
+
+
+async def test_the_event_loop_goes_on_while_sqlite_waits(path: Path) -> None:
+    """The lock is given back by the very loop that would be blocked."""
+    store = SQLiteStore(path, ttl=1000, busy_timeout=60)
+    await store.check()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.create_task(store.put(CHAIN, "resp_1", b"1"))
+    assert await store.all(CHAIN) == {}
+    assert not waiting.done()
+    other.execute("ROLLBACK")
+    await waiting
+
+    assert await store.all(CHAIN) == {"resp_1": b"1"}
+    other.close()
+    await store.aclose()
+
+
+async def test_reading_writes_only_when_the_expiry_moves_by_a_hundredth(path: Path) -> None:
+    clock = Clock()
+    store = SQLiteStore(path, ttl=1000, clock=clock)
+    await store.put(CHAIN, "resp_1", b"1")
+    other = sqlite3.connect(path)
+
+    def version() -> int:
+        """A number that changes with each write of somebody else."""
+        return int(other.execute("PRAGMA data_version").fetchone()[0])
+
+    before = version()
+    for _ in range(9):
+        clock.now += 1
+        await store.get(CHAIN, "resp_1")
+        await store.all(CHAIN)
+    assert version() == before
+    clock.now += 2
+    await store.get(CHAIN, "resp_1")
+    assert version() != before
+    other.close()
+    await store.aclose()
+
+
+async def test_the_expired_are_swept_out_of_the_file(path: Path) -> None:
+    clock = Clock()
+    store = SQLiteStore(path, ttl=1000, clock=clock)
+    for number in range(50):
+        await store.put(f"a:{number}", "resp_1", b"1")
+    clock.now += 1001
+    for number in range(5):
+        await store.put(f"b:{number}", "resp_1", b"1")
+    await store.aclose()
+
+    other = sqlite3.connect(path)
+    assert other.execute("SELECT count(*) FROM buckets").fetchone() == (5,)
+    assert other.execute("SELECT count(*) FROM records").fetchone() == (5,)
+    other.close()
+
+
+async def test_a_corrupt_file_is_an_outage_until_it_is_replaced(path: Path, store: SQLiteStore) -> None:
+    path.write_bytes(b"This is not a database." * 100)
+
+    with pytest.raises(StoreUnavailable) as unavailable:
+        await store.get(CHAIN, "resp_1")
+    with pytest.raises(StoreUnavailable):
+        await store.put(CHAIN, "resp_1", b"1")
+    assert "file is not a database" in unavailable.value.__notes__[0]
+
+    path.unlink()
+    await store.put(CHAIN, "resp_1", b"1")
+    assert await store.get(CHAIN, "resp_1") == b"1"
+
+
+async def test_a_file_that_breaks_while_in_use_is_an_outage_until_it_is_replaced(
+    path: Path, store: SQLiteStore
+) -> None:
+    await store.put(CHAIN, "resp_1", b"1" * 100_000)
+    reader = SQLiteStore(path, ttl=1000)
+    await store.aclose()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + os.urandom(len(whole) - 4096))
+
+    with pytest.raises(StoreUnavailable):
+        await reader.all(CHAIN)
+    path.write_bytes(whole)
+    assert await reader.all(CHAIN) == {"resp_1": b"1" * 100_000}
+    await reader.aclose()
+
+
+async def test_the_file_of_a_newer_server_is_left_alone(path: Path, store: SQLiteStore) -> None:
+    newer = sqlite3.connect(path)
+    newer.execute("PRAGMA user_version = 7")
+    newer.close()
+
+    with pytest.raises(StoreUnavailable) as unavailable:
+        await store.put(CHAIN, "resp_1", b"1")
+
+    assert "the file has version 7, and this server knows only 1" in unavailable.value.__notes__[0]
+
+
+async def test_a_path_that_cannot_be_made_is_an_outage_until_it_can(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file, and not a directory")
+    store = SQLiteStore(tmp_path / "data" / "antiphon.db", ttl=1000)
+    with pytest.raises(StoreUnavailable):
+        await store.check()
+
+    (tmp_path / "data").unlink()
+    await store.check()
+    await store.aclose()
+
+
+FILL = """
+    import asyncio, resource, sys
+    from app.errors import StoreUnavailable
+    from app.stores.sqlite import SQLiteStore
+
+    async def fill(path):
+        store = SQLiteStore(path, ttl=1000)
+        await store.put("a:1", "resp_1", b"1")
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, most))
+        try:
+            await store.put("a:1", "resp_2", bytes(1_000_000))
+        except StoreUnavailable:
+            print("full", await store.all("a:1"))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        await store.put("a:1", "resp_2", b"2")
+        print("again", await store.all("a:1"))
+        await store.aclose()
+
+    asyncio.run(fill(sys.argv[1]))
+"""
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_FSIZE)[1] != resource.RLIM_INFINITY, reason="files are limited")
+def test_a_full_disk_is_an_outage_until_there_is_room(path: Path) -> None:
+    """A file that may not grow stands for the disk."""
+    told, _ = run(FILL, path).communicate()
+
+    assert told.splitlines() == [
+        "full {'resp_1': b'1'}",
+        "again {'resp_1': b'1', 'resp_2': b'2'}",
+    ]
+
+
+async def test_the_log_hears_once_of_an_outage_and_once_of_its_end(
+    path: Path, store: SQLiteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="app.stores")
+    path.write_bytes(b"This is not a database." * 100)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            await store.check()
+    path.unlink()
+    for _ in range(3):
+        await store.check()
+
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"SQLite store {path} (writing) is unavailable: DatabaseError: file is not a database"),
+        ("INFO", f"SQLite store {path} (writing) is available again"),
+    ]
+
+
+async def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "down" / "antiphon.db"
+    store = SQLiteStore.from_url(f"sqlite:///{path}", ttl=1000)
+    await store.put(CHAIN, "resp_1", b"1")
+
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == {"antiphon.db": 0o600, "antiphon.db-wal": 0o600, "antiphon.db-shm": 0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    await store.aclose()
+
+
+async def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url in ("sqlite:///here.db", f"sqlite:///{tmp_path}/there%20too.db?synchronous=FULL&busy_timeout=0.5"):
+        store = SQLiteStore.from_url(url, ttl=1000)
+        await store.check()
+        await store.aclose()
+
+    assert {file.name for file in tmp_path.iterdir()} == {"here.db", "there too.db"}
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("sqlite://", "write sqlite:///relative.db (three slashes)"),
+        ("sqlite:///", "write sqlite:///relative.db (three slashes)"),
+        ("sqlite://antiphon.db", "write sqlite:///relative.db (three slashes)"),
+        ("sqlite:////var/lib/", "write sqlite:///relative.db (three slashes)"),
+        ("sqlite:///:memory:", "write memory://"),
+        ("sqlite:///a.db?timeout=1", "unknown option 'timeout'. Known are: busy_timeout, synchronous."),
+        ("sqlite:///a.db?busy_timeout=-1", "'busy_timeout' is malformed: expected a positive number of seconds"),
+        ("sqlite:///a.db?busy_timeout=soon", "'busy_timeout' is malformed"),
+        ("sqlite:///a.db?synchronous=off", "'synchronous' is malformed: expected one of normal, full"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused(url: str, complaint: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        SQLiteStore.from_url(url, ttl=1000)
+
+    assert complaint in str(refused.value)

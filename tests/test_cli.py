@@ -1,0 +1,178 @@
+"""The command line, as it is typed: every test runs `python -m app` in an empty directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app import __version__
+from app.settings import env_example
+
+ROOT = Path(__file__).parent.parent
+TIMEOUT = 60  # seconds, for a machine that has much else to do
+
+
+def environment(**variables: str) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+    return inherited | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"} | variables
+
+
+def run(place: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app", *arguments],
+        cwd=place,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+
+
+@contextmanager
+def served(place: Path, *arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run `serve` on a free port; yield the process and its address, once it answers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    log = place / "serve.log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app", "serve", "--port", str(port), *arguments],
+            cwd=place,
+            env=environment(**variables),
+            stdin=subprocess.DEVNULL,
+            stderr=stderr,
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        until = time.monotonic() + TIMEOUT
+        while True:
+            assert process.poll() is None and time.monotonic() < until, log.read_text()
+            try:
+                assert ask(f"{address}/healthz")["status"] == "ok"
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield process, address
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT)
+
+
+def ask(url: str, body: object = None) -> dict[str, object]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        answered: dict[str, object] = json.load(answer)
+        return answered
+
+
+def test_version(tmp_path: Path) -> None:
+    assert run(tmp_path, "version").stdout.startswith(f"antiphon {__version__} ")
+
+
+def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
+    assert run(tmp_path, "settings").stdout == env_example()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--store-url", "postgres://:hush@localhost"], "ANTIPHON_STORE_URL: should begin with memory://, "),
+        (["--store-url", "redis://:hush@localhost/0?hush=1"], "ANTIPHON_STORE_URL: "),
+        (["--backend-url", "localhost:8000"], "ANTIPHON_BACKEND_URL: should be an http or https URL"),
+        (["--host", "0.0.0.0"], "ANTIPHON_API_KEYS: should hold at least one key"),
+        (["--workers", "2"], "ANTIPHON_STORE_URL: should be a store that 2 workers can share"),
+        (["--config", "nowhere.toml"], "ANTIPHON_CONFIG: cannot read 'nowhere.toml'"),
+        (["--port", "many"], "Invalid value for '--port'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_without_a_traceback(tmp_path: Path, arguments: list[str], said: str) -> None:
+    refused = run(tmp_path, "serve", *arguments)
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "hush@" not in refused.stderr
+
+
+def test_a_port_that_is_taken_ends_the_server(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused = run(tmp_path, "serve", "--port", str(taken.getsockname()[1]))
+    assert refused.returncode != 0
+    assert "address already in use" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_serve_says_where_it_is_and_how_to_try_it_and_that_works(tmp_path: Path) -> None:
+    with served(tmp_path) as (_, address):
+        greeting = (tmp_path / "serve.log").read_text()
+        assert f"Antiphon {__version__} on {address}, backend default (demo), store memory://. Try:" in greeting
+        command = re.search(r"curl (\S+) -H 'Content-Type: application/json' -d '(.*)'", greeting)
+        assert command
+        answer = ask(command[1], json.loads(command[2]))
+        assert answer["status"] == "completed"
+
+
+def test_an_option_wins_over_its_variable_and_the_variable_over_dotenv(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(
+        "ANTIPHON_PORT=1\nANTIPHON_STORE_URL=sqlite:///dotenv.db\nANTIPHON_LOG_FORMAT=json\n"
+    )
+    with served(tmp_path, ANTIPHON_STORE_URL="sqlite:///variable.db", ANTIPHON_PORT="2") as (_, address):
+        first = json.loads((tmp_path / "serve.log").read_text().splitlines()[0])
+    assert (first["message"], first["address"], first["store"]) == ("serving", address, "sqlite:///variable.db")
+
+
+def test_two_workers_share_the_store_and_stop_when_told(tmp_path: Path) -> None:
+    with served(tmp_path, "--workers", "2", "--store-url", "sqlite:///shared.db") as (process, address):
+        first = ask(f"{address}/v1/responses", {"model": "demo", "input": "One."})
+        for _ in range(4):
+            said = {"model": "demo", "input": "Two.", "previous_response_id": first["id"]}
+            assert ask(f"{address}/v1/responses", said)["previous_response_id"] == first["id"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT) in {0, -signal.SIGTERM}
+
+
+def test_check_says_what_works(tmp_path: Path) -> None:
+    checked = run(tmp_path, "check", ANTIPHON_STORE_URL="sqlite:///check.db", ANTIPHON_PROT="1")
+    assert checked.returncode == 0, checked.stderr
+    settings, note, backend, store = checked.stdout.splitlines()
+    assert settings == "ok    settings  http://127.0.0.1:8080, open, no caller keys"
+    assert note == "note  settings  ANTIPHON_PROT: unknown setting, ignored; did you mean ANTIPHON_PORT?"
+    assert backend.startswith("ok    backend   default demo: ")
+    assert store == "ok    store     sqlite:///check.db: reads and writes"
+
+
+def test_check_says_what_does_not_work_and_fails(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    checked = run(
+        tmp_path,
+        "check",
+        ANTIPHON_BACKEND_URL=f"http://{nobody}/v1",
+        ANTIPHON_BACKEND_API_KEY="hush",
+        ANTIPHON_BACKEND_RETRIES="0",
+        ANTIPHON_STORE_URL=f"redis://:hush@{nobody}/0",
+    )
+    assert checked.returncode == 1
+    _, backend, store = checked.stdout.splitlines()
+    assert backend.startswith(f"fail  backend   default http://{nobody}/v1: ")
+    assert store.startswith(f"fail  store     redis://***@{nobody}/0: ")
+    assert "hush" not in checked.stdout + checked.stderr
+    assert "Traceback" not in checked.stderr
+
+
+def test_check_fails_where_the_settings_do_not_fit(tmp_path: Path) -> None:
+    checked = run(tmp_path, "check", ANTIPHON_PORT="many")
+    assert (checked.returncode, checked.stdout) == (1, "")
+    assert checked.stderr.startswith("ANTIPHON_PORT: should be a valid integer")
