@@ -53,7 +53,7 @@ fmt: $(VENV)/test.stamp ## lay out and mend what ruff can
 	$(BIN)/ruff check --fix .
 
 env-example: $(VENV)/serve.stamp ## write .env.example anew from app/settings.py
-	$(BIN)/antiphon settings > .env.example
+	$(BIN)/antiphon settings > .env.example.new && mv .env.example.new .env.example
 
 lock: $(VENV)/test.stamp ## write docker/requirements.txt anew, for the image
 	$(PIP) install uv

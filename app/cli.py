@@ -93,7 +93,7 @@ def serve(
         access_log=False,
         server_header=False,
         proxy_headers=True,
-        ws="websockets-sansio",
+        ws="app.api.uvicorn_socket:Socket",
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,  # many small messages: it costs more than it saves
         timeout_keep_alive=KEEP_ALIVE,

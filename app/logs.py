@@ -65,6 +65,13 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
     return {name: value for name, value in record.__dict__.items() if name not in _OWN}
 
 
+def _word(value: object) -> str:
+    """Write a value so that its end can be seen."""
+    if isinstance(value, str) and value and not any(character in value for character in ' "\r\n'):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
 class TextFormatter(logging.Formatter):
     """`time level logger message name=value ...`, a traceback below it."""
 
@@ -74,7 +81,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; a line break in a message cannot pass for another event."""
-        extra = "".join(f" {name}={value}" for name, value in _extra(record).items())
+        extra = "".join(f" {name}={_word(value)}" for name, value in _extra(record).items())
         line = f"{_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}{extra}"
         line = line.replace("\r", "\\r").replace("\n", "\\n")
         if record.exc_info:
@@ -127,6 +134,8 @@ def config(settings: Settings) -> dict[str, Any]:
         "loggers": {
             "app": {"level": level},
             "uvicorn": {"level": level, "handlers": [], "propagate": True},
+            # It would say again, and in its own way, what `app.access` says of each request.
+            "uvicorn.access": {"handlers": [], "propagate": False},
         },
     }
 

@@ -17,7 +17,7 @@ from app.core.chat_stream import ChunkReader
 from app.core.events import EventBuilder
 from app.core.response import usage_of
 from app.core.schema import Event
-from app.errors import BackendError
+from app.errors import APIError, BackendError
 
 # Seconds to wait, once the status line is known, for a first chunk: many servers hide a refusal in the first frame of
 # a 200, and clients retry on nothing but an HTTP status.
@@ -53,6 +53,15 @@ async def respond(
     if not started:
         builder.start()
     settle(builder, reader, request, failure)
+
+
+async def warm_up(builder: EventBuilder) -> AsyncGenerator[list[Event], None]:
+    """Yield the events of a response for which no model is asked, all but the terminal one: there is its input, and no
+    output, to be continued from."""
+    builder.start()
+    builder.complete()
+    builder.response["usage"] = usage_of(None, {}, [])
+    yield builder.take()
 
 
 async def ask(backend: Backend, request: ChatRequest, open_after: float | None) -> AsyncGenerator[list[Chunk], None]:
@@ -117,6 +126,22 @@ def settle(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, fai
         builder.incomplete(ended)
     else:
         builder.fail(failure or (BROKEN_OFF if ended is None else GAVE_UP))
+    _account(builder, reader, request)
+
+
+def stop(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, error: APIError | None) -> None:
+    """Bring a response to its end from outside: it fails with that error, or else was cancelled."""
+    if builder.response["status"] == "queued":
+        builder.start()
+    reader.calls.end(cut=True)
+    if error:
+        builder.fail(error)
+    else:
+        builder.cancel()
+    _account(builder, reader, request)
+
+
+def _account(builder: EventBuilder, reader: ChunkReader, request: ChatRequest) -> None:
     response = builder.response
     response["usage"] = usage_of(reader.usage, request.body, response["output"])
     response["service_tier"] = reader.service_tier or response["service_tier"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -12,13 +14,15 @@ from fastapi.middleware.cors import CORSMiddleware
 from sse_starlette.sse import AppStatus
 
 from app import __version__, logs
-from app.api import errors, health, http
+from app.api import errors, health, http, websocket
 from app.api.auth import Auth
 from app.api.middleware import RequestId
 from app.backends import BACKENDS, Backend
+from app.background import Background
 from app.responses import Responses
 from app.settings import BackendSettings, Settings, load_settings
-from app.stores import STORES, Store
+from app.stores import STORES, LoggingStore, Store
+from app.stores.memory import MemoryStore
 
 DESCRIPTION = """
 The [Open Responses](https://www.openresponses.org) API, answered by any Chat Completions backend.
@@ -38,7 +42,14 @@ def create_app(settings: Settings, *, backend: Backend | None = None, store: Sto
     """Return the application for some settings; a test may give a backend or a store of its own."""
     backend = backend or build_backend(settings)
     store = store or build_store(settings)
-    responses = Responses(backend, store, reasoning=settings.reasoning, default_model=settings.default_model)
+    background = build_background(settings, store)
+    responses = Responses(
+        backend,
+        store,
+        background=background,
+        reasoning=settings.reasoning,
+        default_model=settings.default_model,
+    )
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect)
     door = http.Door(responses, auth, settings.open_after, settings.heartbeat, settings.max_body_bytes)
 
@@ -47,10 +58,17 @@ def create_app(settings: Settings, *, backend: Backend | None = None, store: Sto
         async with AsyncExitStack() as stack:
             stack.push_async_callback(store.aclose)
             stack.push_async_callback(backend.aclose)
+            if background:
+                background.start()
+                stack.push_async_callback(background.aclose, settings.shutdown_grace)
             yield
 
     app = FastAPI(title="Antiphon", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
     router = http.routes(door)
+    limits = websocket.Limits(
+        settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue, settings.cors_origins
+    )
+    router.include_router(websocket.routes(door, limits, partial(build_memory, settings)))
     app.include_router(router, prefix="/v1", tags=["responses"])
     app.include_router(router, include_in_schema=False)
     app.include_router(health.routes(responses))
@@ -86,6 +104,20 @@ def build_store(settings: Settings) -> Store:
     scheme = settings.store_url.partition("://")[0]
     store: Store = load(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
     return store
+
+
+def build_memory(settings: Settings) -> Store:
+    """Return the memory of one WebSocket connection, for responses that are not stored."""
+    return MemoryStore(ttl=math.inf, max_bytes=settings.websocket_memory)
+
+
+def build_background(settings: Settings, store: Store) -> Background | None:
+    """Return what makes background responses, if the store can keep their events."""
+    if not isinstance(store, LoggingStore):
+        return None
+    lease = settings.background_lease
+    log = store.log(ttl=settings.background_log_ttl, lease=lease)
+    return Background(store, log, lease=lease, limit=settings.background_runs)
 
 
 def load(name: str, table: dict[str, str]) -> Any:

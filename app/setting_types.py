@@ -114,10 +114,7 @@ def merged_profile(name: str, overrides: Mapping[str, Any]) -> Profile:
 
 
 def _profile_name(name: str) -> str:
-    try:
-        load_profile(name)
-    except (KeyError, ValueError) as error:
-        raise ValueError(error.args[0] if error.args else f"there is no profile {name!r}") from None
+    load_profile(name)
     return name
 
 

@@ -95,6 +95,12 @@ class Settings(BaseSettings):
     """Largest request body, in bytes or with a unit, such as `64MiB`."""
     shutdown_grace: Seconds = 30
     """Seconds in which running streams may end when the server is told to stop."""
+    websocket_lifetime: Seconds = Field(3600, gt=0)
+    """Seconds after which a WebSocket connection has to be made anew. A turn that is running may end first."""
+    websocket_queue: int = Field(16, ge=1)
+    """Turns that a client may send over a WebSocket before the running one has ended."""
+    websocket_memory: ByteSize = ByteSize(16 * 1024 * 1024)
+    """How much a WebSocket connection remembers of responses that are not stored, in bytes or with a unit."""
     cors_origins: Names = []
     """Origins of web pages that may call the server, separated by commas; `*` for any."""
 
@@ -122,6 +128,13 @@ class Settings(BaseSettings):
     `redis+cluster://...`, or an import path `package.module:Class`."""
     store_ttl: int = Field(2_592_000, ge=1)
     """Seconds for which a response is kept after its conversation was last used (30 days)."""
+
+    background_runs: int = Field(1000, ge=1)
+    """Background responses that one process may be making at once; beyond them it answers 429."""
+    background_lease: Seconds = Field(20, gt=0)
+    """Seconds after which a background response whose process has died is found. It ends as failed."""
+    background_log_ttl: int = Field(3600, ge=1)
+    """Seconds for which the events of a background response can be streamed again after the last of them."""
 
     api_keys: Secrets = []
     """Keys of the callers, separated by commas. Empty: open to everybody who reaches the port. What is stored
@@ -251,7 +264,7 @@ def _problem(detail: Any) -> str:
     first, *rest = map(str, detail["loc"])
     variables, variable = environment(), f"{PREFIX}{first.upper()}"
     path = variables.get(f"{PREFIX}CONFIG")
-    in_toml = first == "backends" or (variable not in variables and path and first in read_toml(Path(path)))
+    in_toml = variable not in variables and path and first in read_toml(Path(path))
     return f"{'.'.join([first if in_toml else variable, *rest])}: {message}"
 
 
@@ -326,7 +339,3 @@ def _written(default: object) -> str:
             return json.dumps(default)
         case _:
             return str(default)
-
-
-if __name__ == "__main__":
-    print(env_example(), end="")

@@ -19,6 +19,7 @@ import pytest
 
 from app import __version__
 from app.settings import env_example
+from tests.bench.bench import server
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 60  # seconds, for a machine that has much else to do
@@ -141,6 +142,22 @@ def test_two_workers_share_the_store_and_stop_when_told(tmp_path: Path) -> None:
             assert ask(f"{address}/v1/responses", said)["previous_response_id"] == first["id"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) in {0, -signal.SIGTERM}
+
+
+def test_a_running_stream_may_end_after_the_server_was_told_to_stop(tmp_path: Path) -> None:
+    with (
+        server("upstream", "chat", subprocess.DEVNULL, ["-m", "tests.bench.upstream"]) as upstream,
+        served(tmp_path, ANTIPHON_BACKEND_URL=f"http://127.0.0.1:{upstream.port}/v1") as (process, address),
+    ):
+        body = json.dumps({"model": "count-20-50", "input": "Count.", "stream": True}).encode()
+        request = urllib.request.Request(f"{address}/v1/responses", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as stream:
+            assert stream.readline() == b"event: response.created\n"
+            process.send_signal(signal.SIGTERM)
+            rest = stream.read()
+        assert b"event: response.completed\n" in rest
+        assert rest.endswith(b"data: [DONE]\n\n")
+        process.wait(TIMEOUT)
 
 
 def test_check_says_what_works(tmp_path: Path) -> None:

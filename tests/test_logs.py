@@ -34,9 +34,12 @@ def configured(**settings: Any) -> logging.Logger:
 
 @pytest.mark.usefixtures("root")
 def test_text_is_a_line_with_the_extra_fields_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    configured().info("response %s", "completed", extra={"response": "resp_1", "seconds": 1.5})
+    extra = {"response": "resp_1", "seconds": 1.5, "reason": "too long", "usage": {"input_tokens": 1}}
+    configured().info("response %s", "completed", extra=extra)
     time, _, line = capsys.readouterr().err.partition(" ")
-    assert line == "info app.test response completed response=resp_1 seconds=1.5\n"
+    assert line == (
+        'info app.test response completed response=resp_1 seconds=1.5 reason="too long" usage={"input_tokens": 1}\n'
+    )
     assert time.endswith("Z")
 
 

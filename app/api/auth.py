@@ -22,6 +22,11 @@ class Auth:
         self._digests = [_digest(key) for key in keys]
         self._dialect = dialect
 
+    @property
+    def required(self) -> bool:
+        """Whether callers have to show a key."""
+        return bool(self._digests)
+
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """Return who asks; raises `Unauthorized`."""
         scheme, _, key = headers.get("authorization", "").partition(" ")

@@ -26,7 +26,6 @@ def install(app: FastAPI) -> None:
     """Answer whatever is raised in a route."""
     app.add_exception_handler(APIError, _api_error)
     app.add_exception_handler(HTTPException, _http_exception)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
@@ -44,6 +43,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     return answer(InvalidRequest(str(cast(HTTPException, error).detail), status=status))
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
+def unexpected(error: Exception) -> Response:
+    """Answer what nobody foresaw: the log has it all, the client nothing of it."""
     log.error("unexpected error", exc_info=error)
     return answer(APIError("The server had an error while processing the request."))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Query, Request
@@ -16,10 +16,15 @@ from starlette.responses import Response
 from app.api.auth import Auth
 from app.api.body import read_body
 from app.api.examples import CREATE
-from app.core import wire
+from app.background import Following
+from app.core import frames, wire
+from app.core.dialects import Dialect
 from app.core.schema import CreateResponse, Event, Item
 from app.errors import InvalidRequest
 from app.responses import Caller, Responses, Run, find_model
+
+Stream = Annotated[str, Query(description="`true`: in events, which a background response has")]
+StartingAfter = Annotated[str | None, Query(description="the sequence number of the event to go on from")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +51,20 @@ def routes(door: Door) -> APIRouter:
         who = caller(request)
         body = await read_body(request, CreateResponse, door.max_body_bytes)
         run = await responses.create(body, who)
+        if body.background:
+            return await launched(run, who, door, stream=body.stream)
         if body.stream:
             return await streamed(run, who, door)
         return await unless_gone(request, whole(run))
 
     @router.get("/responses/{response_id}", summary="Retrieve a response")
-    async def retrieve(request: Request, response_id: str) -> Response:
-        return json(await responses.retrieve(response_id, caller(request)))
+    async def retrieve(
+        request: Request, response_id: str, stream: Stream = "false", starting_after: StartingAfter = None
+    ) -> Response:
+        who = caller(request)
+        if stream.lower() in ("true", "1"):
+            return followed(await responses.follow(response_id, who, position(starting_after)), who, door)
+        return json(await responses.retrieve(response_id, who))
 
     @router.delete("/responses/{response_id}", summary="Delete a response")
     async def delete(request: Request, response_id: str) -> Response:
@@ -120,6 +132,32 @@ async def _encoded(first: list[Event], events: AsyncGenerator[list[Event], None]
         yield wire.DONE
 
 
+async def launched(run: Run, caller: Caller, door: Door, *, stream: bool) -> Response:
+    """Answer at once with the queued response, or with its events as they come."""
+    response = await door.responses.launch(run)
+    if not stream:
+        return json(response, _headers(run))
+    return followed(await door.responses.follow(response["id"], caller), caller, door, _headers(run))
+
+
+def followed(following: Following, caller: Caller, door: Door, headers: dict[str, str] | None = None) -> Response:
+    """Answer in the events of a background response, by the names that this client knows."""
+    beat = {"comment": lambda: wire.COMMENT, "keepalive": lambda: wire.sse(following.keepalive())}
+    return EventSourceResponse(
+        _replayed(following, caller.dialect),
+        ping=door.heartbeat,
+        ping_message_factory=beat[caller.dialect.heartbeat],  # type: ignore[arg-type]
+        headers={"Cache-Control": "no-cache", **(headers or {})},
+    )
+
+
+async def _replayed(following: Following, dialect: Dialect) -> AsyncIterator[bytes]:
+    async with contextlib.aclosing(following.batches()) as batches:
+        async for data in batches:
+            yield frames.in_dialect(data, dialect)
+        yield wire.DONE
+
+
 async def unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
     """Return the answer; when the client goes before it is there, stop making it."""
     making = asyncio.ensure_future(answer)
@@ -145,6 +183,16 @@ def _headers(run: Run) -> dict[str, str]:
     """Tell of what was left out or changed, where the caller can see it."""
     warnings = "; ".join(run.warnings).encode("ascii", "replace").decode()[:2000].replace("\n", " ")
     return {"x-antiphon-warning": warnings} if warnings else {}
+
+
+def position(starting_after: str | None) -> int:
+    """Return the sequence number after which to begin; raises `InvalidRequest`."""
+    if starting_after is None:
+        return -1
+    if not starting_after.isascii() or not starting_after.isdigit():
+        message = "Invalid 'starting_after': it has to be the sequence number of an event."
+        raise InvalidRequest(message, param="starting_after")
+    return int(starting_after)
 
 
 def page(items: list[Item], limit: str, order: str, after: str | None, before: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What surrounds every request: its id, its time, and one line in the log."""
+"""What surrounds every request: its id, its time, one line in the log, and an answer whatever happens."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import time
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.api.errors import unexpected
 
 log = logging.getLogger("app.access")
 _SANE = re.compile(r"[\w.:-]{1,128}")
@@ -40,6 +42,10 @@ class RequestId:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except Exception as error:
+            if status:  # the answer has begun: all that can be done is to break it off
+                raise
+            await unexpected(error)(scope, receive, send_with_id)
         finally:
             log.info(
                 "request",

@@ -12,15 +12,12 @@ server differs from others is in its profile.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import httpx
 import orjson
@@ -29,7 +26,7 @@ from app.backends import ChatRequest, Chunk
 from app.backends.answer import Answer
 from app.backends.errors import backend_error, error_in_chunk
 from app.backends.refusals import KINDS, failure
-from app.backends.transport import HTTPTransport
+from app.backends.transport import HTTPToolsTransport
 from app.core.profile import Profile
 from app.errors import BackendError
 
@@ -66,10 +63,10 @@ class OpenAIBackend:
         self._profile = profile
         self._key = api_key or options.api_key
         self._retries = retries
-        base = httpx.URL((base_url or options.base_url or "").rstrip("/") + "/")
+        base = httpx.URL(base_url or options.base_url or "")
         self._url = self._under(base, options.path)
         self._models_url = self._under(base, "/models")
-        self._http = http or transport_to(str(base))
+        self._http = http or transport_to(base)
         self._headers = {
             "Accept": "text/event-stream, application/json",
             "Accept-Encoding": "identity",  # to unpack costs time, and some gateways hold back what they pack
@@ -93,18 +90,15 @@ class OpenAIBackend:
         """Ask, and answer in chunks: see `Backend.stream`."""
         response = await self._ask(request)
         answer = Answer(response, self._profile, lambda chunk: self._error_in(chunk, request.caller_key))
-        linger = None
         try:
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 await answer.begin()  # perhaps no stream at all, but an error that is still to be answered by a status
             yield answer
-            linger = response.extensions.get("linger") if answer.done else None
+            if answer.done and (linger := response.extensions.get("linger")):
+                linger(_LINGER)
         finally:
             await answer.aclose()
-            if linger:
-                linger(_LINGER)
-            else:
-                await response.aclose()
+            await response.aclose()
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
         """Return the models on offer, as entries of the OpenAI list."""
@@ -115,8 +109,23 @@ class OpenAIBackend:
         try:
             await self._list_models(None, seconds=5)
         except BackendError as error:
-            if error.code not in (KINDS["url"].code, KINDS["missing"].code):  # it is there, but does not list models
+            if self._passes and error.status in (401, 403):
+                return  # it is there, and asks for a key that only a caller can have
+            if error.code not in (KINDS["url"].code, KINDS["missing"].code):
                 raise
+            await self._probe()  # not every server lists its models
+
+    async def _probe(self) -> None:
+        """See whether there is an endpoint for completions: it must refuse a request for nothing."""
+        try:
+            async with asyncio.timeout(5):
+                response = await self._send("POST", self._url, b"{}", None)
+            await response.aclose()
+        except _Refusal as refusal:
+            if refusal.error.status >= 500:
+                raise refusal.error from refusal.__cause__
+        except TimeoutError as error:
+            raise failure("timeout") from error
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -125,7 +134,8 @@ class OpenAIBackend:
     async def _ask(self, request: ChatRequest) -> httpx.Response:
         """Return a good answer whose body is to be read, asking again as long as that makes sense."""
         content = _encode(request.body)
-        for attempt in itertools.count():
+        attempt = 0
+        while True:
             try:
                 return await self._send("POST", self._url, content, request.caller_key)
             except _Refusal as refusal:
@@ -134,7 +144,7 @@ class OpenAIBackend:
                     raise refusal.error from refusal.__cause__
                 logger.info("backend: %s; asking again in %.1f s", refusal.error.message, wait)
             await asyncio.sleep(wait)
-        raise AssertionError("the attempts have no end")
+            attempt += 1
 
     async def _send(self, method: str, url: httpx.URL, content: bytes, caller_key: str | None) -> httpx.Response:
         """Return an answer with a good status; raise `_Refusal` for everything else."""
@@ -156,7 +166,6 @@ class OpenAIBackend:
             raise _Refusal(_unreachable(error), again=True) from error
         if not response.is_success:
             raise self._refusal(response, await _read_error(response), caller_key)
-        response.request = request
         return response
 
     def _refusal(self, response: httpx.Response, body: bytes, caller_key: str | None) -> _Refusal:
@@ -178,7 +187,7 @@ class OpenAIBackend:
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise failure("failure") from error
         except ValueError as error:
-            raise failure("url", "The backend's list of models is not JSON. Is its base URL right?") from error
+            raise failure("failure", "The backend's list of models is not JSON. Is its base URL right?") from error
         if isinstance(listed, dict):
             listed = listed.get("data") or listed.get("models")
         return [_model(entry) for entry in listed if isinstance(entry, dict | str)] if isinstance(listed, list) else []
@@ -192,13 +201,15 @@ class OpenAIBackend:
 
     def _credentials(self, caller_key: str | None) -> dict[str, str]:
         secret, options = self._secret(caller_key), self._profile.transport
+        if secret and not (secret.isascii() and secret.isprintable()):
+            raise failure("own_key" if self._passes else "key")  # no header can hold it
         return {options.auth_header: f"{options.auth_scheme} {secret}".strip()} if secret else {}
 
     def _error_in(self, chunk: Chunk, caller_key: str | None) -> BackendError | None:
         return error_in_chunk(chunk, secret=self._secret(caller_key), passthrough=self._passes)
 
     def _under(self, base: httpx.URL, path: str) -> httpx.URL:
-        url = base.join(path.lstrip("/"))
+        url = base.copy_with(path=f"{base.path.rstrip('/')}/{path.lstrip('/')}")
         return url.copy_merge_params(self._profile.transport.query) if self._profile.transport.query else url
 
 
@@ -219,21 +230,10 @@ class _Refusal(Exception):
         return float(min(_BACKOFF * 2**attempt, _BACKOFF_LIMIT) * random.uniform(0.75, 1))
 
 
-def transport_to(url: str) -> httpx.AsyncBaseTransport:
-    """
-    Return the transport for a URL: `httpx`'s own where the system says that there is a proxy on the way.
-
-    A server on this machine is never asked through a proxy.
-    """
-    parts = urlsplit(url)
-    proxies = getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    host = parts.hostname or ""
-    local = host == "localhost" or host.startswith("127.") or host == "::1"
-    if not proxy or local or proxy_bypass(host):
-        return HTTPTransport()
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-    return httpx.AsyncHTTPTransport(proxy=httpx.Proxy(proxy), limits=limits)
+def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
+    """Return the transport to use for a URL: with the environment's proxies, but for what is on this machine."""
+    local = url.host == "localhost" or url.host.startswith("127.") or url.host == "::1"
+    return HTTPToolsTransport(trust_env=not local)
 
 
 def _encode(body: dict[str, Any]) -> bytes:

@@ -1,323 +1,262 @@
 """
-HTTP/1.1 to a backend: an `httpx` transport made for long streams, on httptools.
+An `httpx` transport for long streams: HTTP/1.1 over pooled connections, at a fraction of the cost of `httpx`'s own.
 
-It is a third of the cost per read of `httpx`'s own transport, and it gives two things that no other does: what came in
-before a connection broke can still be read, however late one reads, and a stream that was left behind its last event
-still goes back to the pool (`linger`). There is no limit on connections; whoever asks is already limited.
+    async with httpx.AsyncClient(transport=HTTPToolsTransport()) as client:
+        async with client.stream("POST", url, json=body) as response:
+            async for data in response.extensions["stream"]:  # the bytes as they came, all that there are at a time
+                ...
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import ssl
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import AsyncIterable, AsyncIterator
+from itertools import zip_longest
+from socket import SOCK_STREAM
+from typing import Any
+from urllib.request import getproxies, proxy_bypass
 
-import httptools
 import httpx
 
-_HIGH_WATER = 256 * 1024  # bytes of a body that wait to be read, before the socket is paused
-_IDLE_LIMIT = 256  # connections per origin that are kept for the next request
+from app.backends.connection import Connection, Origin, Reply, Stale
+
+# As many connections as are asked for: who waits for a model holds one for minutes, and is admitted elsewhere.
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=30)
+
+_PORTS = {"http": 80, "https": 443}
+_NEXT_ADDRESS = 0.25  # seconds to wait for one address before the next is tried too (RFC 8305, section 5)
 
 
-class Origin(NamedTuple):
-    """What connections can be shared for."""
-
-    scheme: str
-    host: str
-    port: int
-
-
-class HTTPTransport(httpx.AsyncBaseTransport):
+class HTTPToolsTransport(httpx.AsyncBaseTransport):
     """
-    Sends requests whose body is known, and streams the answers.
+    What `httpx.AsyncClient(transport=...)` takes.
 
-    The timeout extensions `connect` is obeyed; how long an answer may take is for the caller to say, who may cancel at
-    any await. `keepalive` is for how many seconds a connection that is not in use is trusted.
+    `verify` and `trust_env` mean what they mean to `httpx`. Where the environment names a proxy for a URL, the request
+    goes through `httpx`'s own transport. The response's extensions hold the `stream` itself: to iterate over it costs
+    less than `response.aiter_raw()`, and it has `wait_at_most` (seconds for each read from now on) and `linger`.
     """
 
-    def __init__(self, *, keepalive: float = 30) -> None:
-        self._keepalive = keepalive
+    def __init__(
+        self, *, verify: ssl.SSLContext | bool = True, trust_env: bool = True, limits: httpx.Limits = LIMITS
+    ) -> None:
+        self._verify = verify
+        self._trust_env = trust_env
+        self._limits = limits
         self._ssl: ssl.SSLContext | None = None
-        self._all: set[Connection] = set()
-        self._idle: dict[Origin, list[Connection]] = {}
+        self._proxies = getproxies() if trust_env else {}
+        self._proxied: dict[str, httpx.AsyncHTTPTransport] = {}
+        self._idle: list[Connection] = []  # the one that was used last at the end
+        self._open: set[Connection] = set()  # idle or not
+        self._slots = asyncio.Semaphore(limits.max_connections) if limits.max_connections else None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._closed = False
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """
-        Send the request, and return once the headers of the answer are there.
+        Send a request, and return as soon as the head of its response is there.
 
-        Raises `httpx.ConnectError`, `ConnectTimeout`, `ReadError` (reset), `RemoteProtocolError` (closed, or not HTTP).
+        A request that meets a connection which the server has just closed is sent again on a new one. Raises the
+        `httpx.TransportError` that fits.
         """
-        message = _encode(request)
-        origin = Origin(request.url.scheme, request.url.host, request.url.port or _PORTS[request.url.scheme])
-        while connection := self._take(origin):
-            with contextlib.suppress(_Stale):
-                return await connection.ask(message, request)
-        connection = await self._connect(origin, request.extensions.get("timeout", {}).get("connect"))
-        return await connection.ask(message, request)
+        url = request.url
+        if self._proxies and (proxy := self._proxy_for(url)):
+            return await proxy.handle_async_request(request)
+        if url.scheme not in _PORTS:
+            raise httpx.UnsupportedProtocol(f"There is no way to send a request to {url.scheme!r} URLs.")
+        origin = Origin(url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
+        message, more = _encode(request)
+        timeouts = request.extensions.get("timeout", {})
+        try:
+            # What is generated can be sent only once, so it does not meet connections that may have gone.
+            connection = await self._connection_to(origin, timeouts, fresh=more is not None)
+            reply = await connection.ask(request.method, message, more, timeouts)
+        except Stale:
+            connection = await self._connection_to(origin, timeouts, fresh=True)
+            reply = await connection.ask(request.method, message, more, timeouts)
+        return httpx.Response(reply.status, headers=reply.headers, stream=reply, extensions=_extensions(reply))
 
     async def aclose(self) -> None:
         """Close every connection, in use or not."""
-        for connection in list(self._all):
-            connection.abort()
-        for _ in range(10):  # the loop closes sockets in its next rounds
-            if not self._all:
-                break
-            await asyncio.sleep(0)
+        self._closed = True
+        if self._expiry:
+            self._expiry.cancel()
+        connections = list(self._open)
+        for connection in connections:
+            connection.abort(httpx.ReadError("The connection was closed from this side."))
+        if connections:
+            await asyncio.wait([connection.gone for connection in connections])
+        for proxied in self._proxied.values():
+            await proxied.aclose()
 
-    async def _connect(self, origin: Origin, seconds: float | None) -> Connection:
-        if origin.scheme == "https" and self._ssl is None:
-            self._ssl = httpx.create_ssl_context()
-            self._ssl.set_alpn_protocols(["http/1.1"])
+    async def _connection_to(self, origin: Origin, timeouts: dict[str, float | None], *, fresh: bool) -> Connection:
+        """Return a connection for one request; `released` gives back the place it takes up."""
+        if self._slots:
+            try:
+                async with asyncio.timeout(timeouts.get("pool")):
+                    await self._slots.acquire()
+            except TimeoutError as error:
+                raise httpx.PoolTimeout("All connections are in use.") from error
         try:
-            async with asyncio.timeout(seconds):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(self._release, self._all),
-                    origin.host,
-                    origin.port,
-                    ssl=self._ssl if origin.scheme == "https" else None,
-                )
-        except TimeoutError as error:
-            raise httpx.ConnectTimeout("The server did not accept the connection in time.") from error
-        except OSError as error:
-            raise httpx.ConnectError(str(error)) from error
-        connection.origin = origin
-        return connection
+            return (None if fresh else self._take(origin)) or await self._connect(origin, timeouts.get("connect"))
+        except BaseException:
+            if self._slots:
+                self._slots.release()
+            raise
 
     def _take(self, origin: Origin) -> Connection | None:
-        """Return the connection that was used last, if there is one to be trusted."""
-        idle = self._idle.get(origin, [])
-        oldest = asyncio.get_running_loop().time() - self._keepalive
-        while idle:
-            connection = idle.pop()
-            if connection.idle_since > oldest and connection.alive:
+        """Return the idle connection that was used last, since it is the least likely to have gone."""
+        for connection in reversed(self._idle):
+            if connection.origin == origin and connection.usable:
+                self._idle.remove(connection)
                 return connection
-            connection.abort()
         return None
 
-    def _release(self, connection: Connection) -> None:
-        idle = self._idle.setdefault(connection.origin, [])
-        connection.idle_since = asyncio.get_running_loop().time()
-        idle.append(connection)
-        while idle and (len(idle) > _IDLE_LIMIT or idle[0].idle_since < connection.idle_since - self._keepalive):
-            idle.pop(0).abort()
-
-
-class Connection(asyncio.Protocol):
-    """One socket, and the answer that is being read from it, if any."""
-
-    origin: Origin
-    idle_since: float
-
-    def __init__(self, release: Callable[[Connection], None], connections: set[Connection]) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._release = release
-        self._connections = connections
-        self._parser = httptools.HttpResponseParser(self)
-        self._answer: Answer | None = None
-        self._fresh = True  # has nothing been asked before?
-        self._reusable = False  # may something be asked after this answer?
-
-    async def ask(self, message: bytes, request: httpx.Request) -> httpx.Response:
-        """Send a message, and return the answer with its body to be read; raises `_Stale` if nobody listened."""
-        answer = self._answer = Answer(self)
-        stale, self._fresh = not self._fresh, False
-        self._transport.write(message)
+    async def _connect(self, origin: Origin, seconds: float | None) -> Connection:
+        most = self._limits.max_connections
+        if most and len(self._open) >= most and self._idle:
+            self._idle.pop(0).abort()
         try:
-            while not answer.status:
-                if answer.end:
-                    raise _Stale if stale and answer.untouched else answer.end
-                await answer.changed()
-        except BaseException:
-            self.abort()
-            raise
-        return httpx.Response(
-            answer.status,
-            headers=answer.headers,
-            stream=answer,
-            extensions={"linger": answer.linger},
-            request=request,
-        )
+            async with asyncio.timeout(seconds):
+                connection = await self._reach(origin)
+        except TimeoutError as error:
+            raise httpx.ConnectTimeout("The server did not accept a connection in time.") from error
+        except (OSError, UnicodeError) as error:
+            raise httpx.ConnectError(str(error)) from error
+        if self._closed:
+            connection.abort()
+            raise httpx.ConnectError("The transport has been closed.")
+        return connection
 
-    @property
-    def alive(self) -> bool:
-        return not self._transport.is_closing()
+    async def _reach(self, origin: Origin) -> Connection:
+        """
+        Try the addresses of a host one after the other, and return the first connection; raise the first error if none.
 
-    def abort(self) -> None:
-        """Close the socket now, whatever was still to be sent or read."""
-        self._transport.abort()
-
-    def pause(self, paused: bool) -> None:
-        """Stop or resume reading from the socket."""
-        if not self._transport.is_closing():
-            (self._transport.pause_reading if paused else self._transport.resume_reading)()
-
-    # What the event loop tells.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._connections.add(self)
-        if sock := transport.get_extra_info("socket"):
-            with contextlib.suppress(OSError):
-                # A model that thinks is silent for minutes, and gateways forget silent connections.
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
-
-    def data_received(self, data: bytes) -> None:
-        answer = self._answer
-        if answer is None:
-            self.abort()  # nobody asked
-            return
-        answer.untouched = False
+        The next is tried when the one before has failed or has not answered for a while, in turn of the two families
+        (RFC 8305). The event loops cannot be asked to do it: not all of them know how.
+        """
+        loop = asyncio.get_running_loop()
+        addresses = _in_turn(await loop.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM))
+        attempts: set[asyncio.Task[Connection]] = set()
+        errors = []
         try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if not answer.end:
-                answer.finish(httpx.RemoteProtocolError(f"The answer is not HTTP: {error}"))
-            self.abort()
-        answer.wake()
-        if answer.end and answer is self._answer:
-            self._next()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.discard(self)
-        answer, self._answer = self._answer, None
-        if answer and not answer.end:
-            answer.finish(answer.broken(exc))
-            answer.wake()
-
-    # What the parser tells.
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._answer and not self._answer.status:
-            self._answer.headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if self._answer and not self._answer.status:
-            if status < 200:  # 100 Continue, 103 Early Hints: the answer is yet to come
-                self._answer.headers.clear()
-            else:
-                self._answer.status = status
-
-    def on_body(self, body: bytes) -> None:
-        if self._answer and not self._answer.end:
-            self._answer.feed(body)
-
-    def on_message_complete(self) -> None:
-        if self._answer and self._answer.status:
-            self._reusable = self._parser.should_keep_alive()
-            self._answer.finish(StopAsyncIteration())
-
-    def _next(self) -> None:
-        """Be ready for the next question, or close."""
-        self._answer = None
-        if self._reusable and self.alive:
-            self._release(self)
-        else:
-            self.abort()
-
-
-class Answer(httpx.AsyncByteStream):
-    """The body of one answer: an item is all that has come in since the last."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.end: Exception | None = None  # what to raise behind the last piece
-        self.untouched = True  # has not a single byte come?
-        self._connection = connection
-        self._pieces: list[bytes] = []
-        self._waiting = 0  # bytes in the pieces
-        self._paused = False
-        self._waiter: asyncio.Future[None] | None = None
-        self._lingering: asyncio.TimerHandle | None = None
-
-    def __aiter__(self) -> Answer:
-        return self
-
-    async def __anext__(self) -> bytes:
-        while not self._pieces:
-            if self.end:
-                raise self.end
-            await self.changed()
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        self._waiting = 0
-        self._pause(False)
-        return data
-
-    async def changed(self) -> None:
-        """Wait until something has come in."""
-        self._waiter = self._connection.loop.create_future()
-        try:
-            await self._waiter
+            while addresses or attempts:
+                if addresses:
+                    attempts.add(loop.create_task(self._dial(origin, addresses.pop(0))))
+                wait = _NEXT_ADDRESS if addresses else None
+                done, _ = await asyncio.wait(attempts, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                for attempt in done:
+                    attempts.remove(attempt)
+                    if error := attempt.exception():
+                        errors.append(error)
+                    else:
+                        return attempt.result()
+            raise errors[0]
         finally:
-            self._waiter = None
+            for attempt in attempts:
+                attempt.cancel()
+            for late in await asyncio.gather(*attempts, return_exceptions=True):
+                if isinstance(late, Connection):
+                    late.abort()
 
-    async def aclose(self) -> None:
-        """Close the connection now, unless the body has been received whole: then it is in the pool already."""
-        if not self.end:
-            self.finish(httpx.StreamClosed())
-            self._connection.abort()
+    async def _dial(self, origin: Origin, address: str) -> Connection:
+        encrypted = origin.scheme == "https"
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(origin, self),
+            address,
+            origin.port,
+            ssl=self._context() if encrypted else None,
+            server_hostname=origin.host if encrypted else None,
+        )
+        return connection
 
-    def linger(self, seconds: float) -> None:
-        """Read no more; but give the body so many seconds to end, so that its connection can be used again."""
-        if not self.end:
-            self._pieces.clear()
-            self._pause(False)
-            self._lingering = self._connection.loop.call_later(seconds, self._connection.abort)
+    def _context(self) -> ssl.SSLContext:
+        if self._ssl is None:
+            self._ssl = httpx.create_ssl_context(verify=self._verify, trust_env=self._trust_env)
+            self._ssl.set_alpn_protocols(["http/1.1"])
+        return self._ssl
 
-    def feed(self, piece: bytes) -> None:
-        """Take in a piece of the body."""
-        if self._lingering:
+    def _proxy_for(self, url: httpx.URL) -> httpx.AsyncHTTPTransport | None:
+        """Return the transport to the proxy that the environment names for a URL, if it does."""
+        address = self._proxies.get(url.scheme) or self._proxies.get("all")
+        if not address or proxy_bypass(url.netloc.decode("ascii")):
+            return None
+        if address not in self._proxied:
+            proxy = httpx.Proxy(address if "://" in address else f"http://{address}")
+            self._proxied[address] = httpx.AsyncHTTPTransport(verify=self._context(), proxy=proxy, limits=self._limits)
+        return self._proxied[address]
+
+    # What the connections tell.
+
+    def opened(self, connection: Connection) -> None:
+        self._open.add(connection)
+
+    def released(self, connection: Connection, *, reusable: bool) -> None:
+        """Keep a connection that has done its work, if that can be."""
+        if self._slots:
+            self._slots.release()
+        if not reusable:
             return
-        self._pieces.append(piece)
-        self._waiting += len(piece)
-        self._pause(self._waiting > _HIGH_WATER)
+        connection.idle_since = connection.loop.time()
+        self._idle.append(connection)
+        most = self._limits.max_keepalive_connections
+        if most is not None and len(self._idle) > most:
+            self._idle.pop(0).abort()
+        if self._expiry is None:
+            self._close_expired()
 
-    def finish(self, end: Exception) -> None:
-        """Note that no piece will follow, and why."""
-        self.end = end
-        self._pause(False)
-        if self._lingering:
-            self._lingering.cancel()
+    def closed(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
 
-    def _pause(self, paused: bool) -> None:
-        if paused is not self._paused:
-            self._paused = paused
-            self._connection.pause(paused)
-
-    def wake(self) -> None:
-        """Tell whoever waits that something has come in."""
-        if self._waiter and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def broken(self, error: Exception | None) -> Exception:
-        """Return how the body ends if its connection does so now."""
-        if error:
-            return httpx.ReadError(str(error))
-        if not self.status:
-            return httpx.RemoteProtocolError("The server closed the connection without an answer.")
-        if {name.lower() for name, _ in self.headers}.isdisjoint({b"content-length", b"transfer-encoding"}):
-            return StopAsyncIteration()  # the body is all that comes until the connection is closed
-        return httpx.RemoteProtocolError("The server closed the connection before the answer was complete.")
+    def _close_expired(self) -> None:
+        """Close what has been idle for too long, and look again when the next one has."""
+        self._expiry = None
+        seconds = self._limits.keepalive_expiry
+        if seconds is None:
+            return
+        loop = asyncio.get_running_loop()
+        while self._idle and self._idle[0].idle_since + seconds <= loop.time() + 0.001:
+            self._idle.pop(0).abort()
+        if self._idle:
+            self._expiry = loop.call_at(self._idle[0].idle_since + seconds, self._close_expired)
 
 
-class _Stale(Exception):
-    """The server closed a connection from the pool just when it was to be used again: that is no answer."""
+def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]:
+    """Return what to send of a request at once, and what to send after that."""
+    lines = [b"%b %b HTTP/1.1\r\n" % (request.method.encode("ascii"), request.url.raw_path)]
+    lines += [b"%b: %b\r\n" % header for header in request.headers.raw]
+    head = b"".join(lines)
+    if head.count(b"\r") != len(lines) or head.count(b"\n") != len(lines) or b"\0" in head:
+        raise httpx.LocalProtocolError("A header of the request contains a line break.")
+    try:
+        return head + b"\r\n" + request.content, None
+    except httpx.RequestNotRead:
+        assert isinstance(request.stream, httpx.AsyncByteStream)
+        chunked = "transfer-encoding" in request.headers
+        return head + b"\r\n", _chunked(request.stream) if chunked else request.stream
 
 
-_PORTS = {"http": 80, "https": 443}
+async def _chunked(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        if piece:
+            yield b"%x\r\n%b\r\n" % (len(piece), piece)
+    yield b"0\r\n\r\n"
 
 
-def _encode(request: httpx.Request) -> bytes:
-    lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
-    lines += [b"%s: %s" % header for header in request.headers.raw]
-    head = b"\r\n".join(lines)
-    if head.count(b"\n") != len(lines) - 1 or b"\0" in head:
-        raise httpx.LocalProtocolError("A header contains a line break.")
-    return head + b"\r\n\r\n" + request.content
+def _extensions(reply: Reply) -> dict[str, Any]:
+    return {
+        "http_version": f"HTTP/{reply.version}".encode("ascii"),
+        "reason_phrase": reply.reason,
+        "stream": reply,
+        "linger": reply.linger,
+    }
+
+
+def _in_turn(found: list[Any]) -> list[str]:
+    """Return the addresses of `getaddrinfo`, one of each family in turn."""
+    families: dict[int, list[str]] = {}
+    for family, _, _, _, address in found:
+        families.setdefault(family, []).append(address[0])
+    return [address for row in zip_longest(*families.values()) for address in row if address]

@@ -202,7 +202,7 @@ class EventBuilder:
             "id": self.new_id(kind.prefix),
             "call_id": call_id,
             **(fields or {}),
-            kind.field: "",
+            kind.field: kind.value(""),
             "status": "in_progress",
         }
         if upstream:
@@ -213,14 +213,17 @@ class EventBuilder:
 
     def arguments(self, call: OpenCall, delta: str) -> None:
         call.pieces.append(delta)
-        self._emit(call.kind.delta, item_id=call.item["id"], output_index=call.index, delta=delta)
+        if call.kind.delta:
+            self._emit(call.kind.delta, item_id=call.item["id"], output_index=call.index, delta=delta)
 
     def close_call(self, call: OpenCall, status: str = "completed") -> None:
         self._calls.remove(call)
+        kind, item = call.kind, call.item
         whole = "".join(call.pieces)
-        where = {"item_id": call.item["id"], "output_index": call.index}
-        self._emit(call.kind.done, **where, name=call.item["name"], **{call.kind.field: whole})
-        self._done(call.index, {**call.item, call.kind.field: whole, "status": status})
+        if kind.done:
+            told = {name: item[name] for name in kind.told}
+            self._emit(kind.done, item_id=item["id"], output_index=call.index, **told, **{kind.field: whole})
+        self._done(call.index, {**item, kind.field: kind.value(whole), "status": status})
 
     def close(self, status: str = "completed") -> None:
         """Close all that is open, with that status."""

@@ -8,7 +8,7 @@ leak in. Nothing is copied from turn to turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,6 +16,7 @@ import orjson
 from app.core.events import Upstream
 from app.core.ids import new_id
 from app.core.schema import Item, Response
+from app.errors import InvalidRequest
 
 
 class Turn(NamedTuple):
@@ -65,6 +66,19 @@ def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Upstream] |
             if item.get("id") == item_id:
                 return item, turn.upstream.get(item_id, {})
     return None
+
+
+def check_outputs(said: Iterable[Item], new: Sequence[Item]) -> None:
+    """
+    Raise `InvalidRequest` for a new output that answers no call of the conversation.
+
+    This is for conversations that are kept here. Clients that keep their own may have cut the call off.
+    """
+    calls = {item["call_id"] for item in (*said, *new) if "call_id" in item and not item["type"].endswith("_output")}
+    for index, item in enumerate(new):
+        if item["type"] == "function_call_output" and item["call_id"] not in calls:
+            message = f"No tool call found for function call output with call_id '{item['call_id']}'."
+            raise InvalidRequest(message, param=f"input[{index}].call_id", code="invalid_value")
 
 
 _PREFIXES = {

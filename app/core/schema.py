@@ -159,6 +159,23 @@ class FunctionCallOutputItem(TypedDict):
     status: NotRequired[str | None]
 
 
+class CustomToolCallItem(TypedDict):
+    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    type: Literal["custom_tool_call"]
+    id: NotRequired[str | None]
+    call_id: CallId
+    name: Annotated[str, StringConstraints(min_length=1)]
+    input: Text
+
+
+class CustomToolCallOutputItem(TypedDict):
+    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    type: Literal["custom_tool_call_output"]
+    id: NotRequired[str | None]
+    call_id: CallId
+    output: Content
+
+
 class ReasoningItem(TypedDict):
     __pydantic_config__ = _TOLERANT  # type: ignore[misc]
     type: Literal["reasoning"]
@@ -181,7 +198,18 @@ class CompactionItem(TypedDict):
     encrypted_content: Text
 
 
-_ITEMS = frozenset(["message", "function_call", "function_call_output", "reasoning", "item_reference", "compaction"])
+_ITEMS = frozenset(
+    [
+        "message",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "reasoning",
+        "item_reference",
+        "compaction",
+    ]
+)
 
 
 def _item_type(value: Any) -> str:
@@ -194,6 +222,8 @@ InputItem = Annotated[
     Annotated[MessageItem, Tag("<message>")]
     | Annotated[FunctionCallItem, Tag("<function_call>")]
     | Annotated[FunctionCallOutputItem, Tag("<function_call_output>")]
+    | Annotated[CustomToolCallItem, Tag("<custom_tool_call>")]
+    | Annotated[CustomToolCallOutputItem, Tag("<custom_tool_call_output>")]
     | Annotated[ReasoningItem, Tag("<reasoning>")]
     | Annotated[ItemReference, Tag("<item_reference>")]
     | Annotated[CompactionItem, Tag("<compaction>")]
@@ -214,9 +244,21 @@ class FunctionTool(TypedDict):
     strict: NotRequired[bool | None]
 
 
+class CustomTool(TypedDict):
+    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    type: Literal["custom"]
+    name: FunctionName
+    description: NotRequired[str | None]
+    format: NotRequired[dict[str, Any] | None]
+
+
+_TOOLS = frozenset(["function", "custom"])
+
 Tool = Annotated[
-    Annotated[FunctionTool, Tag("<function>")] | Annotated[Unknown, Tag("<unknown>")],
-    Discriminator(lambda value: _type_of(value, frozenset({"function"}))),
+    Annotated[FunctionTool, Tag("<function>")]
+    | Annotated[CustomTool, Tag("<custom>")]
+    | Annotated[Unknown, Tag("<unknown>")],
+    Discriminator(lambda value: _type_of(value, _TOOLS)),
 ]
 
 
@@ -340,7 +382,7 @@ class CreateResponse(_Body):
 
 
 def _typed(item: Any) -> Item:
-    if item.get("type"):
+    if item.get("type") is not None:
         return item  # type: ignore[no-any-return]
     return {**item, "type": "message" if "role" in item else "item_reference"}
 

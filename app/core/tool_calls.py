@@ -9,56 +9,17 @@ survive every server seen so far.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from app.core.arguments import ObjectReader, Reader
 from app.core.events import EventBuilder, OpenCall
 from app.core.kinds import FUNCTION_CALL, Callee
 
 MAX_CALL_ID = 64  # characters, by the spec
-
-
-class ObjectScanner:
-    """Follows a JSON text, piece by piece, to the brace that closes its top-level object."""
-
-    _OUTSIDE = re.compile(r'["{}\[\]]')
-    _INSIDE = re.compile(r'["\\]')
-
-    def __init__(self) -> None:
-        self.closed = False
-        self._begun = False
-        self._depth = 0
-        self._string = False
-        self._skip = 0  # of the next piece: the character behind a backslash
-
-    def feed(self, piece: str) -> None:
-        if not self._begun:
-            if not (piece := piece.lstrip()):
-                return
-            self._begun = True
-            self._depth = 0 if piece[0] == "{" else 1 << 62  # what is no object is never closed by a brace
-        at, self._skip = self._skip, 0
-        while match := (self._INSIDE if self._string else self._OUTSIDE).search(piece, at):
-            at = match.end()
-            self._step(match[0])
-            if self.closed:
-                return
-            if match[0] == "\\":
-                at += 1
-        self._skip = max(0, at - len(piece))
-
-    def _step(self, character: str) -> None:
-        if character == '"':
-            self._string = not self._string
-        elif character in "{[":
-            self._depth += 1
-        elif character in "}]":
-            self._depth -= 1
-            self.closed = self._depth == 0
 
 
 @dataclass(slots=True)
@@ -68,16 +29,15 @@ class _Assembly:
     id: str | None = None
     name: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
-    held: list[str] = field(default_factory=list)  # arguments that came before the call could be announced
-    scanner: ObjectScanner = field(default_factory=ObjectScanner)
+    pieces: list[str] = field(default_factory=list)  # of the arguments, as the backend writes them
+    reader: Reader = field(default_factory=ObjectReader)
     open: OpenCall | None = None
-    begun: bool = False  # arguments have come
     ended: bool = False  # announced, and done
     suppressed: bool = False  # may not be made: nothing of it is shown
 
     @property
     def arguments(self) -> str:
-        return "".join(self.open.pieces if self.open else self.held)
+        return "".join(self.pieces)
 
 
 class ToolCalls:
@@ -110,7 +70,9 @@ class ToolCalls:
     @property
     def cut(self) -> bool:
         """Whether a call is open whose arguments stop in the middle."""
-        return any(call.open and not call.ended and _is_cut(call.arguments) for call in self._calls)
+        return any(
+            call.open and not call.ended and call.reader.cut(call.arguments, broken=False) for call in self._calls
+        )
 
     def feed(self, fragments: Any) -> None:
         """Take the `tool_calls` of one delta; what is no call is skipped."""
@@ -130,16 +92,16 @@ class ToolCalls:
         Announce and close what there is.
 
         `cut`: the answer was cut short, so a call whose arguments have not closed is left open, for the builder to
-        end as incomplete. An answer that ended well completes the rest; no arguments at all then mean `{}`.
+        end as incomplete. An answer that ended well completes the rest.
         """
         for call in self._calls:
             if not call.ended:
                 self._announce(call)
-            if call.open is None or call.ended or _is_cut(call.arguments):
+            if call.open is None or call.ended:
                 continue
-            if cut and not call.begun and call.open.index == len(self._builder.response["output"]) - 1:
-                continue  # the answer ended right behind the name
-            self._finish(call)
+            last = call.open.index == len(self._builder.response["output"]) - 1
+            if not call.reader.cut(call.arguments, broken=cut and last):
+                self._finish(call)
 
     def _find(self, index: Any, id: str | None, name: str | None, arguments: str) -> _Assembly:
         """Find the call that a fragment belongs to, or begin a new one."""
@@ -148,9 +110,9 @@ class ToolCalls:
             return self._begin(index) if _another(call, id, name) else call
         last = self._calls[-1] if self._calls else None
         if index is None and id and (call := self._known(id)):
-            again = not name or not call.scanner.closed or arguments in ("", call.arguments)
+            again = not name or not call.reader.closed or arguments in ("", call.arguments)
             return call if again else self._begin(index)
-        if last and name == last.name and not id and index is None and last.begun and not last.scanner.closed:
+        if last and name == last.name and not id and index is None and last.pieces and not last.reader.closed:
             return last  # the name is repeated with each piece
         if last and not name and (not id or (index is None and last.id is None)):
             if index is not None:
@@ -171,22 +133,18 @@ class ToolCalls:
         return call
 
     def _identify(self, call: _Assembly, id: str | None, name: str | None) -> None:
-        if call.open is None and name and name != call.name and not (call.name and call.begun):
+        if call.open is None and name and name != call.name and not (call.name and call.pieces):
             call.name += name
         if call.id is None and id:
             call.id = id
 
     def _extend(self, call: _Assembly, arguments: str) -> None:
-        if arguments and not call.scanner.closed:
-            call.begun = True
-            call.scanner.feed(arguments)
-            if call.open:
-                self._builder.arguments(call.open, arguments)
-            else:
-                call.held.append(arguments)
-        if call.name and call.open is None and (call.begun or (call.id and self._is_whole(call.name))):
+        if arguments and not call.reader.closed:
+            call.pieces.append(arguments)
+            self._tell(call, call.reader.feed(arguments))
+        if call.name and call.open is None and (call.pieces or (call.id and self._is_whole(call.name))):
             self._announce(call)
-        if call.open and call.scanner.closed and not call.ended:
+        if call.open and call.reader.closed and not call.ended:
             self._finish(call)
 
     def _is_whole(self, name: str) -> bool:
@@ -203,14 +161,17 @@ class ToolCalls:
             return
         callee = self._callees.get(name) or Callee(FUNCTION_CALL, {"name": name})
         call.open = self._builder.call(self._call_id(call.id), callee.kind, callee.fields, **call.extra)
-        for piece in call.held:
-            self._builder.arguments(call.open, piece)
-        call.held = []
+        call.reader = callee.kind.reader()
+        for piece in call.pieces:  # those that came before it could be announced
+            self._tell(call, call.reader.feed(piece))
+
+    def _tell(self, call: _Assembly, text: str) -> None:
+        if call.open and text:
+            self._builder.arguments(call.open, text)
 
     def _finish(self, call: _Assembly) -> None:
         assert call.open
-        if not call.begun:
-            self._builder.arguments(call.open, "{}")
+        self._tell(call, call.reader.end())
         self._builder.close_call(call.open)
         call.ended = True
 
@@ -233,7 +194,7 @@ def _another(call: _Assembly, id: str | None, name: str | None) -> bool:
     """Whether a fragment under a known index begins another call: gateways give every call the index 0."""
     if not (name and id and call.name and call.id):
         return False
-    return id != call.id or (name != call.name and call.scanner.closed)
+    return id != call.id or (name != call.name and call.reader.closed)
 
 
 def _listed(fragments: Any) -> Iterator[dict[str, Any]]:
@@ -249,16 +210,3 @@ def _arguments(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else orjson.dumps(value).decode()
-
-
-def _is_json(text: str) -> bool:
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return True
-
-
-def _is_cut(text: str) -> bool:
-    """Whether arguments stop in the middle: an object that is not closed, or what is no JSON at all."""
-    return bool(text.strip()) and not _is_json(text)

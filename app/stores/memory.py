@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from app.errors import StoreUnavailable
 from app.stores import count, read_options
+from app.stores.memory_log import MemoryLog
 
 MAX_RECORDS = 100_000
 MAX_BYTES = 512 * 1024 * 1024
@@ -119,6 +120,10 @@ class MemoryStore:
 
     async def check(self) -> None:
         """Memory is always there."""
+
+    def log(self, *, ttl: float, lease: float) -> MemoryLog:
+        """Return an event log in memory."""
+        return MemoryLog(ttl=ttl, lease=lease, clock=self._clock)
 
     async def aclose(self) -> None:
         """Forget everything."""

@@ -313,5 +313,5 @@ def _reason(error: Exception) -> str:
     """Say what is wrong, without the command: Redis quotes those that it does not know, AUTH and its password too."""
     if isinstance(error, MovedError):
         return "it is a node of a cluster: write redis+cluster:// in the store URL"
-    text = str(error).rpartition("of pipeline caused error: ")[2].partition(", with args beginning with")[0]
-    return f"{type(error).__name__}: {text}"
+    text = str(error).partition(", with args beginning with")[0].rpartition(" of pipeline caused error: ")[2]
+    return f"{type(error).__name__}: " + text.removeprefix("('").removesuffix("',)")

@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from app.errors import StoreUnavailable
-from app.stores import Outage, one_of, read_options, seconds
+from app.stores import Outage, one_of, read_options, seconds, sqlite_log
+from app.stores.sqlite_log import SQLiteLog
 
 T = TypeVar("T")
 
@@ -40,6 +41,7 @@ CREATE TABLE records (
     UNIQUE (bucket, name)
 );
 """
+_TABLES = [*_SCHEMA.split(";"), *sqlite_log.SCHEMA.split(";")]
 
 # Each statement is given :bucket (a name), :name, :record, :now and :until as far as it uses them; times are Unix
 # times, so that a restart keeps them.
@@ -143,6 +145,10 @@ class SQLiteStore:
         values = {"bucket": bucket, "name": name, "now": self._clock()}
         return await self._writes.run(lambda db: _write(db, values, _DELETE)) > 0
 
+    def log(self, *, ttl: float, lease: float) -> SQLiteLog:
+        """Return an event log in the same file, asked in the same threads."""
+        return SQLiteLog(self._reads, self._writes, ttl=ttl, lease=lease, clock=self._clock)
+
     async def check(self) -> None:
         """Take the lock that a write needs, and give it back."""
         await self._writes.run(lambda db: _write(db, {}))
@@ -192,7 +198,7 @@ def _create(db: sqlite3.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")
     match _version(db):
         case 0:
-            for statement in _SCHEMA.split(";"):
+            for statement in _TABLES:
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {_VERSION}")
         case version if version != _VERSION:  # otherwise another process was quicker

@@ -82,7 +82,7 @@ class Figures:
 
 
 @contextmanager
-def server(name: str, api: str, log: IO[bytes], command: list[str], **environment: str) -> Iterator[Target]:
+def server(name: str, api: str, log: IO[bytes] | int, command: list[str], **environment: str) -> Iterator[Target]:
     """Run a server on a free port while the context lasts."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -10,6 +10,7 @@ from typing import Any
 from openresponses_types import types
 from pydantic import BaseModel
 
+from app.core.events import TERMINAL_EVENTS
 from app.core.schema import TERMINAL, Event
 
 # OpenAI's names for what the spec calls otherwise, and what it has beside.
@@ -57,11 +58,13 @@ def numbered(events: list[Event]) -> None:
 
 def framed(events: list[Event]) -> None:
     names = [event["type"] for event in events]
-    assert names[:2] == ["response.created", "response.in_progress"]
+    queued = ["response.queued"] if events[0]["response"]["background"] else []
+    opening = ["response.created", *queued, "response.in_progress"]
+    assert names[: len(opening)] == opening
     terminal = [name for name in names if name.removeprefix("response.") in TERMINAL]
     assert terminal == names[-1:]
     last = events[-1]["response"]
-    assert last["status"] == names[-1].removeprefix("response.")
+    assert names[-1] == TERMINAL_EVENTS.get(last["status"], f"response.{last['status']}")
     assert last["usage"] is not None
     assert ("error" in names) == (last["status"] == "failed")
 

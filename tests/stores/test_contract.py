@@ -132,6 +132,14 @@ async def test_an_unused_bucket_expires_as_a_whole(place: Place, store: Store) -
     assert await store.delete(CHAIN, "resp_2") is False
 
 
+async def test_the_expired_are_gone_before_anything_has_swept_them(place: Place, store: Store) -> None:
+    for number in range(10):
+        await store.put(f"a:{number}", "resp_1", b"1")
+    place.advance(1.1 * TTL)
+
+    assert [await store.get(f"a:{number}", "resp_1") for number in reversed(range(10))] == [None] * 10
+
+
 @pytest.mark.parametrize("use", ["put", "get", "get what is not there", "all"])
 async def test_any_use_renews_the_whole_bucket(place: Place, store: Store, use: str) -> None:
     await store.put(CHAIN, "resp_1", b"1")

@@ -1,0 +1,207 @@
+"""
+Make up a value that fits a JSON schema, and as far as possible a prompt: `{"location": "Paris"}` for a question about
+the weather there. The same schema and prompt always give the same value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_DEEPEST = 6  # levels below which nothing is filled in that need not be
+_BOTTOMLESS = 50  # levels at which no value can fit the schema, since it has no end
+
+FORMATS = {
+    "date": "2024-01-15",
+    "time": "12:00:00Z",
+    "date-time": "2024-01-15T12:00:00Z",
+    "duration": "P1D",
+    "email": "ada@example.com",
+    "hostname": "example.com",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uri": "https://example.com/",
+    "url": "https://example.com/",
+    "uuid": "123e4567-e89b-12d3-a456-426614174000",
+}
+# For patterns: one of them may match.
+_CANDIDATES = (
+    "a",
+    "A",
+    "1",
+    "ab",
+    "AB",
+    "12",
+    "abc",
+    "ABC",
+    "123",
+    "1234",
+    "12345",
+    "123456",
+    "ABC-123",
+    "AB123",
+    "a@b.co",
+)
+_USUAL = {"name": "Ada Lovelace", "city": "Paris", "location": "Paris", "country": "France", "language": "en"}
+# Words with a capital that do not begin a sentence.
+_NAMES = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]\w*(?:,? [A-Z]\w*)*")
+_ASKED = re.compile(r"query|question|text|prompt|message|input|content|task|request", re.IGNORECASE)
+
+
+class Values:
+    """Fills in one schema; `prompt` is where its words and numbers come from."""
+
+    def __init__(self, schema: dict[str, Any], prompt: str) -> None:
+        self._root = schema
+        self._prompt = prompt
+        self._numbers: Iterator[str] = iter(re.findall(r"(?<![\w.-])-?\d+(?:\.\d+)?(?!\.?\w)", prompt))
+
+    def fill(self, schema: Any, name: str = "", nth: int = 0, depth: int = 0) -> Any:
+        """Return a value for a schema within the whole; `nth` tells the items of an array apart."""
+        if depth > _BOTTOMLESS:
+            return None
+        if not isinstance(schema, dict):
+            return self._string({}, name, nth)
+        if isinstance(ref := schema.get("$ref"), str):
+            return self.fill({**self._resolve(ref), **_without(schema, "$ref")}, name, nth, depth + 1)
+        if parts := schema.get("allOf"):
+            return self.fill(self._merged([_without(schema, "allOf"), *parts]), name, nth, depth)
+        if options := schema.get("anyOf") or schema.get("oneOf"):
+            chosen = self._choose(options, depth)
+            return self.fill(self._merged([_without(schema, "anyOf", "oneOf"), chosen]), name, nth, depth)
+        if "const" in schema:
+            return schema["const"]
+        if values := schema.get("enum"):
+            said = [one for one in values if re.search(rf"\b{re.escape(str(one))}\b", self._prompt, re.IGNORECASE)]
+            return said[0] if said and not nth else values[nth % len(values)]
+        match _type(schema):
+            case "object":
+                return self._object(schema, depth)
+            case "array":
+                return self._array(schema, name, depth)
+            case "integer" | "number" as kind:
+                return self._number(schema, kind == "integer", nth)
+            case "boolean":
+                return True
+            case "null":
+                return None
+        return self._string(schema, name, nth)
+
+    def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+        properties = schema.get("properties") or {}
+        names = list(schema.get("required") or (properties if depth < _DEEPEST else ()))
+        filled = {name: self.fill(properties.get(name, True), name, 0, depth + 1) for name in names}
+        extra = schema.get("additionalProperties", True)
+        while len(filled) < schema.get("minProperties", 0):
+            filled[f"key{len(filled) + 1}"] = self.fill(extra, "", len(filled), depth + 1)
+        return filled
+
+    def _array(self, schema: dict[str, Any], name: str, depth: int) -> list[Any]:
+        first = schema.get("prefixItems") or []
+        least = schema.get("minItems", 0)
+        count = min(
+            max(least, len(first), 1 if depth < _DEEPEST else 0), schema.get("maxItems", least + len(first) + 1)
+        )
+        kinds = [first[n] if n < len(first) else schema.get("items", True) for n in range(count)]
+        return [self.fill(kind, name, n, depth + 1) for n, kind in enumerate(kinds)]
+
+    def _number(self, schema: dict[str, Any], whole: bool, nth: int) -> int | float:
+        low, high, step = _bounds(schema, whole)
+        said = (float(number) for number in self._numbers)
+        number = next((one for one in said if low <= one <= high and not (step and one % step)), None)
+        if number is None:
+            number = min(max(1, low), high)
+            if step:
+                number = (
+                    min(math.ceil(number / step) + nth, math.floor(high / step) if high < math.inf else math.inf) * step
+                )
+            else:
+                number = min(number + nth, high)
+        return int(number) if float(number).is_integer() else number
+
+    def _string(self, schema: dict[str, Any], name: str, nth: int) -> str:
+        if schema.get("format") in FORMATS:
+            return FORMATS[schema["format"]]
+        text = self._words_for(name)
+        if pattern := schema.get("pattern"):
+            text = next((one for one in (text, *_CANDIDATES) if _matches(pattern, one)), text)
+        elif nth:
+            text = f"{text} {nth + 1}"
+        text = text.ljust(schema.get("minLength", 0), "x")
+        return text[: schema.get("maxLength", len(text))]
+
+    def _words_for(self, name: str) -> str:
+        """Return what the prompt has for a field of this name: all of it, a name in it, or else its last word."""
+        if _ASKED.search(name):
+            return self._prompt
+        if re.search(r"expr|formula|calc", name) and (
+            sum_ := re.search(r"[\d.]+(\s*[-+*/x^]\s*[\d.]+)+", self._prompt)
+        ):
+            return sum_[0]
+        if found := _NAMES.findall(self._prompt):
+            return str(found[-1])
+        return next((value for field, value in _USUAL.items() if field in name.lower()), "example")
+
+    def _choose(self, options: list[Any], depth: int) -> Any:
+        values = [one for one in options if not (isinstance(one, dict) and one.get("type") == "null")]
+        return options[-1] if depth > _DEEPEST or not values else values[0]
+
+    def _merged(self, schemas: list[Any]) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        for schema in schemas:
+            if not isinstance(schema, dict):
+                continue
+            if isinstance(ref := schema.get("$ref"), str):
+                schema = {**self._resolve(ref), **_without(schema, "$ref")}
+            properties = {**merged.get("properties", {}), **schema.get("properties", {})}
+            required = [*merged.get("required", []), *schema.get("required", [])]
+            merged |= schema
+            if properties:
+                merged["properties"] = properties
+            if required:
+                merged["required"] = list(dict.fromkeys(required))
+        return merged
+
+    def _resolve(self, ref: str) -> dict[str, Any]:
+        found: Any = self._root
+        for step in ref.removeprefix("#").strip("/").split("/") if ref.strip("#/") else ():
+            found = found.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
+        return found if isinstance(found, dict) else {}
+
+
+def value_for(schema: dict[str, Any], prompt: str) -> Any:
+    """Return a value that fits a JSON schema."""
+    return Values(schema, prompt).fill(schema)
+
+
+def _without(schema: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name not in names}
+
+
+def _type(schema: dict[str, Any]) -> str:
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = next((one for one in kind if one != "null"), "null")
+    if kind:
+        return str(kind)
+    return "object" if "properties" in schema or "required" in schema else "array" if "items" in schema else "string"
+
+
+def _bounds(schema: dict[str, Any], whole: bool) -> tuple[float, float, float]:
+    """Return the least and the greatest number, and the step between them, which is 0 if there is none."""
+    step = schema.get("multipleOf") or (1 if whole else 0)
+    low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+    if "exclusiveMinimum" in schema:
+        low = max(low, schema["exclusiveMinimum"] + (step or 0.5))
+    if "exclusiveMaximum" in schema:
+        high = min(high, schema["exclusiveMaximum"] - (step or 0.5))
+    return low, high, step
+
+
+def _matches(pattern: str, text: str) -> bool:
+    try:
+        return bool(re.search(pattern, text))
+    except re.error:
+        return False

@@ -1,0 +1,106 @@
+"""
+Bring an `EventBuilder` to where another one stopped, by the events that are left of it.
+
+The process that made a response may die in the middle of it. Whoever finds the events can then end the response as
+its own builder would have: what was open is closed, and the sequence goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from app.core import kinds
+from app.core.events import EventBuilder, OpenCall, OpenItem, OpenPart
+from app.core.kinds import Call, Part
+from app.core.schema import Event, Response
+from app.errors import APIError
+
+_ROWS = (
+    *kinds.TEXT,
+    *kinds.REFUSAL,
+    *kinds.CONTENT_REASONING,
+    *kinds.OPENAI_CONTENT_REASONING,
+    *kinds.SUMMARY_REASONING,
+)
+# A part that has said nothing yet does not tell its dialect: it is the spec's, whose rows win here.
+_BY_TYPE: dict[str, Part] = {row.type: row for row in reversed(_ROWS)}
+_BY_DELTA: dict[str, Part] = {row.delta: row for row in _ROWS}
+_CALLS: dict[str, Call] = {kind.item: kind for kind in vars(kinds).values() if isinstance(kind, Call)}
+_ARGUMENTS = {kind.delta for kind in _CALLS.values()}
+
+
+class Recovered(EventBuilder):
+    """A builder that has heard the events of another one, from the first."""
+
+    def __init__(self, response: Response, events: Iterable[Event]) -> None:
+        """`response` is the resource as it was stored, when the response began; its output comes from the events."""
+        super().__init__({**response, "status": "queued", "output": []}, new_id=_no_id)
+        for event in events:
+            self._hear(event)
+
+    def lose(self, error: APIError) -> None:
+        """The response ends here, whatever it was at: who made it is gone."""
+        if self.response["status"] == "queued":
+            self.start()
+        self.fail(error)
+
+    def _hear(self, event: Event) -> None:
+        self._sequence_number = event["sequence_number"] + 1
+        match event["type"]:
+            case "response.in_progress":
+                self.response["status"] = "in_progress"
+            case "response.output_item.added":
+                self._item_added(event["output_index"], event["item"])
+            case "response.output_item.done":
+                self._item_done(event["output_index"], event["item"])
+            case type_ if "part" in event:
+                self._part(event, added=type_.endswith(".added"))
+            case type_ if type_ in _BY_DELTA:
+                part = self._part_at(event)
+                part.row = _BY_DELTA[type_]
+                part.pieces.append(event["delta"])
+                if logprobs := event.get("logprobs"):
+                    part.extra.setdefault("logprobs", []).extend(logprobs)
+            case type_ if type_ in _ARGUMENTS:
+                call = next(call for call in self._calls if call.index == event["output_index"])
+                call.pieces.append(event["delta"])
+            case "response.output_text.annotation.added":
+                self._part_at(event).extra["annotations"].append(event["annotation"])
+
+    def _item_added(self, index: int, item: dict[str, Any]) -> None:
+        self.response["output"].append(item)
+        if kind := _CALLS.get(item["type"]):
+            self._calls.append(OpenCall(index, item, kind))
+        else:
+            self._open = OpenItem(index, item, ())
+
+    def _item_done(self, index: int, item: dict[str, Any]) -> None:
+        self.response["output"][index] = item
+        self._calls = [call for call in self._calls if call.index != index]
+        if self._open and self._open.index == index:
+            self._open = None
+
+    def _part(self, event: Event, *, added: bool) -> None:
+        assert self._open
+        content = event["part"]
+        row = _BY_TYPE[content["type"]]
+        if added:
+            where = {name: event[name] for name in ("item_id", "output_index", row.position)}
+            part = OpenPart(row, where, extra={name: [] for name in row.extra})
+            self._open.parts.append(part)
+        else:
+            part = self._part_at(event)
+            self._open.parts.remove(part)
+            kept = [*self._open.item.get(row.list, ()), content]
+            self._open.item = {**self._open.item, row.list: kept}
+
+    def _part_at(self, event: Event) -> OpenPart:
+        assert self._open
+        return next(
+            part for part in self._open.parts if all(event.get(at) == value for at, value in part.where.items())
+        )
+
+
+def _no_id(prefix: str) -> str:
+    raise AssertionError(f"a response that only ends needs no new id ({prefix})")

@@ -1,0 +1,196 @@
+"""
+Event logs in the store's SQLite file, for the workers of one machine.
+
+Nothing in SQLite tells another process that there is something new, so readers that wait look again and again, ever
+less often while nothing comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sqlite3
+from collections.abc import Callable, Collection
+from typing import Any, Protocol, TypeVar
+
+from app.stores import Batch, Claim, RunKey, Standing
+
+T = TypeVar("T")
+
+# Part of the store's schema. Times are Unix times.
+SCHEMA = """
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    bucket TEXT NOT NULL,
+    response TEXT NOT NULL,
+    worker TEXT NOT NULL,
+    leased REAL NOT NULL,
+    expires REAL NOT NULL,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    ended INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (bucket, response)
+);
+CREATE INDEX running_by_lease ON runs (leased) WHERE NOT ended;
+CREATE INDEX ended_by_expiry ON runs (expires) WHERE ended;
+CREATE TABLE batches (
+    run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+    last INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    ends INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (run, last)
+) WITHOUT ROWID
+"""
+
+_FIND = """
+SELECT id, worker, leased, cancelled, ended FROM runs
+WHERE bucket = :bucket AND response = :id AND NOT (ended AND expires <= :now)
+"""
+_READ = f"""
+SELECT first, last, data, ends FROM batches
+WHERE run = (SELECT id FROM ({_FIND})) AND last > :after ORDER BY last LIMIT 500
+"""
+_BEGIN = """
+INSERT INTO runs (bucket, response, worker, leased, expires) VALUES (:bucket, :id, :worker, :leased, :until)
+"""
+_APPEND = "INSERT OR IGNORE INTO batches (run, last, first, ends, data) VALUES (:run, :last, :first, :ends, :data)"
+_RENEW = "UPDATE runs SET worker = :worker, leased = :leased, expires = :until, ended = :ends WHERE id = :run"
+_CANCEL = "UPDATE runs SET cancelled = 1 WHERE bucket = :bucket AND response = :id"
+_DELETE = "DELETE FROM runs WHERE bucket = :bucket AND response = :id"
+_ORPHANS = "SELECT bucket, response FROM runs WHERE NOT ended AND leased <= :now LIMIT 100"
+# A few for each new run: the expired never pile up, and nobody waits for a big clean-up.
+_PURGE = "DELETE FROM runs WHERE id IN (SELECT id FROM runs WHERE ended AND expires <= :now LIMIT 5)"
+
+_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # seconds between looks
+_LAST_PAUSE = 0.25  # and ever after
+
+
+class Transactions(Protocol):
+    """A thread with a connection, which runs whole transactions; raises `StoreUnavailable`."""
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T: ...
+
+
+class SQLiteLog:
+    """Runs in a table, their batches in another."""
+
+    def __init__(
+        self, reads: Transactions, writes: Transactions, *, ttl: float, lease: float, clock: Callable[[], float]
+    ) -> None:
+        self._reads = reads
+        self._writes = writes
+        self._ttl = max(ttl, lease)
+        self._lease = lease
+        self._clock = clock
+
+    async def begin(self, run: RunKey, worker: str) -> None:
+        """Begin the log of a new run."""
+        values = self._values(run, worker=worker)
+        await self._write(lambda db: _begin(db, values))
+
+    async def append(self, run: RunKey, worker: str, batch: Batch) -> Claim:
+        """Add a batch and renew the lease, if this worker holds it."""
+        values = self._values(run, worker=worker, **batch._asdict())
+        return await self._write(lambda db: _renew(db, values))
+
+    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, Claim]:
+        """Renew the leases that this worker holds, in one transaction."""
+        each = [(run, self._values(run, worker=worker)) for run in runs]
+        return await self._write(lambda db: {run: _renew(db, values) for run, values in each})
+
+    async def claim(self, run: RunKey, worker: str) -> bool:
+        """Take over a run whose lease has run out, or that has no log."""
+        values = self._values(run, worker=worker)
+        return await self._write(lambda db: _claim(db, values))
+
+    async def cancel(self, run: RunKey) -> None:
+        """Mark a run as one to be cancelled."""
+        values = self._values(run)
+        await self._write(lambda db: db.execute(_CANCEL, values))
+
+    async def standing(self, run: RunKey) -> Standing:
+        """Say how a run is doing."""
+        values = self._values(run)
+        row = await self._reads.run(lambda db: db.execute(_FIND, values).fetchone())
+        if row is None:
+            return "absent"
+        _, _, leased, _, ended = row
+        if ended:
+            return "ended"
+        return "running" if values["now"] < leased else "orphaned"
+
+    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
+        """Return up to 500 batches that reach beyond `after`."""
+        batches = await self._look(run, after)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                for pause in itertools.chain(_PAUSES, itertools.repeat(_LAST_PAUSE)):
+                    if batches:
+                        break
+                    await asyncio.sleep(pause)
+                    batches = await self._look(run, after)
+        return batches
+
+    async def _look(self, run: RunKey, after: int) -> list[Batch]:
+        values = self._values(run, after=min(after, 2**62))
+        rows = await self._reads.run(lambda db: db.execute(_READ, values).fetchall())
+        return [Batch(first, last, data, bool(ends)) for first, last, data, ends in rows]
+
+    async def orphans(self) -> list[RunKey]:
+        """Return up to 100 runs whose lease has run out."""
+        values = {"now": self._clock()}
+        rows = await self._reads.run(lambda db: db.execute(_ORPHANS, values).fetchall())
+        return [RunKey(*row) for row in rows]
+
+    async def delete(self, run: RunKey) -> None:
+        """Forget a run."""
+        values = self._values(run)
+        await self._write(lambda db: db.execute(_DELETE, values))
+
+    async def aclose(self) -> None:
+        """The file is the store's to close."""
+
+    def _values(self, run: RunKey, **more: Any) -> dict[str, Any]:
+        now = self._clock()
+        return {**run._asdict(), "now": now, "leased": now + self._lease, "until": now + self._ttl, **more}
+
+    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def transaction(db: sqlite3.Connection) -> T:
+            db.execute("BEGIN IMMEDIATE")
+            result = work(db)
+            db.execute("COMMIT")
+            return result
+
+        return await self._writes.run(transaction)
+
+
+def _begin(db: sqlite3.Connection, values: dict[str, Any]) -> None:
+    db.execute(_PURGE, values)
+    db.execute(_DELETE, values)
+    db.execute(_BEGIN, values)
+
+
+def _renew(db: sqlite3.Connection, values: dict[str, Any]) -> Claim:
+    """Renew a lease that is held; add a batch, if the values have one."""
+    row = db.execute(_FIND, values).fetchone()
+    if row is None or row[1] != values["worker"]:
+        return "lost"
+    run, _, _, cancelled, ended = row
+    if not ended:
+        db.execute(_RENEW, {"ends": False, **values, "run": run})
+        if "data" in values:
+            db.execute(_APPEND, values | {"run": run})
+    return "cancelled" if cancelled else "held"
+
+
+def _claim(db: sqlite3.Connection, values: dict[str, Any]) -> bool:
+    row = db.execute(_FIND, values).fetchone()
+    if row is None:
+        _begin(db, values)
+        return True
+    run, _, leased, _, ended = row
+    if ended or values["now"] < leased:
+        return False
+    db.execute(_RENEW, values | {"run": run, "ends": False})
+    return True

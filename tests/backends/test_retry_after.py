@@ -1,0 +1,56 @@
+"""When to come back: every way that servers have of saying it."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.backends.retry_after import retry_after
+
+NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after": "Tue, 14 Nov 2023 22:13:50 GMT"}, 30),
+        ({"retry-after": "Tue, 14 Nov 2023 22:13:00 GMT"}, 0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
+        ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "6m0s"}, 1),
+        ({"x-ratelimit-reset-requests": "20ms", "x-ratelimit-remaining-requests": "3"}, 0.02),
+        (
+            {
+                "x-ratelimit-reset-requests": "1s",
+                "x-ratelimit-remaining-requests": "3",
+                "x-ratelimit-reset-tokens": "1h2m3s",
+                "x-ratelimit-remaining-tokens": "0",
+            },
+            3723,
+        ),
+        ({"x-ratelimit-reset": "1700000012000"}, 12),
+        ({"x-ratelimit-reset": "1700000005"}, 5),
+        ({"ratelimit-reset": "9"}, 9),
+        ({"anthropic-ratelimit-tokens-reset": "2023-11-14T22:13:45Z"}, 25),
+        ({"x-ratelimit-reset-requests": "?"}, None),
+    ],
+)
+def test_headers_say_it(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, now=NOW) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("Please try again in 7.66s. Visit", 7.66),
+        ("Please retry in 34.0s.", 34),
+        ("please TRY AGAIN IN 1m2s", 62),
+        ("Try again in 20ms", 0.02),
+        ('{"retryDelay": "34s"}', 34),
+        ("Try again later", None),
+    ],
+)
+def test_words_say_it(text: str, seconds: float | None) -> None:
+    assert retry_after({}, text) == seconds

@@ -1,0 +1,80 @@
+"""A backend that says what it is told to say, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from app.backends import DONE, ChatRequest, Chunk
+from app.core.profile import Profile
+from app.errors import BackendError
+
+Step = Chunk | list[Chunk] | float | BackendError | asyncio.Event
+
+
+class Scripted:
+    """
+    Answers each question with the next of its scripts: chunks, pauses (seconds, or an event to wait for), errors.
+
+    An error that comes first is a refusal. Ends with a finish reason and `DONE` unless the script has its own end.
+    """
+
+    def __init__(self, *scripts: list[Step], profile: Profile | None = None) -> None:
+        self.scripts = [*scripts]
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.open = 0  # streams that are being read
+        self.left = 0  # streams that were left before their end
+        self._profile = profile or Profile()
+
+    def profile(self, model: str) -> Profile:
+        return self._profile
+
+    @contextlib.asynccontextmanager
+    async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
+        self.asked.append(request.body)
+        self.keys.append(request.caller_key)
+        script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
+        if script and isinstance(script[0], BackendError):
+            raise script[0]
+        if script and isinstance(script[0], float | asyncio.Event):
+            await _pause(script[0])
+            script = script[1:]
+        self.open += 1
+        chunks = self._chunks(script)
+        try:
+            yield chunks
+        finally:
+            self.open -= 1
+            await chunks.aclose()
+
+    async def _chunks(self, script: list[Step]) -> Any:
+        whole = False
+        try:
+            for step in script:
+                if isinstance(step, float | asyncio.Event):
+                    await _pause(step)
+                elif isinstance(step, BackendError):
+                    raise step
+                else:
+                    yield step if isinstance(step, list) else [step]
+            if not any(step is DONE or (isinstance(step, list) and DONE in step) for step in script):
+                yield [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, DONE]
+            whole = True
+        finally:
+            self.left += not whole
+
+    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+        return [{"id": "scripted", "object": "model", "created": 0, "owned_by": "tests"}]
+
+    async def check(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def _pause(step: float | asyncio.Event) -> None:
+    await (asyncio.sleep(step) if isinstance(step, float) else step.wait())

@@ -1,0 +1,45 @@
+"""Antiphon on a real socket, in this process: `async with serving(app) as url`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from app.main import create_app
+from app.settings import Settings
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI, **config: Any) -> AsyncIterator[str]:
+    """Serve an application as `antiphon serve` does, on a free port; gives its base URL."""
+    options = {"log_config": None, "access_log": False, "timeout_graceful_shutdown": 1, **config}
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, **options))
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    running = asyncio.ensure_future(server.serve())
+    try:
+        while not server.started:
+            if running.done():
+                running.result()
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await running
+
+
+def settings(**values: Any) -> Settings:
+    """Settings of a test: nothing of the environment's own `.env` counts."""
+    return Settings(_env_file=None, **values)  # type: ignore[call-arg]
+
+
+@contextlib.asynccontextmanager
+async def antiphon(backend: Any = None, store: Any = None, **values: Any) -> AsyncIterator[str]:
+    """Serve Antiphon with some settings, and maybe a backend or a store of the test's own."""
+    async with serving(create_app(settings(**values), backend=backend, store=store)) as url:
+        yield url
