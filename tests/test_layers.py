@@ -28,6 +28,7 @@ LONGEST_FUNCTION = 60
 # and `app.backends.*` are the backends and what they share.
 PROTOCOLS = {"app.backends", "app.stores", "app.tools"}
 BELOW = {"app", "app.core", "app.errors"}
+PARTS = {"app.loop", "app.background", "app.compaction", "app.conversations"}  # what responses are made of
 LAYERS = {
     "app": set(),
     "app.errors": set(),
@@ -37,15 +38,13 @@ LAYERS = {
     "app.stores.*": BELOW | {"app.stores"},
     "app.tools.*": BELOW | {"app.tools"},
     "app.sealing": BELOW,
-    "app.compaction": BELOW | PROTOCOLS | {"app.sealing"},
-    "app.loop": BELOW | PROTOCOLS,
-    "app.background": BELOW | PROTOCOLS,
-    "app.responses": BELOW | PROTOCOLS | {"app.loop", "app.background", "app.compaction", "app.sealing"},
+    **dict.fromkeys(PARTS, BELOW | PROTOCOLS | {"app.sealing"}),
+    "app.responses": BELOW | PROTOCOLS | PARTS | {"app.sealing"},
     # What a profile may hold is checked where the settings are read.
     "app.setting_types": BELOW | PROTOCOLS | {"app.backends.profiles"},
     "app.settings": {"app", "app.setting_types"},
     "app.logs": {"app", "app.settings"},
-    "app.api": BELOW | PROTOCOLS | {"app.responses", "app.loop", "app.background", "app.settings"},
+    "app.api": BELOW | PROTOCOLS | PARTS | {"app.responses", "app.settings"},
 }
 TOP = {"app.main", "app.cli", "app.__main__"}  # they join the parts, and may import everything; nothing imports them
 

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from app.core.functions import Choice, choose, of_history, offer
+from app.core.functions import of_history, offer
 from app.core.kinds import Callee
 from app.core.messages import to_messages
 from app.core.parts import label, plain
 from app.core.profile import Profile, Request
+from app.core.replayed import as_functions
 from app.core.response_format import response_format
 from app.core.roles import arrange
 from app.core.schema import CreateResponse, Item
+from app.core.tool_choice import Choice, choose
 from app.errors import InvalidRequest
 
 EMPTY: Mapping[str, dict[str, Any]] = MappingProxyType({})
@@ -58,8 +60,9 @@ def to_chat(
     """
     options = profile.request
     warnings: list[str] = []
-    offered = offer(request.tools, options, warnings)
-    if request.tool_choice == "required" and not request.tools:
+    offered = offer(request.tools, items, options, warnings)
+    items = as_functions(items, offered)
+    if request.tool_choice == "required" and not request.tools and not offered.functions:
         raise InvalidRequest("A tool_choice of 'required' needs tools.", param="tool_choice")
     given = request.tool_choice if "tool_choice" in request.model_fields_set else None
     choice = choose(given, offered, options, warnings)

@@ -104,7 +104,7 @@ class _Conversation:
         type_ = item["type"]
         if take := _ITEMS.get(type_):
             take(self, position, item)
-        elif ":" not in type_:  # an extension's items (`vendor:type`) are for those who know them
+        elif ":" not in type_ and type_ not in _SILENT:  # an extension's items are for those who know them
             self.warnings.append(f"Items of type {label(type_)} are not known and were left out.")
 
     def messages(self) -> Iterator[Message]:
@@ -307,6 +307,9 @@ _ITEMS: dict[str, Callable[[_Conversation, int, Item], None]] = {
     "compaction": _Conversation.compaction,
     "item_reference": _Conversation.item_reference,
 }
+
+# These say nothing to the model; the tools that they bring are on offer. (A search that has no id ran elsewhere.)
+_SILENT = frozenset({"additional_tools", "tool_search_call", "tool_search_output"})
 
 # What becomes of images, files and sound in the result of a tool. OpenAI, LM Studio and DeepSeek refuse them there.
 _MEDIA: dict[str, Callable[[_Conversation, int, list[ChatPart]], _Split]] = {

@@ -94,6 +94,9 @@ class Request(_Options):
     parallel_tool_calls: Literal["send", "drop", "drop_false"] = "send"
     strict: Literal["send", "drop", "force"] = "send"
     schema_drop: list[str] = []  # keywords to strip from the schemas of tools
+    # A grammar of a custom tool is always described to the model. pattern: a regular expression goes into the schema,
+    # too, for servers that hold the arguments of calls to it. (None takes other grammars beside tools.)
+    grammar: Literal["none", "pattern"] = "none"
     response_format: ResponseFormat = ResponseFormat()
     effort: Effort = "reasoning_effort"
     effort_map: dict[str, str | None] = {}  # None: leave it out

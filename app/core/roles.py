@@ -8,6 +8,7 @@ of messages are kept, whatever has to be moved or merged for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 from app.core.profile import Roles
@@ -28,9 +29,23 @@ def arrange(messages: list[Message], roles: Roles) -> list[Message]:
     if place := _PLACEMENTS.get(placement):
         system = [message for message in messages if message["role"] in SYSTEM]
         messages = place(system, [message for message in messages if message["role"] not in SYSTEM])
+    else:
+        messages = _in_place(messages)
     if roles.alternate:
         return _alternate(messages)
     return _bridge(messages) if roles.user_after_tool == "bridge" else messages
+
+
+def _in_place(messages: list[Message]) -> list[Message]:
+    """
+    Merge the first messages, as long as the system speaks on.
+
+    Many templates take one such message and no more, and clients send instructions and a message of the developer.
+    """
+    lead = list(
+        takewhile(lambda message: message["role"] in SYSTEM and message["role"] == messages[0]["role"], messages)
+    )
+    return [merge(lead), *messages[len(lead) :]] if lead else messages
 
 
 def _first_only(system: list[Message], rest: list[Message]) -> list[Message]:

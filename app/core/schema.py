@@ -152,7 +152,7 @@ class FunctionCallItem(TypedDict):
 
 class FunctionCallOutputItem(TypedDict):
     __pydantic_config__ = _TOLERANT  # type: ignore[misc]
-    type: Literal["function_call_output"]
+    type: Literal["function_call_output", "custom_tool_call_output"]
     id: NotRequired[str | None]
     call_id: CallId
     output: Content
@@ -166,14 +166,6 @@ class CustomToolCallItem(TypedDict):
     call_id: CallId
     name: Annotated[str, StringConstraints(min_length=1)]
     input: Text
-
-
-class CustomToolCallOutputItem(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
-    type: Literal["custom_tool_call_output"]
-    id: NotRequired[str | None]
-    call_id: CallId
-    output: Content
 
 
 class ReasoningItem(TypedDict):
@@ -223,7 +215,7 @@ InputItem = Annotated[
     | Annotated[FunctionCallItem, Tag("<function_call>")]
     | Annotated[FunctionCallOutputItem, Tag("<function_call_output>")]
     | Annotated[CustomToolCallItem, Tag("<custom_tool_call>")]
-    | Annotated[CustomToolCallOutputItem, Tag("<custom_tool_call_output>")]
+    | Annotated[FunctionCallOutputItem, Tag("<custom_tool_call_output>")]
     | Annotated[ReasoningItem, Tag("<reasoning>")]
     | Annotated[ItemReference, Tag("<item_reference>")]
     | Annotated[CompactionItem, Tag("<compaction>")]

@@ -30,6 +30,7 @@ from redis.exceptions import (
 )
 
 from app.stores import Outage, count, one_of, read_options, seconds
+from app.stores.redis_log import BLOCK, FOLLOWERS, RedisLog
 
 CONNECT_TIMEOUT = 2.0
 READ_TIMEOUT = 5.0
@@ -68,13 +69,11 @@ _Host = tuple[str, int]
 class RedisStore:
     """Buckets as hashes of one Redis server or cluster."""
 
-    def __init__(self, servers: _Server | _Cluster, *, ttl: float, turns: int, patience: float, outage: Outage) -> None:
-        self._servers = servers
+    def __init__(self, line: _Line, waiting: Callable[[], _Line], *, ttl: float) -> None:
+        """`waiting` makes the line for questions whose answer may take a while longer."""
+        self._line = line
+        self._waiting = waiting
         self._ttl = max(1, round(ttl * 1000))  # milliseconds
-        # Who finds no connection free waits in turn; redis-py's pools would raise.
-        self._turns = asyncio.Semaphore(turns)
-        self._patience = patience  # seconds for one call, with everything that it may wait for
-        self._outage = outage
 
     @classmethod
     def from_url(
@@ -98,46 +97,63 @@ class RedisStore:
             "max_connections": max_connections,
             **read_options(address.query, _OPTIONS | _TLS_OPTIONS if address.tls else _OPTIONS),
         }
-        turns = options.pop("max_connections")
-        return cls(
-            _connect(address, options),
-            ttl=ttl,
-            turns=turns,
-            patience=options["socket_connect_timeout"] + options["socket_timeout"],
-            outage=Outage("Redis at " + ", ".join(f"{host}:{port}" for host, port in address.hosts)),
-        )
+        turns, timeout = options.pop("max_connections"), options.pop("socket_timeout")
+        outage = Outage("Redis at " + ", ".join(f"{host}:{port}" for host, port in address.hosts))
+
+        def line(turns: int, timeout: float) -> _Line:
+            patience = options["socket_connect_timeout"] + timeout
+            return _Line(_connect(address, {**options, "socket_timeout": timeout}), turns, patience, outage)
+
+        return cls(line(turns, timeout), lambda: line(FOLLOWERS, timeout + BLOCK), ttl=ttl)
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         """Keep a record and renew its bucket, at once."""
-        await self._ask(_key(bucket), ("EVAL", _PUT, 1, _key(bucket), name, record, self._ttl))
+        await self._line.ask(_key(bucket), ("EVAL", _PUT, 1, _key(bucket), name, record, self._ttl))
 
     async def get(self, bucket: str, name: str) -> bytes | None:
         """Return one record, and renew its bucket."""
         key = _key(bucket)
         record: bytes | None
-        record, _ = await self._ask(key, ("HGET", key, name), ("PEXPIRE", key, self._ttl))
+        record, _ = await self._line.ask(key, ("HGET", key, name), ("PEXPIRE", key, self._ttl))
         return record
 
     async def all(self, bucket: str) -> dict[str, bytes]:
         """Return a bucket's records by name, and renew it."""
         key = _key(bucket)
-        records, _ = await self._ask(key, ("HGETALL", key), ("PEXPIRE", key, self._ttl))
+        records, _ = await self._line.ask(key, ("HGETALL", key), ("PEXPIRE", key, self._ttl))
         return {name.decode(): record for name, record in records.items()}
 
     async def delete(self, bucket: str, name: str) -> bool:
         """Forget one record; tell whether it was there (no longer, if the connection broke after Redis did it)."""
-        [deleted] = await self._ask(_key(bucket), ("HDEL", _key(bucket), name))
+        [deleted] = await self._line.ask(_key(bucket), ("HDEL", _key(bucket), name))
         return bool(deleted)
 
     async def check(self) -> None:
         """Renew what is not there: PING would not do, it is answered by a server that refuses writes, too."""
-        await self._ask(_key(""), ("PEXPIRE", _key(""), self._ttl))
+        await self._line.ask(_key(""), ("PEXPIRE", _key(""), self._ttl))
+
+    def log(self, *, ttl: float, lease: float) -> RedisLog:
+        """Return an event log in the same place."""
+        return RedisLog(self._line, self._waiting, ttl=ttl, lease=lease)
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._servers.aclose()
+        await self._line.aclose()
 
-    async def _ask(self, key: str, *commands: _Command) -> list[Any]:
+
+class _Line:
+    """A bounded number of connections to a server or a cluster, and what their trouble means."""
+
+    def __init__(self, servers: _Server | _Cluster, turns: int, patience: float, outage: Outage) -> None:
+        self.slots = isinstance(servers, _Cluster)
+        self._servers = servers
+        # Who finds no connection free waits in turn; redis-py's pools would raise.
+        self._turns = asyncio.Semaphore(turns)
+        self._patience = patience  # seconds for one call, with everything that it may wait for
+        self._outage = outage
+
+    async def ask(self, key: str, *commands: _Command) -> list[Any]:
+        """Send commands about a key in one round trip, and return the answers."""
         try:
             async with asyncio.timeout(self._patience), self._turns:
                 answers = await self._servers.ask(key, commands)
@@ -146,6 +162,9 @@ class RedisStore:
             raise self._outage.begins(_reason(error)) from None
         self._outage.ends()
         return answers
+
+    async def aclose(self) -> None:
+        await self._servers.aclose()
 
 
 async def _send(client: Redis, commands: Iterable[_Command]) -> list[Any]:

@@ -1,35 +1,242 @@
 """
-Event logs in Redis: for each run a stream of batches and a hash that says who works on it.
+Event logs in Redis: for each run a hash that says who works on it, and a stream of its batches.
 
-    antiphon:{bucket}:run:resp_...      worker, leased (until when, in milliseconds of Redis's clock), cancelled, ended, last
-    antiphon:{bucket}:events:resp_...   a stream, whose entry ids are the sequence numbers of the last events, plus one
-    antiphon:runs                       a sorted set of the runs that have not ended, by the end of their lease
+    antiphon:{bucket}:run:resp_...      worker, leased (until when, by Redis's clock), last (number), cancelled, ended
+    antiphon:{bucket}:events:resp_...   an entry for each batch; its id is the number of the last event, plus one
+    antiphon:runs                       the runs that have not ended, by the end of their lease
 
-Each run is in the slot of its bucket. The sorted set may be behind: it only says where to look for orphans.
+Both keys of a run are in the slot of its bucket. The sorted set is not, and may be behind: it only says where to look
+for orphans.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
 
 from app.stores import Batch, Claim, RunKey, Standing
 
-# Sends commands about one key in one round trip, and returns the answers; raises `StoreUnavailable`.
-Ask: TypeAlias = Callable[..., Awaitable[list[Any]]]
+BLOCK = 2.0  # seconds that one call may wait for a batch
+FOLLOWERS = 500  # calls that wait at once, each on a connection; those beyond them look now and then
+_PAUSE = 0.25  # seconds between their looks
 
 _INDEX = "antiphon:runs"
-_READ_AT_ONCE = 500
 
-# A script writes something first of all, by this: servers before 7 bury READONLY in the middle of a script's error,
-# and the client reconnects, which leads to the new primary, only if it is told.
-_WRITE = """
-local function write(...)
-  local done = redis.pcall(...)
-  if type(done) == 'table' and done.err then error(done.err:match('READONLY.*') or done.err, 0) end
-  return done
+# Every script begins with a write that changes nothing. Servers before 7 bury READONLY in the middle of a script's
+# error: dig it out, because the client then tries again on a new connection, which leads to the new primary.
+_HEAD = """
+local ready = redis.pcall('HDEL', KEYS[1], '')
+if type(ready) == 'table' and ready.err then
+  return redis.error_reply(ready.err:match('READONLY.*') or ready.err)
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function renew(run, events)
+  redis.call('HSET', run, 'worker', ARGV[1], 'leased', now + ARGV[2])
+  redis.call('PEXPIRE', run, ARGV[3])
+  redis.call('PEXPIRE', events, ARGV[3])
 end
 """
+_BEGIN = f"""{_HEAD}
+redis.call('DEL', KEYS[1], KEYS[2])
+redis.call('HSET', KEYS[1], 'last', -1)
+renew(KEYS[1], KEYS[2])
+"""
+_APPEND = f"""{_HEAD}
+local run = redis.call('HMGET', KEYS[1], 'worker', 'cancelled', 'ended', 'last')
+if run[1] ~= ARGV[1] then return 'lost' end
+if not run[3] then
+  if tonumber(ARGV[4]) > tonumber(run[4]) then
+    redis.call('XADD', KEYS[2], ARGV[5] + 1 .. '-0', 'first', ARGV[4], 'ends', ARGV[6], 'data', ARGV[7])
+    redis.call('HSET', KEYS[1], 'last', ARGV[5])
+  end
+  if ARGV[6] == '1' then redis.call('HSET', KEYS[1], 'ended', 1) end
+  renew(KEYS[1], KEYS[2])
+end
+return run[2] and 'cancelled' or 'held'
+"""
+_RENEW = f"""{_HEAD}
+local claims = {{}}
+for i = 1, #KEYS, 2 do
+  local run = redis.call('HMGET', KEYS[i], 'worker', 'cancelled', 'ended')
+  if run[1] ~= ARGV[1] then
+    table.insert(claims, 'lost')
+  else
+    if not run[3] then renew(KEYS[i], KEYS[i + 1]) end
+    table.insert(claims, run[2] and 'cancelled' or 'held')
+  end
+end
+return claims
+"""
+_CLAIM = f"""{_HEAD}
+local run = redis.call('HMGET', KEYS[1], 'leased', 'ended')
+if run[2] or run[1] and now < tonumber(run[1]) then return 0 end
+if not run[1] then
+  redis.call('DEL', KEYS[2])
+  redis.call('HSET', KEYS[1], 'last', -1)
+end
+renew(KEYS[1], KEYS[2])
+return 1
+"""
+_CANCEL = f"""{_HEAD}
+if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], 'cancelled', 1) end
+"""
+_STANDING = f"""{_HEAD}
+local run = redis.call('HMGET', KEYS[1], 'leased', 'ended')
+if not run[1] then return 'absent' end
+if run[2] then return 'ended' end
+return now < tonumber(run[1]) and 'running' or 'orphaned'
+"""
+
+
+class Server(Protocol):
+    """Connections to the server, or to the cluster."""
+
+    slots: bool  # a cluster: commands about several keys have to be sent one by one
+
+    async def ask(self, key: str, *commands: tuple[str | int | bytes, ...]) -> list[Any]:
+        """Send commands about a key in one round trip, return the answers; raise `StoreUnavailable`."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class RedisLog:
+    """Runs as hashes, their batches as streams."""
+
+    def __init__(self, store: Server, waiting: Callable[[], Server], *, ttl: float, lease: float) -> None:
+        """`store` is the store's own; `waiting` makes connections on which an answer may take `BLOCK` seconds."""
+        self._store = store
+        self._connect = waiting
+        self._waiting: Server | None = None
+        self._waiters = 0
+        self._ttl = round(max(ttl, lease) * 1000)  # milliseconds, as all that Redis is told
+        self._lease = round(lease * 1000)
+
+    async def begin(self, run: RunKey, worker: str) -> None:
+        """Begin the log of a new run; first of all it is put where orphans are looked for."""
+        await self._note([run])
+        await self._eval(_BEGIN, [run], worker, self._lease, self._ttl)
+
+    async def append(self, run: RunKey, worker: str, batch: Batch) -> Claim:
+        """Add a batch and renew the lease, if this worker holds it."""
+        first, last, data, ends = batch
+        claim = await self._eval(_APPEND, [run], worker, self._lease, self._ttl, first, last, int(ends), data)
+        if ends:
+            await self._store.ask(_INDEX, ("ZREM", _INDEX, _member(run)))
+        return _claim(claim)
+
+    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, Claim]:
+        """Renew the leases that this worker holds, all at once if they are on one server."""
+        if not runs:
+            return {}
+        groups = [[run] for run in runs] if self._store.slots else [[*runs]]
+        answers = await asyncio.gather(
+            self._note(runs), *(self._eval(_RENEW, group, worker, self._lease, self._ttl) for group in groups)
+        )
+        return dict(zip(runs, [_claim(claim) for claims in answers[1:] for claim in claims], strict=True))
+
+    async def claim(self, run: RunKey, worker: str) -> bool:
+        """Take over a run whose lease has run out, or that has no log."""
+        claimed = bool(await self._eval(_CLAIM, [run], worker, self._lease, self._ttl))
+        if claimed:
+            await self._note([run])
+        return claimed
+
+    async def cancel(self, run: RunKey) -> None:
+        """Mark a run as one to be cancelled."""
+        await self._eval(_CANCEL, [run])
+
+    async def standing(self, run: RunKey) -> Standing:
+        """Say how a run is doing."""
+        standing: Standing = (await self._eval(_STANDING, [run])).decode()
+        return standing
+
+    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
+        """Return up to 500 batches that reach beyond `after`; wait no longer than `BLOCK` seconds."""
+        if wait <= 0 or self._waiters >= FOLLOWERS:
+            await asyncio.sleep(min(wait, _PAUSE))
+            return await self._read(self._store, run, after)
+        self._waiting = self._waiting or self._connect()
+        self._waiters += 1
+        try:
+            milliseconds = max(1, round(min(wait, BLOCK) * 1000))  # 0 would be for ever
+            return await self._read(self._waiting, run, after, "BLOCK", milliseconds)
+        finally:
+            self._waiters -= 1
+
+    async def _read(self, server: Server, run: RunKey, after: int, *block: str | int) -> list[Batch]:
+        events = _keys(run)[1]
+        # XREAD returns what is behind an id, and the id of every batch of interest is at least `after` plus two.
+        behind = f"{after + 1}-18446744073709551615"
+        # As bytes, because redis-py shapes the answer to a "XREAD", differently from version to version.
+        [answer] = await server.ask(events, (b"XREAD", "COUNT", 500, *block, "STREAMS", events, behind))
+        if not answer:
+            return []
+        [entries] = answer.values() if isinstance(answer, dict) else [answer[0][1]]
+        return [_batch(id, dict(zip(fields[::2], fields[1::2], strict=True))) for id, fields in entries]
+
+    async def orphans(self) -> list[RunKey]:
+        """Return up to 100 runs whose lease has run out, or whose log is gone."""
+        [members] = await self._store.ask(_INDEX, ("ZRANGEBYSCORE", _INDEX, "-inf", _now(), "LIMIT", 0, 100))
+        found = []
+        for run in map(_run, members):
+            match await self.standing(run):
+                case "running":  # the clock of its worker is slow
+                    await self._note([run])
+                case "ended":
+                    await self._store.ask(_INDEX, ("ZREM", _INDEX, _member(run)))
+                case _:
+                    found.append(run)
+        return found
+
+    async def delete(self, run: RunKey) -> None:
+        """Forget a run."""
+        await self._store.ask(_keys(run)[0], ("DEL", *_keys(run)))
+        await self._store.ask(_INDEX, ("ZREM", _INDEX, _member(run)))
+
+    async def aclose(self) -> None:
+        """Close the connections on which readers wait."""
+        if self._waiting:
+            await self._waiting.aclose()
+
+    async def _eval(self, script: str, runs: Collection[RunKey], *arguments: str | int | bytes) -> Any:
+        keys = [key for run in runs for key in _keys(run)]
+        [answer] = await self._store.ask(keys[0], ("EVAL", script, len(keys), *keys, *arguments))
+        return answer
+
+    async def _note(self, runs: Collection[RunKey]) -> None:
+        """Put runs where orphans are looked for, by the end of a lease that begins now."""
+        until = _now() + self._lease
+        scores = [part for run in runs for part in (until, _member(run))]
+        await self._store.ask(_INDEX, ("ZADD", _INDEX, *scores))
+
+
+def _now() -> int:
+    return round(time.time() * 1000)
+
+
+def _keys(run: RunKey) -> tuple[str, str]:
+    head = f"antiphon:{{{run.bucket}}}"
+    return f"{head}:run:{run.id}", f"{head}:events:{run.id}"
+
+
+def _member(run: RunKey) -> str:
+    return f"{run.id} {run.bucket}"
+
+
+def _run(member: bytes) -> RunKey:
+    id, _, bucket = member.decode().partition(" ")
+    return RunKey(bucket, id)
+
+
+def _claim(answer: bytes) -> Claim:
+    claim: Claim = answer.decode()  # type: ignore[assignment]
+    return claim
+
+
+def _batch(id: bytes, fields: dict[bytes, bytes]) -> Batch:
+    last = int(id.partition(b"-")[0]) - 1
+    return Batch(int(fields[b"first"]), last, fields[b"data"], fields[b"ends"] == b"1")

@@ -438,8 +438,7 @@ async def test_a_backend_on_a_real_socket_is_asked() -> None:
 async def test_fifty_clients_at_once_each_hear_their_own() -> None:
     class Echo(Scripted):
         def stream(self, request: ChatRequest) -> Any:
-            self.scripts[:] = [[delta(content=message["content"]) for message in request.body["messages"]]]
-            return super().stream(request)
+            return Scripted([delta(content=message["content"]) for message in request.body["messages"]]).stream(request)
 
     async def converse(url: str, name: str) -> list[str]:
         async with dial(url) as socket:

@@ -303,7 +303,7 @@ MEANINGS: dict[str, tuple[int, Any, tuple[int, str, str]]] = {
     "Groq's unreadable call": (
         400,
         {"error": {"message": "Failed to call a function.", "code": "tool_use_failed", "failed_generation": "<f"}},
-        (502, "model_error", "model_error"),
+        (502, "model_error", "tool_use_failed"),
     ),
     "llama.cpp on images": (
         500,

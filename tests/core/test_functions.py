@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.core.chat_request import Chat, to_chat
-from app.core.functions import stripped
+from app.core.declarations import stripped
 from app.core.kinds import FUNCTION_CALL, Callee
 from app.core.profile import Profile
 from app.core.schema import CreateResponse

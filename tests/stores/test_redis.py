@@ -245,7 +245,7 @@ async def test_a_failover_behind_one_address_goes_unnoticed(private: RedisServer
 
 async def test_a_slot_may_move_while_it_is_used(redis_cluster: list[RedisServer]) -> None:
     store = RedisStore.from_url(redis_cluster[0].url, ttl=1000)
-    bucket, slot = "a:moving", 0
+    bucket = "a:moving"
     await store.put(bucket, "resp_1", b"1")
     clients = [server.client() for server in redis_cluster]
     slot = clients[0].cluster("KEYSLOT", f"antiphon:{{{bucket}}}")

@@ -1,0 +1,163 @@
+"""
+A server that speaks in bytes: what it says to each connection is a script, and it sees when the client hangs up.
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 204 No Content\\r\\n\\r\\n")
+
+    async with serve(script) as server:
+        ...  # ask `server.url`
+        assert len(server.peers) == 1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import inspect
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+PATIENCE = 30  # seconds after which a test hangs for certain
+CERTIFICATE = Path(__file__).parent / "localhost.pem"
+
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def sized(body: bytes) -> bytes:
+    return OK + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def on_each_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test on asyncio's own event loop and on uvloop; it must leave no task and no open socket."""
+
+    @functools.wraps(test)
+    def run(new_loop: Callable[[], asyncio.AbstractEventLoop], **values: Any) -> None:
+        async def all_of_it() -> None:
+            async with asyncio.timeout(PATIENCE):
+                await test(**values)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(all_of_it())
+        gc.collect()  # pytest makes errors of warnings, and of those from finalizers
+
+    signature = inspect.signature(test)
+    new_loop = inspect.Parameter("new_loop", inspect.Parameter.KEYWORD_ONLY)
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), new_loop])  # type: ignore[attr-defined]
+    loops = pytest.mark.parametrize(
+        "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+    )
+    return loops(run)  # type: ignore[no-any-return]
+
+
+class Peer:
+    """One connection, as the server sees it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.requests: list[bytes] = []  # with their bodies
+
+    async def request(self) -> bytes:
+        """Return the next request as it came; end the script if there is none."""
+        request = await self.reader.readuntil(b"\r\n\r\n")
+        head = request.lower()
+        if b"\r\ncontent-length: " in head:
+            request += await self.reader.readexactly(int(head.split(b"\r\ncontent-length: ")[1].split(b"\r\n")[0]))
+        elif b"\r\ntransfer-encoding: chunked" in head:
+            while not request.endswith(b"\r\n0\r\n\r\n"):
+                request += await self.reader.readuntil(b"\r\n")
+        self.requests.append(request)
+        return request
+
+    async def send(self, *pieces: bytes) -> None:
+        """Send pieces, each so that it arrives alone."""
+        for piece in pieces:
+            self.writer.write(piece)
+            await self.writer.drain()
+            await asyncio.sleep(0.002)
+
+    async def hung_up(self) -> None:
+        """Wait until the client has closed the connection."""
+        with contextlib.suppress(ConnectionError):
+            while await self.reader.read(65536):
+                pass
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def reset(self) -> None:
+        sock = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+
+@dataclass
+class Server:
+    host: str
+    port: int
+    scheme: str
+    peers: list[Peer] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.host}:{self.port}/"
+
+    @property
+    def requests(self) -> list[bytes]:
+        return [request for peer in self.peers for request in peer.requests]
+
+
+Script = Callable[[Peer], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def serve(script: Script, *, host: str = "127.0.0.1", encrypted: bool = False) -> AsyncIterator[Server]:
+    """Serve on a free port; a connection stays open behind the end of its script, until the client hangs up."""
+    tasks: set[asyncio.Task[None]] = set()
+    server: Server
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())  # type: ignore[arg-type]
+        peer = Peer(reader, writer)
+        server.peers.append(peer)
+        try:
+            await script(peer)
+            await peer.hung_up()
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    context = None
+    if encrypted:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(CERTIFICATE)
+        context.set_alpn_protocols(["h2", "http/1.1"])
+    listener = await asyncio.start_server(connected, host, 0, ssl=context, limit=2**20, backlog=1000)
+    server = Server(host, listener.sockets[0].getsockname()[1], "https" if encrypted else "http")
+    try:
+        yield server
+    finally:
+        listener.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0.01)  # for the sockets to close
