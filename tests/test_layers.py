@@ -39,7 +39,8 @@ LAYERS = {
     "app.tools.*": BELOW | {"app.tools"},
     "app.sealing": BELOW,
     **dict.fromkeys(PARTS, BELOW | PROTOCOLS | {"app.sealing"}),
-    "app.responses": BELOW | PROTOCOLS | PARTS | {"app.sealing"},
+    "app.context": BELOW | PROTOCOLS | {"app.compaction", "app.conversations", "app.sealing"},
+    "app.responses": BELOW | PROTOCOLS | PARTS | {"app.context", "app.sealing"},
     # What a profile may hold is checked where the settings are read.
     "app.setting_types": BELOW | PROTOCOLS | {"app.backends.profiles"},
     "app.settings": {"app", "app.setting_types"},

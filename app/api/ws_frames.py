@@ -99,7 +99,7 @@ def read(frame: str | bytes) -> Create:
         raise InvalidRequest("A frame has to be a JSON object.", code="invalid_json")
     kind = fields.pop("type", None)
     if kind != "response.create":
-        message = f"Invalid 'type': {kind!r} is not known here; send 'response.create'."
+        message = f"Invalid 'type': {repr(kind)[:100]} is not known here; send 'response.create'."
         raise InvalidRequest(message, param="type", code="invalid_value")
     nested = fields.pop("response", None)
     return Create({**nested, **fields} if isinstance(nested, dict) else fields)

@@ -64,6 +64,8 @@ class MemoryLog:
         log = self._held(run, worker)
         if log is None:
             return "lost"
+        if log.ended:
+            return log.claim()
         self._renew(run, log)
         if not log.batches or log.batches[-1].last < batch.first:
             log.batches.append(batch)

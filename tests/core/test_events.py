@@ -77,7 +77,25 @@ def test_story(chunks: list[Any], expected: str) -> None:
 # What must hold of any stream at all.
 
 _names = st.sampled_from(["f", "g", "get_weather"])
-_pieces = st.sampled_from(["", "{", "}", '{"a": "}', '\\"', '"', "}", '{"a": {"b": [1]}}', "[", "]", "x", '"}'])
+_pieces = st.sampled_from(
+    [
+        "",
+        "{",
+        "}",
+        '{"a": "}',
+        '{"input": "',
+        "raw",
+        "\\ud83d",
+        "\\u",
+        "de00",
+        '\\"',
+        '"',
+        '{"a": {"b": [1]}}',
+        "[",
+        "]",
+        '"}',
+    ]
+)
 _texts = st.sampled_from(["", " ", "Hi", "ü😀", "\n\n", "<think>"])
 _fragment = st.builds(
     lambda index, id, name, arguments: call(index, id, name, arguments),
@@ -103,6 +121,16 @@ _chunk = st.one_of(
     _fragment,
     _fragment,
 )
+_callees = st.sampled_from(
+    [
+        {},
+        {"f": Callee(kinds.CUSTOM_TOOL_CALL, {"name": "f"}), "g": Callee(kinds.FUNCTION_CALL, {"name": "g"})},
+        {
+            "f": Callee(kinds.CUSTOM_TOOL_CALL, {"name": "f", "namespace": "n"}),
+            "g": Callee(kinds.TOOL_SEARCH_CALL, {"execution": "client"}),
+        },
+    ]
+)
 _reasoning = st.sampled_from([None, kinds.SUMMARY_REASONING, kinds.BOTH_REASONING, kinds.OPENAI_CONTENT_REASONING])
 
 
@@ -111,6 +139,7 @@ _reasoning = st.sampled_from([None, kinds.SUMMARY_REASONING, kinds.BOTH_REASONIN
     chunks=st.lists(_chunk, max_size=25),
     done=st.booleans(),
     reasoning=_reasoning,
+    callees=_callees,
     allowed=st.sampled_from([None, frozenset(), frozenset({"f"})]),
     parallel=st.booleans(),
     failure=st.sampled_from([None, BackendError("Oh.")]),

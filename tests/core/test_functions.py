@@ -97,11 +97,11 @@ def test_the_schemas_of_the_caller_stay_as_they_were() -> None:
 
 
 def test_tools_that_cannot_be_offered_are_left_out_with_a_warning() -> None:
-    chat = ask([A, {"type": "web_search"}, {"type": "mcp", "server_label": "x"}, {"type": "custom", "name": "patch"}])
+    hosted = ["web_search", "mcp", "local_shell", "tool_search"]
+    chat = ask([A, *({"type": type} for type in hosted)])
     assert names(chat) == ["a"]
     assert chat.warnings == tuple(
-        f"Tools of type '{type}' cannot be offered to this backend; left out."
-        for type in ("web_search", "mcp", "custom")
+        f"Tools of type '{type}' cannot be offered to this backend; left out." for type in hosted
     )
 
 

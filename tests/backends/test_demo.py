@@ -1,0 +1,220 @@
+"""The built-in backend: it speaks as a real server does, and always says the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app.backends import DONE, ChatRequest, Chunk
+from app.backends.demo import DemoBackend
+from app.core.profile import Profile
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"location": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}},
+            "required": ["location"],
+        },
+    },
+}
+TIME = {"type": "function", "function": {"name": "get_time"}}
+
+
+def user(text: Any) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+async def chunks_of(*messages: dict[str, Any] | str, **body: Any) -> list[Chunk]:
+    asked = [user(message) if isinstance(message, str) else message for message in messages]
+    request = ChatRequest({"model": "demo", "messages": asked, "stream": True, **body})
+    async with DemoBackend().stream(request) as reads:
+        return [one for chunks in reads_list([some async for some in reads]) for one in chunks]
+
+
+def reads_list(reads: list[list[Chunk]]) -> list[list[Chunk]]:
+    assert all(len(read) == 1 for read in reads)
+    return reads
+
+
+class Said:
+    """What chunks amount to."""
+
+    def __init__(self, chunks: list[Chunk]) -> None:
+        assert chunks[-1] is DONE
+        self.usage = chunks[-2]["usage"]
+        choices = [chunk["choices"][0] for chunk in chunks[:-2]]
+        deltas = [choice["delta"] for choice in choices]
+        self.pieces = [delta["content"] for delta in deltas if delta.get("content")]
+        self.text = "".join(self.pieces)
+        self.reasoning = "".join(delta.get("reasoning_content", "") for delta in deltas)
+        self.calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+        self.reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+        self.logprobs = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+
+    @property
+    def call(self) -> tuple[str, Any]:
+        name = self.calls[0]["function"]["name"]
+        return name, json.loads("".join(call["function"]["arguments"] for call in self.calls))
+
+
+async def said(*messages: dict[str, Any] | str, **body: Any) -> Said:
+    return Said(await chunks_of(*messages, **body))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer"),
+    [
+        ("Say hello in exactly 3 words.", "Hello there, friend!"),
+        ("Count from 1 to 5.", "1, 2, 3, 4, 5."),
+        ("My name is Alice.", "Nice to meet you, Alice!"),
+        ("What is my name?", "You have not told me your name."),
+        ([{"type": "text", "text": "Say hello."}], "Hello there, friend!"),
+    ],
+)
+async def test_some_prompts_have_their_answers(prompt: Any, answer: str) -> None:
+    assert (await said(user(prompt))).text == answer
+
+
+async def test_it_answers_as_a_server_does() -> None:
+    chunks = await chunks_of("Say hello.")
+    assert [chunk["choices"][0]["delta"] for chunk in chunks[:-2]] == [
+        {"role": "assistant", "content": ""},
+        {"content": "Hello"},
+        {"content": " there,"},
+        {"content": " friend!"},
+        {},
+    ]
+    assert chunks[-3]["choices"][0]["finish_reason"] == "stop"
+    assert chunks[-2]["choices"] == []
+    assert chunks[-2]["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 3,
+        "total_tokens": 6,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+    assert chunks[-1] is DONE
+
+
+async def test_it_always_says_the_same() -> None:
+    assert await chunks_of("Hi", reasoning_effort="low") == await chunks_of("Hi", reasoning_effort="low")
+    assert (await chunks_of("Hi"))[0]["id"] != (await chunks_of("Ho"))[0]["id"]
+
+
+async def test_it_remembers() -> None:
+    assistant = {"role": "assistant", "content": "Nice to meet you, Alice!"}
+    system = {"role": "system", "content": "Be brief."}
+    answer = await said(system, "My name is Alice.", assistant, system, "What is my name?")
+    assert answer.text == "Your name is Alice."
+
+
+async def test_it_quotes_and_counts() -> None:
+    text = (await said("Tell me of the sea.", {"role": "assistant", "content": "x"}, "And of the sky?")).text
+    assert 'You said: "And of the sky?"' in text
+    assert "Before that you sent 1 message." in text
+
+
+async def test_it_sees_that_there_is_an_image() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    assert (await said(user([{"type": "text", "text": "What is it?"}, image]))).text.startswith(
+        "Thank you for the image."
+    )
+
+
+async def test_it_calls_the_tool_that_the_prompt_speaks_of() -> None:
+    answer = await said("What is the weather in San Francisco?", tools=[TIME, WEATHER])
+    assert answer.call == ("get_weather", {"location": "San Francisco"})
+    assert answer.calls[0]["id"].startswith("call_")
+    assert (answer.text, answer.reasons) == ("", ["tool_calls"])
+
+
+async def test_it_tells_what_the_tool_said() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "Sunny, 21C"}]}
+    called = [{"role": "assistant", "tool_calls": [call]}, result]
+    for choice in ("auto", "required"):
+        answer = await said("Weather in Paris?", *called, tools=[WEATHER], tool_choice=choice)
+        assert (answer.text, answer.calls) == ("Here is what I found: Sunny, 21C", [])
+    again = await said(
+        "Weather in Paris?", *called, {"role": "assistant", "content": "x"}, "And Rome?", tools=[WEATHER]
+    )
+    assert again.call == ("get_weather", {"location": "Rome"})
+
+
+@pytest.mark.parametrize(
+    ("choice", "name"),
+    [
+        ("auto", "get_weather"),
+        ("required", "get_weather"),
+        ({"type": "function", "function": {"name": "get_time"}}, "get_time"),
+        ("none", None),
+        ({"type": "function", "function": {"name": "unknown"}}, None),
+    ],
+)
+async def test_it_obeys_the_tool_choice(choice: Any, name: str | None) -> None:
+    answer = await said("What is the weather?", tools=[WEATHER, TIME], tool_choice=choice)
+    assert (answer.call[0] if answer.calls else None) == name
+
+
+async def test_it_fills_in_a_schema() -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 18}}, "required": ["age"]}
+    format = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
+    assert json.loads((await said("A person", response_format=format)).text) == {"age": 18}
+
+
+async def test_it_answers_in_json() -> None:
+    answer = await said("Count to 3", response_format={"type": "json_object"})
+    assert json.loads(answer.text) == {"answer": "1, 2, 3."}
+
+
+@pytest.mark.parametrize(("effort", "thinks"), [("low", True), ("none", False), (None, False)])
+async def test_it_thinks_when_it_is_asked_to(effort: str | None, thinks: bool) -> None:
+    answer = await said("Say hello.", reasoning_effort=effort)
+    assert bool(answer.reasoning) is thinks
+    assert bool(answer.usage["completion_tokens_details"]["reasoning_tokens"]) is thinks
+    assert answer.text == "Hello there, friend!"
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+async def test_it_stops_at_its_limit(limit: str) -> None:
+    answer = await said("Count from 1 to 5.", **{limit: 3})
+    assert (answer.text, answer.reasons, answer.usage["completion_tokens"]) == ("1, 2, 3,", ["length"], 3)
+    assert (await said("Count from 1 to 5.", **{limit: 5})).reasons == ["stop"]
+
+
+async def test_a_call_is_cut_off_at_the_limit_too() -> None:
+    tool = {**WEATHER["function"], "parameters": {"properties": {"a": {}, "b": {}, "c": {}}}}  # type: ignore[dict-item]
+    answer = await said("Go", tools=[{"type": "function", "function": tool}], max_tokens=2)
+    assert answer.reasons == ["length"]
+    assert "".join(call["function"]["arguments"] for call in answer.calls) == '{"a": "example",'
+
+
+@pytest.mark.parametrize("stop", ["4", ["x", ", 4"], [" 4", "5"]])
+async def test_it_stops_at_a_word(stop: Any) -> None:
+    answer = await said("Count from 1 to 5.", stop=stop)
+    assert (answer.text.rstrip(", "), answer.reasons) == ("1, 2, 3", ["stop"])
+
+
+async def test_it_gives_log_probabilities() -> None:
+    answer = await said("Say hello.", logprobs=True, top_logprobs=2)
+    tokens = [one for logprobs in answer.logprobs for one in logprobs["content"]]
+    assert [token["token"] for token in tokens] == answer.pieces
+    assert all(bytes(token["bytes"]).decode() == token["token"] for token in tokens)
+    assert [len(token["top_logprobs"]) for token in tokens] == [2, 2, 2]
+    assert (await said("Say hello.")).logprobs == []
+
+
+async def test_it_is_always_there() -> None:
+    backend = DemoBackend(delay=0.001)
+    await backend.check()
+    assert [model["id"] for model in await backend.models()] == ["demo"]
+    assert backend.profile("any") == Profile(name="demo")
+    async with backend.stream(ChatRequest({"messages": [user("Say hello.")]})) as reads:
+        assert len([read async for read in reads]) == 7
+    await backend.aclose()

@@ -1,0 +1,389 @@
+"""What every event log does, over memory, SQLite, a Redis server and a Redis cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.stores import Batch, EventLog, LoggingStore, RunKey
+from app.stores.memory_log import MemoryLog
+from tests.stores.places import Memory, Place, Redis, SQLite
+
+LEASE = 20.0
+TTL = 1000.0
+RUN = RunKey("2f1c9a:c0ffee", "resp_1")
+
+HELLO = [Batch(0, 1, b"a"), Batch(2, 2, b"b"), Batch(3, 6, b"c"), Batch(7, 8, b"d", ends=True)]
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis", "cluster"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "memory":
+        return Memory()
+    if request.param == "sqlite":
+        return SQLite(tmp_path / "antiphon.db")
+    cluster = request.param == "cluster"
+    redis = Redis(request.getfixturevalue("redis_cluster") if cluster else [request.getfixturevalue("redis_server")])
+    redis.clear()
+    return redis
+
+
+@pytest.fixture
+async def log(place: Place) -> AsyncIterator[EventLog]:
+    store = place.open()
+    assert isinstance(store, LoggingStore)
+    log = store.log(ttl=TTL, lease=LEASE)
+    yield log
+    await log.aclose()
+    await store.aclose()
+
+
+@pytest.fixture
+async def another(place: Place, log: EventLog) -> AsyncIterator[EventLog]:
+    """The same log, as another process has it; memory is not shared."""
+    if isinstance(place, Memory):
+        yield log
+        return
+    store = place.open()
+    assert isinstance(store, LoggingStore)
+    log = store.log(ttl=TTL, lease=LEASE)
+    yield log
+    await log.aclose()
+    await store.aclose()
+
+
+def advance(place: Place, seconds: float) -> None:
+    """Let time pass, for leases too."""
+    if not isinstance(place, Redis):
+        place.advance(seconds)
+        return
+    milliseconds = round(seconds * 1000)
+    for server in place.servers:
+        with server.client() as client:
+            for key in client.scan_iter("antiphon:*", count=1000):
+                if key == b"antiphon:runs":
+                    for member in client.zrange(key, 0, -1):
+                        client.zincrby(key, -milliseconds, member)
+                    continue
+                if b":run:" in key:
+                    client.hincrby(key, "leased", -milliseconds)
+                client.pexpire(key, client.pttl(key) - milliseconds)
+
+
+async def written(log: EventLog, run: RunKey = RUN, worker: str = "w1", batches: list[Batch] = HELLO) -> None:
+    await log.begin(run, worker)
+    for batch in batches:
+        assert await log.append(run, worker, batch) == "held"
+
+
+@pytest.mark.parametrize(
+    ("after", "first"), [(-1, 0), (0, 0), (1, 1), (2, 2), (3, 2), (5, 2), (6, 3), (7, 3), (8, 4), (9, 4), (10**15, 4)]
+)
+async def test_a_log_can_be_read_from_any_point(log: EventLog, after: int, first: int) -> None:
+    await written(log)
+
+    assert await log.read(RUN, after) == HELLO[first:]
+
+
+async def test_what_is_written_comes_back_byte_for_byte(log: EventLog) -> None:
+    data = bytes(range(256)) * 1000
+    await log.begin(RUN, "w1")
+    await log.append(RUN, "w1", Batch(0, 0, data))
+
+    assert await log.read(RUN, -1) == [Batch(0, 0, data)]
+
+
+async def test_a_long_log_is_read_in_parts(log: EventLog) -> None:
+    batches = [Batch(number, number, b"%d" % number) for number in range(1100)]
+    await log.begin(RUN, "w1")
+    for batch in batches:
+        await log.append(RUN, "w1", batch)
+
+    read: list[Batch] = []
+    while part := await log.read(RUN, read[-1].last if read else -1):
+        read += part
+    assert read == batches
+
+
+async def test_runs_never_mix(log: EventLog) -> None:
+    runs = [
+        RunKey(*run) for run in (("a:b", "1"), ("a:b", "2"), ("a", "b:1"), ("a:b ", "1"), ("{a}:b", "1"), ("%", "_"))
+    ]
+    for run in runs:
+        await log.begin(run, "w1")
+        await log.append(run, "w1", Batch(0, 0, repr(run).encode()))
+    await log.delete(RunKey("%", "_"))
+
+    kept = {run: await log.read(run, -1) for run in runs}
+    assert kept == {run: [] if run.id == "_" else [Batch(0, 0, repr(run).encode())] for run in runs}
+
+
+async def test_a_log_is_no_record_of_its_bucket(place: Place) -> None:
+    store = place.open()
+    assert isinstance(store, LoggingStore)
+    log = store.log(ttl=TTL, lease=LEASE)
+    await store.put(RUN.bucket, RUN.id, b"record")
+    await written(log)
+
+    assert await store.all(RUN.bucket) == {RUN.id: b"record"}
+    await log.delete(RUN)
+    assert await store.all(RUN.bucket) == {RUN.id: b"record"}
+    await log.aclose()
+    await store.aclose()
+
+
+async def test_to_add_a_batch_again_adds_nothing(log: EventLog) -> None:
+    await log.begin(RUN, "w1")
+    for batch in HELLO:
+        await log.append(RUN, "w1", batch)
+        assert await log.append(RUN, "w1", batch) == "held"
+
+    assert await log.read(RUN, -1) == HELLO
+
+
+async def test_nothing_is_added_behind_the_end(log: EventLog) -> None:
+    await written(log)
+    await log.append(RUN, "w1", Batch(9, 9, b"e"))
+
+    assert await log.read(RUN, -1) == HELLO
+
+
+# Waiting.
+
+
+async def test_a_reader_waits_for_what_comes(log: EventLog) -> None:
+    await log.begin(RUN, "w1")
+    reading = asyncio.create_task(log.read(RUN, -1, wait=60))
+    await asyncio.sleep(0.05)
+    assert not reading.done()
+    await log.append(RUN, "w1", HELLO[0])
+
+    assert await _until_read(reading, log) == [HELLO[0]]
+
+
+async def test_a_reader_hears_another_process(log: EventLog, another: EventLog) -> None:
+    await log.begin(RUN, "w1")
+    read: list[Batch] = []
+
+    async def follow() -> None:
+        while not read or not read[-1].ends:
+            read.extend(await another.read(RUN, read[-1].last if read else -1, wait=60))
+
+    following = asyncio.create_task(follow())
+    for batch in HELLO:
+        await asyncio.sleep(0.03)
+        await log.append(RUN, "w1", batch)
+    await following
+    assert read == HELLO
+
+
+async def test_a_reader_waits_no_longer_than_it_wants(log: EventLog) -> None:
+    await log.begin(RUN, "w1")
+
+    assert await log.read(RUN, -1, wait=0.05) == []
+    assert await log.read(RunKey("no", "run"), -1, wait=0.05) == []
+
+
+async def test_many_readers_wait_at_once(log: EventLog) -> None:
+    await log.begin(RUN, "w1")
+    readings = [asyncio.create_task(log.read(RUN, -1, wait=60)) for _ in range(60)]
+    await asyncio.sleep(0.1)
+    await log.append(RUN, "w1", HELLO[0])
+
+    assert [await _until_read(reading, log) for reading in readings] == [[HELLO[0]]] * 60
+
+
+async def test_a_reader_that_gives_up_harms_nobody(log: EventLog) -> None:
+    await log.begin(RUN, "w1")
+    readings = [asyncio.create_task(log.read(RUN, -1, wait=60)) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    for reading in readings:
+        reading.cancel()
+    await asyncio.wait(readings)
+
+    await log.append(RUN, "w1", HELLO[0])
+    assert await log.read(RUN, -1, wait=60) == [HELLO[0]]
+
+
+async def _until_read(reading: asyncio.Task[list[Batch]], log: EventLog) -> list[Batch]:
+    """A log may return with nothing before the time is over; readers ask again."""
+    return await reading or await log.read(RUN, -1, wait=60)
+
+
+# Leases.
+
+
+async def test_the_life_of_a_run(log: EventLog, place: Place) -> None:
+    assert await log.standing(RUN) == "absent"
+    await log.begin(RUN, "w1")
+    assert await log.standing(RUN) == "running"
+    advance(place, LEASE + 1)
+    assert await log.standing(RUN) == "orphaned"
+    assert await log.renew("w1", [RUN]) == {RUN: "held"}
+    assert await log.standing(RUN) == "running"
+    await log.append(RUN, "w1", Batch(0, 0, b"a", ends=True))
+    assert await log.standing(RUN) == "ended"
+    advance(place, LEASE + 1)
+    assert await log.standing(RUN) == "ended"
+
+
+async def test_appending_renews_the_lease(log: EventLog, place: Place) -> None:
+    await log.begin(RUN, "w1")
+    for number in range(4):
+        advance(place, 0.7 * LEASE)
+        assert await log.append(RUN, "w1", Batch(number, number, b"")) == "held"
+
+    assert await log.standing(RUN) == "running"
+
+
+async def test_a_run_is_not_claimed_from_a_worker_that_lives(log: EventLog) -> None:
+    await log.begin(RUN, "w1")
+
+    assert await log.claim(RUN, "w2") is False
+    assert await log.append(RUN, "w1", HELLO[0]) == "held"
+
+
+async def test_an_orphan_is_claimed_once(log: EventLog, place: Place) -> None:
+    await written(log, batches=HELLO[:2])
+    advance(place, LEASE + 1)
+
+    claims = await asyncio.gather(*(log.claim(RUN, f"w{number}") for number in range(2, 12)))
+    assert sorted(claims) == [False] * 9 + [True]
+    winner = f"w{2 + claims.index(True)}"
+
+    assert await log.append(RUN, "w1", HELLO[2]) == "lost"
+    assert await log.renew("w1", [RUN]) == {RUN: "lost"}
+    assert await log.append(RUN, winner, HELLO[2]) == "held"
+    assert await log.read(RUN, -1) == HELLO[:3]
+
+
+async def test_two_processes_do_not_claim_the_same_run(log: EventLog, another: EventLog, place: Place) -> None:
+    await log.begin(RUN, "w1")
+    advance(place, LEASE + 1)
+
+    assert sorted(await asyncio.gather(log.claim(RUN, "w2"), another.claim(RUN, "w3"))) == [False, True]
+
+
+async def test_who_claims_a_run_may_lose_it_too(log: EventLog, place: Place) -> None:
+    await log.begin(RUN, "w1")
+    advance(place, LEASE + 1)
+    assert await log.claim(RUN, "w2") is True
+    advance(place, LEASE + 1)
+
+    assert await log.claim(RUN, "w3") is True
+    assert await log.append(RUN, "w2", HELLO[0]) == "lost"
+
+
+async def test_a_run_that_has_ended_is_not_claimed(log: EventLog, place: Place) -> None:
+    await written(log)
+    advance(place, LEASE + 1)
+
+    assert await log.claim(RUN, "w2") is False
+
+
+async def test_a_run_without_a_log_is_claimed_once(log: EventLog) -> None:
+    assert await log.append(RUN, "w1", HELLO[0]) == "lost"
+    assert await log.claim(RUN, "w2") is True
+    assert await log.claim(RUN, "w3") is False
+    assert await log.append(RUN, "w2", HELLO[0]) == "held"
+    assert await log.read(RUN, -1) == [HELLO[0]]
+
+
+async def test_many_leases_are_renewed_at_once(log: EventLog, place: Place) -> None:
+    runs = [RunKey(f"2f1c9a:{number}", f"resp_{number}") for number in range(40)]
+    for run in runs[:30]:
+        await log.begin(run, "w1")
+    await log.cancel(runs[7])
+    advance(place, 0.7 * LEASE)
+    claims = await log.renew("w1", runs)
+    advance(place, 0.7 * LEASE)
+
+    assert claims == {run: "cancelled" if n == 7 else "held" if n < 30 else "lost" for n, run in enumerate(runs)}
+    assert {await log.standing(run) for run in runs[:30]} == {"running"}
+    assert await log.renew("w1", []) == {}
+
+
+# Cancelling, forgetting.
+
+
+async def test_a_worker_hears_that_its_run_is_to_be_cancelled(log: EventLog) -> None:
+    await log.begin(RUN, "w1")
+    await log.cancel(RUN)
+
+    assert await log.renew("w1", [RUN]) == {RUN: "cancelled"}
+    assert await log.append(RUN, "w1", HELLO[0]) == "cancelled"
+    assert await log.read(RUN, -1) == [HELLO[0]]
+    assert await log.standing(RUN) == "running"
+
+
+async def test_to_cancel_what_is_not_there_does_nothing(log: EventLog) -> None:
+    await log.cancel(RUN)
+
+    assert await log.standing(RUN) == "absent"
+
+
+async def test_a_run_that_is_deleted_is_lost_to_its_worker(log: EventLog) -> None:
+    await written(log, batches=HELLO[:2])
+    await log.delete(RUN)
+    await log.delete(RUN)
+
+    assert await log.append(RUN, "w1", HELLO[2]) == "lost"
+    assert await log.standing(RUN) == "absent"
+    assert await log.read(RUN, -1) == []
+
+
+async def test_a_log_expires(log: EventLog, place: Place) -> None:
+    await written(log)
+    advance(place, 0.9 * TTL)
+    assert await log.read(RUN, 6) == HELLO[3:]
+    advance(place, 0.2 * TTL)
+
+    assert await log.read(RUN, -1) == []
+    assert await log.standing(RUN) == "absent"
+
+
+async def test_a_log_that_is_written_to_does_not_expire(log: EventLog, place: Place) -> None:
+    await log.begin(RUN, "w1")
+    for number in range(4):
+        advance(place, 0.6 * TTL)
+        assert await log.renew("w1", [RUN]) == {RUN: "held"}
+        await log.append(RUN, "w1", Batch(number, number, b""))
+
+    assert len(await log.read(RUN, -1)) == 4
+
+
+async def test_orphans_are_found(log: EventLog, place: Place) -> None:
+    orphan, alive, over = (RunKey(f"2f1c9a:{name}", f"resp_{name}") for name in ("orphan", "alive", "over"))
+    await written(log, orphan, batches=HELLO[:2])
+    await written(log, alive, batches=HELLO[:2])
+    await written(log, over)
+    assert await log.orphans() == []
+    advance(place, LEASE + 1)
+    await log.renew("w1", [alive])
+
+    assert await log.orphans() == [orphan]
+    assert await log.claim(orphan, "w2")
+    assert await log.orphans() == []
+    await log.append(orphan, "w2", Batch(3, 3, b"", ends=True))
+    advance(place, LEASE + 1)
+    assert await log.orphans() == [alive]
+
+
+async def test_another_process_finds_orphans(log: EventLog, another: EventLog, place: Place) -> None:
+    await log.begin(RUN, "w1")
+    advance(place, LEASE + 1)
+
+    assert await another.orphans() == [RUN]
+
+
+async def test_memory_is_bounded_at_the_cost_of_what_has_ended() -> None:
+    log = MemoryLog(ttl=TTL, lease=LEASE, max_bytes=3000)
+    old, new, running = (RunKey("b", name) for name in ("old", "new", "running"))
+    await written(log, running, batches=[Batch(0, 0, b"x" * 1000)])
+    await written(log, old, batches=[Batch(0, 0, b"x" * 1000, ends=True)])
+    await written(log, new, batches=[Batch(0, 0, b"x" * 1000, ends=True)])
+
+    assert [await log.standing(run) for run in (old, new, running)] == ["absent", "ended", "running"]
