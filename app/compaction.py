@@ -46,6 +46,17 @@ _CUT = "\n[This summary was cut off here.]"
 _KEPT_ROLES = frozenset({"user", "system", "developer"})
 
 
+class CompactResponse(CreateResponse):
+    """`CompactResponseMethodPublicBody` of the spec; what else a request may have is taken, too."""
+
+    model: str
+
+    def triggering(self) -> CompactResponse:
+        """Return it as a request for a response that is kept nowhere."""
+        update = {"input": [*self.items(), {"type": TRIGGER}], "store": False, "stream": False, "background": False}
+        return self.model_copy(update=update)
+
+
 def is_compaction(items: Sequence[Item]) -> bool:
     """Tell whether an input asks for a compaction."""
     return bool(items) and items[-1]["type"] == TRIGGER
@@ -122,7 +133,7 @@ class CompactionBuilder(EventBuilder):
             super().incomplete(reason)
 
 
-def compaction_resource(response: Response, items: Sequence[Item], key: str) -> dict[str, Any]:
+def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, Any]:
     """
     Return the answer of `POST /responses/compact`, of a compaction that has ended and the conversation it stands for.
 

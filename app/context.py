@@ -54,11 +54,11 @@ class Sources:
         turns = await self._turns(request, owner, search)
         upstream = {id: said for turn in turns for id, said in turn.upstream.items()}
         said = [item for turn in turns for item in turn.items]
-        key = chain_key(request.conversation_id or request.previous_response_id or "") or new_key()
+        key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
         new = await search.resolved(request.items(), upstream)
         warnings: list[str] = []
         new, brought = unsealed(new, self.seals, owner, key=key, known=upstream, warnings=warnings)
-        if request.conversation_id:
+        if request.conversation:
             known = {item["id"] for item in said}
             new = [item for item in new if item.get("id") not in known]
             if not request.store:
@@ -83,7 +83,7 @@ class Sources:
 
     async def _turns(self, request: CreateResponse, owner: str, search: _Search) -> list[Turn]:
         """Return the turns that the request continues from, oldest first."""
-        previous, conversation = request.previous_response_id, request.conversation_id
+        previous, conversation = request.previous_response_id, request.conversation
         if previous and conversation:
             raise InvalidRequest(
                 "Give either 'previous_response_id' or 'conversation', not both.",

@@ -18,7 +18,7 @@ import orjson
 
 from app.core.history import Turn, input_item
 from app.core.ids import chain_key, new_id, new_key
-from app.core.schema import Item
+from app.core.schema import CreateResponse, Item
 from app.errors import InvalidRequest, NotFound
 from app.sealing import Seals, unsealed
 from app.stores import Store
@@ -99,10 +99,12 @@ class Conversations:
             await self._put(id, owner, turn)
         return turn.input
 
-    async def append(self, id: str, owner: str, turn: Turn) -> None:
-        """Add the items of a response that has ended; what of its input is in the conversation already stays there."""
-        response = {"id": turn.response["id"], "model": turn.response["model"], "output": turn.response["output"]}
-        await self._put(id, owner, turn._replace(response=response))
+    async def join(self, request: CreateResponse, owner: str, turn: Turn) -> None:
+        """Add the items of a response that has ended well to the conversation it is in, if it is in one and kept."""
+        response = turn.response
+        if request.conversation and request.store and response["status"] in ("completed", "incomplete"):
+            said = {name: response[name] for name in ("id", "model", "output")}
+            await self._put(request.conversation, owner, turn._replace(response=said))
 
     async def delete_item(self, id: str, item_id: str, owner: str) -> dict[str, Any]:
         """Forget one item, and return the conversation; raises `NotFound`."""
@@ -138,9 +140,7 @@ class Conversations:
     async def _put(self, id: str, owner: str, turn: Turn) -> None:
         # Clocks may stand still or go back; what this process adds stays in order all the same.
         self._latest = max(time.time_ns(), self._latest + 1)
-        await self._store.put(
-            _bucket(id, owner), f"{_ADDED}{self._latest:016x}_{secrets.token_hex(4)}", turn.record()
-        )
+        await self._store.put(_bucket(id, owner), f"{_ADDED}{self._latest:016x}_{secrets.token_hex(4)}", turn.record())
 
 
 def before(turns: Sequence[Turn], response_id: str) -> list[Turn]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import math
 from collections.abc import AsyncIterator
@@ -11,15 +12,15 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from sse_starlette.sse import AppStatus
 
 from app import __version__, logs
-from app.api import errors, health, http, websocket
+from app.api import conversations, errors, health, http, websocket
 from app.api.auth import Auth
 from app.api.middleware import RequestId
 from app.backends import BACKENDS, Backend
 from app.background import Background
 from app.responses import Responses
+from app.sealing import Seals
 from app.settings import BackendSettings, Settings, load_settings
 from app.stores import STORES, LoggingStore, Store
 from app.stores.memory import MemoryStore
@@ -35,7 +36,13 @@ def app_factory() -> FastAPI:
     """Return the application for the settings of the environment: what uvicorn is given."""
     settings = load_settings()
     logs.configure(settings)
-    return create_app(settings)
+    app = create_app(settings)
+    # What is there now stays; what a stream makes is freed by counting references. The default threshold would have
+    # the collector walk through all of it with every few reads.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+    return app
 
 
 def create_app(settings: Settings, *, backend: Backend | None = None, store: Store | None = None) -> FastAPI:
@@ -46,7 +53,9 @@ def create_app(settings: Settings, *, backend: Backend | None = None, store: Sto
     responses = Responses(
         backend,
         store,
+        seals=Seals([key.get_secret_value() for key in settings.secret_key]),
         background=background,
+        compaction_prompt=settings.compaction_prompt,
         reasoning=settings.reasoning,
         default_model=settings.default_model,
     )
@@ -65,6 +74,7 @@ def create_app(settings: Settings, *, backend: Backend | None = None, store: Sto
 
     app = FastAPI(title="Antiphon", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
     router = http.routes(door)
+    router.include_router(conversations.routes(door))
     limits = websocket.Limits(
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue, settings.cors_origins
     )
@@ -82,8 +92,6 @@ def create_app(settings: Settings, *, backend: Backend | None = None, store: Sto
             expose_headers=["*"],
         )
     app.add_middleware(RequestId)
-    # Streams end by themselves within uvicorn's grace time; the library would cut them at the first signal.
-    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
     return app
 
 

@@ -1,5 +1,5 @@
 """
-What one can do with responses: create, retrieve, list the input of, delete and cancel them.
+What one can do with responses: create, retrieve, list the input of, delete, cancel and compact them.
 
 A response is created in two steps. `create` does all that can go wrong with the request itself, and gives a `Run`; the
 run is then drained (JSON), encoded (SSE) or framed, but always the same.
@@ -11,24 +11,29 @@ import contextlib
 import copy
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from app.backends import Backend, ChatRequest
+from app import compaction
+from app.backends import Backend, ChatRequest, TokenCounter
 from app.background import Background, Following
+from app.context import Context, Sources
+from app.conversations import Conversations
 from app.core import history
 from app.core.chat_request import Chat, to_chat
 from app.core.chat_stream import ChunkReader
 from app.core.dialects import DIALECTS, Dialect
-from app.core.events import EventBuilder, Upstream, settled
+from app.core.events import EventBuilder, settled
 from app.core.history import Turn
-from app.core.ids import chain_key, new_id, new_key
+from app.core.ids import chain_key, new_id
 from app.core.response import new_response
 from app.core.schema import TERMINAL, CreateResponse, Event, Item, Response
-from app.errors import APIError, InvalidRequest, NotFound, PreviousResponseNotFound, StoreUnavailable
+from app.core.tokens import estimate_chat
+from app.errors import APIError, InvalidRequest, NotFound, StoreUnavailable
 from app.loop import respond, stop, warm_up
+from app.sealing import SealingBuilder, Seals
 from app.stores import RunKey, Store
 
 log = logging.getLogger(__name__)
@@ -51,14 +56,22 @@ class Run:
     """
 
     def __init__(self, responses: Responses, caller: Caller, request: CreateResponse, made: Made) -> None:
+        context, prompt = made.context, made.prompt
         self.response = made.builder.response
-        self.warnings = made.chat.warnings
-        self.key = RunKey(f"{caller.owner}:{made.key}", self.response["id"])
+        self.key = RunKey(f"{caller.owner}:{context.key}", self.response["id"])
         self.keep: Callable[[Turn], Awaitable[None]] = partial(responses.keep, caller)
         self._backend = responses.backend
+        if context.compacts or request.truncation == "auto":
+            self._backend = compaction.Truncating(responses.backend, prompt)
         self._kept = responses.keeps(request)
+        self._join = partial(responses.conversations.join, request, caller.owner)
         self._made = made
-        self._question = ChatRequest(made.chat.body, caller.key, request.prompt_cache_key or made.key)
+        self._question = ChatRequest(prompt.body, caller.key, request.prompt_cache_key or context.key)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was left out or changed, a sentence each."""
+        return [*self._made.context.warnings, *self._made.prompt.warnings]
 
     async def events(self, open_after: float | None = None) -> AsyncGenerator[list[Event], None]:
         """Make the response. Raises `APIError` for what fails before the first event; see `respond`."""
@@ -99,7 +112,7 @@ class Run:
     def turn(self) -> Turn:
         """Return what is to be stored of the response as it stands."""
         upstream = {id: settled(said) for id, said in self._made.builder.upstream.items()}
-        return Turn(self.response, self._made.input, upstream)
+        return Turn(self.response, self._made.input, self._made.context.brought | upstream)
 
     async def drain(self) -> Response:
         """
@@ -113,6 +126,11 @@ class Run:
         if failure and not self.response["output"]:
             raise failure
         return self.response
+
+    async def compacted(self) -> dict[str, Any]:
+        """Make a compaction, and return the resource of `POST /responses/compact`; see `drain`."""
+        context = self._made.context
+        return compaction.resource(await self.drain(), context.items, context.key)
 
     def keepalive(self) -> list[Event]:
         """Return the event that tells a client of OpenAI's that the response lives."""
@@ -129,6 +147,7 @@ class Run:
             return
         try:
             await self.keep(self.turn())
+            await self._join(self.turn())
         except APIError as error:
             log.warning("response not stored", extra={"response_id": self.response["id"], "reason": str(error)})
             self._made.builder.fail(error)
@@ -138,9 +157,9 @@ class Run:
 class Made:
     """The parts that a run is made of."""
 
-    key: str  # of the chain
-    input: list[Item]
-    chat: Chat
+    context: Context
+    input: list[Item]  # as it is kept
+    prompt: compaction.Prompt
     builder: EventBuilder
     reader: ChunkReader
     generate: bool  # or is no model to be asked?
@@ -154,13 +173,19 @@ class Responses:
         backend: Backend,
         store: Store,
         *,
+        seals: Seals | None = None,
         background: Background | None = None,
+        compaction_prompt: str = "",
         reasoning: Literal["auto", "content", "summary", "both"] = "auto",
         default_model: str | None = None,
     ) -> None:
         self.backend = backend
         self.store = store
+        self.seals = seals or Seals()
+        self.conversations = Conversations(store, self.seals)
+        self._sources = Sources(store, self.conversations, self.seals)
         self._background = background
+        self._compaction_prompt = compaction_prompt
         self._memory: Store | None = None
         self._reasoning = reasoning
         self._default_model = default_model
@@ -181,38 +206,42 @@ class Responses:
         that needs the store while it is away.
         """
         self._check_background(request)
-        turns = await self._turns(request, caller)
-        model = request.model or (turns[-1].response["model"] if turns else self._default_model)
-        if not model:
-            raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
-        key = (request.previous_response_id and chain_key(request.previous_response_id)) or new_key()
-        upstream = {id: said for turn in turns for id, said in turn.upstream.items()}
-        new = await self._resolved(request.items(), caller, upstream)
-        said = [item for turn in turns for item in turn.items]
-        if turns:
-            history.check_outputs(said, new)
-        profile = self.backend.profile(model)
-        chat = to_chat(request, [*said, *new], profile, model=model, upstream=upstream) if generate else _NO_CHAT
-        for warning in chat.warnings:
-            log.warning("request adapted", extra={"reason": warning})
+        context = await self._sources.context(request, caller.owner, self._memory)
+        model = self._model(request, context)
         response = new_response(
-            request, id=new_id("resp", key), created_at=int(time.time()), model=model, store=request.store
+            request, id=new_id("resp", context.key), created_at=int(time.time()), model=model, store=request.store
         )
-        builder = EventBuilder(
-            response,
-            reasoning=caller.dialect.reasoning(self._shown(request)),
-            new_id=lambda prefix: new_id(prefix, key),
-        )
+        if request.conversation:
+            response["conversation"] = {"id": request.conversation}
+        prompt = self._prompt(request, context, model) if generate else _NO_PROMPT
+        builder = self._builder(request, caller, context, response)
         reader = ChunkReader(
             builder,
-            chat.calls,
-            allowed=chat.allowed,
+            prompt.chat.calls,
+            allowed=prompt.chat.allowed,
             parallel=request.parallel_tool_calls,
             logprobs="message.output_text.logprobs" in request.include or bool(request.top_logprobs),
-            finish_required=profile.response.finish_required,
+            finish_required=self.backend.profile(model).response.finish_required,
         )
-        kept = [history.input_item(item, key) for item in new] if self.keeps(request) else []
-        return Run(self, caller, request, Made(key, kept, chat, builder, reader, generate))
+        kept = [history.input_item(item, context.key) for item in context.new] if self.keeps(request) else []
+        run = Run(self, caller, request, Made(context, kept, prompt, builder, reader, generate))
+        for warning in run.warnings:
+            log.warning("request adapted", extra={"reason": warning})
+        return run
+
+    async def compact(self, request: compaction.CompactResponse, caller: Caller) -> Run:
+        """Begin a compaction that is not kept here, but given to the caller whole: see `Run.compacted`."""
+        return await self.create(request.triggering(), caller)
+
+    async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
+        """Return how many tokens the input of a request is, and whether the backend has counted them."""
+        context = await self._sources.context(request.model_copy(update={"store": False}), caller.owner, self._memory)
+        chat = self._prompt(request, context, self._model(request, context)).chat
+        if isinstance(self.backend, TokenCounter):
+            count = await self.backend.count_tokens(ChatRequest(chat.body, caller.key, context.key))
+            if count is not None:
+                return count, True
+        return estimate_chat(chat.body), False
 
     async def launch(self, run: Run) -> Response:
         """Let a run with `background: true` go on by itself; return the response, which is `queued`."""
@@ -301,55 +330,37 @@ class Responses:
             raise _not_found(response_id)
         return Turn.of(record)
 
-    async def _turns(self, request: CreateResponse, caller: Caller) -> list[Turn]:
-        """Return the turns that the request continues from, oldest first."""
-        previous = request.previous_response_id
-        if request.store and (previous is None or self._memory is not None):
-            await self.store.check()
-        if previous is None:
-            return []
-        bucket = _bucket(previous, caller)
-        turns = await self._path(bucket, previous) if bucket else None
-        if turns is None:
-            raise PreviousResponseNotFound(previous)
-        if turns[-1].response["status"] not in TERMINAL:
-            message = f"Response '{previous}' has not ended yet. Continue from it when it has."
-            raise InvalidRequest(message, param="previous_response_id")
-        return turns
-
-    async def _path(self, bucket: str, response_id: str) -> list[Turn] | None:
-        """Return the turns up to a response, oldest first; for what a connection remembers no store is needed."""
-        if self._memory is not None:
-            turns = history.path(await self._memory.all(bucket), response_id)
-            if turns is not None:
-                return turns
-        return history.path(await self._all(bucket), response_id)
-
-    async def _all(self, bucket: str) -> dict[str, bytes]:
-        records = await self.store.all(bucket)
-        return records if self._memory is None else {**records, **await self._memory.all(bucket)}
-
     def _check_background(self, request: CreateResponse) -> None:
         if request.background and not request.store:
             raise InvalidRequest("Background responses have to be stored: leave out `store`.", param="background")
         if request.background and self._background is None:
             raise InvalidRequest("This server has no background responses.", param="background")
 
-    async def _resolved(self, items: list[Item], caller: Caller, upstream: dict[str, Upstream]) -> list[Item]:
-        """Put the items that are meant in the place of references to them."""
-        buckets: dict[str, Mapping[str, bytes]] = {}
-        resolved = []
-        for index, item in enumerate(items):
-            if item["type"] == "item_reference":
-                bucket = _bucket(item["id"], caller)
-                if bucket and bucket not in buckets:
-                    buckets[bucket] = await self._all(bucket)
-                found = history.find_item(buckets.get(bucket or "", {}).values(), item["id"])
-                if found is None:
-                    raise NotFound(f"Item with id '{item['id']}' not found.", param=f"input[{index}].id")
-                item, upstream[item["id"]] = found
-            resolved.append(item)
-        return resolved
+    def _model(self, request: CreateResponse, context: Context) -> str:
+        model = request.model or context.model or self._default_model
+        if not model:
+            raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
+        return model
+
+    def _prompt(self, request: CreateResponse, context: Context, model: str) -> compaction.Prompt:
+        items = context.items
+        if context.compacts:
+            request, items = compaction.summary_request(request, items, self._compaction_prompt)
+        profile, upstream = self.backend.profile(model), context.upstream
+        return compaction.Prompt(items, lambda items: to_chat(request, items, profile, model=model, upstream=upstream))
+
+    def _builder(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> EventBuilder:
+        def make_id(prefix: str) -> str:
+            return new_id(prefix, context.key)
+
+        if context.compacts:
+            seal = partial(self.seals.seal, "compaction", caller.owner)
+            return compaction.CompactionBuilder(response, new_id=make_id, seal=seal)
+        shown = caller.dialect.reasoning(self._shown(request))
+        if "reasoning.encrypted_content" in request.include:
+            seal = partial(self.seals.seal, "reasoning", caller.owner)
+            return SealingBuilder(response, new_id=make_id, reasoning=shown, seal=seal)
+        return EventBuilder(response, new_id=make_id, reasoning=shown)
 
     def _shown(self, request: CreateResponse) -> str:
         """Say how raw reasoning is shown: as a summary if the caller asked for one, else as content."""
@@ -358,7 +369,7 @@ class Responses:
         return "summary" if request.reasoning and request.reasoning.summary else "content"
 
 
-_NO_CHAT = Chat({}, {}, None, ())
+_NO_PROMPT = compaction.Prompt((), lambda _: Chat({}, {}, None, ()))
 
 
 async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, Any]:

@@ -151,6 +151,8 @@ class Settings(BaseSettings):
     reasoning: Literal["auto", "content", "summary", "both"] = "auto"
     """Where raw reasoning is shown: as `content`, as `summary` or as `both`. `auto`: as summary if the caller asked for
     one, else as content."""
+    compaction_prompt: str = ""
+    """What the model is told when it is to summarize a conversation (`/responses/compact`). Empty: a prompt of ours."""
     open_after: Seconds = 10
     """Seconds to hold a stream's status line for the backend's, so that a refusal stays an HTTP error."""
     heartbeat: Seconds = 15

@@ -114,7 +114,14 @@ def test_an_item_without_an_id_gets_one() -> None:
     assert said == {item["id"]: THOUGHT["said"]}
 
 
-@pytest.mark.parametrize("sealed", ["gAAAAABpM0Yj-of-another-server=", Seals(["gone"]).seal("reasoning", "alice", {})])
+GONE = Seals(["gone"])
+
+
+@pytest.mark.parametrize(
+    "sealed",
+    ["gAAAAABpM0Yj-of-another-server=", GONE.seal("reasoning", "alice", THOUGHT)],
+    ids=["another server", "a key that is gone"],
+)
 def test_reasoning_sealed_elsewhere_is_passed_over_with_a_warning(sealed: str) -> None:
     assert opened([reasoning(sealed)]) == (
         [reasoning(sealed)],
@@ -144,7 +151,7 @@ MINE = SEALS.seal("compaction", "alice", {"summary": "We launch on Tuesday."})
         ({"type": "compaction", "encrypted_content": MINE[:-4] + "AAAA"}, "alice"),
         ({"type": "compaction", "encrypted_content": MINE}, "bob"),
         ({"type": "compaction", "encrypted_content": "gAAAAABpM0Yj-of-another-server="}, "alice"),
-        ({"type": "compaction", "encrypted_content": Seals(["gone"]).seal("compaction", "alice", {})}, "alice"),
+        ({"type": "compaction", "encrypted_content": GONE.seal("compaction", "alice", {})}, "alice"),
     ],
 )
 def test_what_was_changed_or_is_not_the_callers_is_refused_by_its_place(item: dict[str, Any], owner: str) -> None:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Query, Request
-from sse_starlette import EventSourceResponse
 from starlette.responses import Response
 
 from app.api.auth import Auth
 from app.api.body import read_body
 from app.api.examples import CREATE
+from app.api.stream import EventStream
 from app.background import Following
+from app.compaction import CompactResponse
 from app.core import frames, wire
+from app.core.catalog import catalog
 from app.core.dialects import Dialect
 from app.core.schema import CreateResponse, Event, Item
-from app.errors import InvalidRequest
+from app.errors import APIError, InvalidRequest
 from app.responses import Caller, Responses, Run, find_model
 
 Stream = Annotated[str, Query(description="`true`: in events, which a background response has")]
+STOPPED = "The server was stopped before the answer was complete. Ask again."
 StartingAfter = Annotated[str | None, Query(description="the sequence number of the event to go on from")]
 
 
@@ -87,10 +90,24 @@ def routes(door: Door) -> APIRouter:
         items = await responses.input_items(response_id, caller(request))
         return json(page(items, limit, order, after, before))
 
+    @router.post("/responses/compact", summary="Compact a conversation")
+    async def compact(request: Request) -> Response:
+        who = caller(request)
+        body = await read_body(request, CompactResponse, door.max_body_bytes)
+        return await unless_gone(request, compacted(await responses.compact(body, who)))
+
+    @router.post("/responses/input_tokens", summary="Count the tokens of an input")
+    async def input_tokens(request: Request) -> Response:
+        who = caller(request)
+        body = await read_body(request, CreateResponse, door.max_body_bytes)
+        count, counted = await responses.count_tokens(body, who)
+        headers = {} if counted else {"x-antiphon-estimated": "true"}
+        return json({"object": "response.input_tokens", "input_tokens": count}, headers)
+
     @router.get("/models", summary="List the models of the backend")
     async def models(request: Request) -> Response:
         who = caller(request)
-        return json({"object": "list", "data": await responses.backend.models(who.key)})
+        return json(catalog(await responses.backend.models(who.key)))
 
     @router.get("/models/{model:path}", summary="Retrieve a model")
     async def model(request: Request, model: str) -> Response:
@@ -107,6 +124,10 @@ async def whole(run: Run) -> Response:
     return json(await run.drain(), _headers(run))
 
 
+async def compacted(run: Run) -> Response:
+    return json(await run.compacted(), _headers(run))
+
+
 async def streamed(run: Run, caller: Caller, door: Door) -> Response:
     """Answer in events, once there is something to say: until then every failure is a plain HTTP error."""
     events = run.events(door.open_after)
@@ -116,15 +137,20 @@ async def streamed(run: Run, caller: Caller, door: Door) -> Response:
         await events.aclose()
         raise
     beat = {"comment": lambda: wire.COMMENT, "keepalive": lambda: wire.sse(run.keepalive())}[caller.dialect.heartbeat]
-    return EventSourceResponse(
+    return EventStream(
         _encoded(first, events),
-        ping=door.heartbeat,
-        ping_message_factory=beat,  # type: ignore[arg-type]  # bytes pass through as they are
-        headers={"Cache-Control": "no-cache", **_headers(run)},
+        heartbeat=door.heartbeat,
+        beat=beat,
+        farewell=lambda: _farewell(run),
+        headers=_headers(run),
     )
 
 
-async def _encoded(first: list[Event], events: AsyncGenerator[list[Event], None]) -> AsyncIterator[bytes]:
+async def _farewell(run: Run) -> bytes:
+    return wire.sse(await run.stop(APIError(STOPPED, status=503))) + wire.DONE
+
+
+async def _encoded(first: list[Event], events: AsyncGenerator[list[Event], None]) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(events):
         yield wire.sse(first)
         async for batch in events:
@@ -143,15 +169,15 @@ async def launched(run: Run, caller: Caller, door: Door, *, stream: bool) -> Res
 def followed(following: Following, caller: Caller, door: Door, headers: dict[str, str] | None = None) -> Response:
     """Answer in the events of a background response, by the names that this client knows."""
     beat = {"comment": lambda: wire.COMMENT, "keepalive": lambda: wire.sse(following.keepalive())}
-    return EventSourceResponse(
+    return EventStream(
         _replayed(following, caller.dialect),
-        ping=door.heartbeat,
-        ping_message_factory=beat[caller.dialect.heartbeat],  # type: ignore[arg-type]
-        headers={"Cache-Control": "no-cache", **(headers or {})},
+        heartbeat=door.heartbeat,
+        beat=beat[caller.dialect.heartbeat],
+        headers=headers,
     )
 
 
-async def _replayed(following: Following, dialect: Dialect) -> AsyncIterator[bytes]:
+async def _replayed(following: Following, dialect: Dialect) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(following.batches()) as batches:
         async for data in batches:
             yield frames.in_dialect(data, dialect)

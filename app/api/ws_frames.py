@@ -22,7 +22,6 @@ _HARMLESS: dict[str, Callable[[Any], bool]] = {
     "background": lambda value: value is False,
 }
 
-
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from app.core.chat_stream import DONE, Chunk
 from app.core.profile import Profile
 
-__all__ = ["BACKENDS", "DONE", "Backend", "ChatRequest", "Chunk"]
+__all__ = ["BACKENDS", "DONE", "Backend", "ChatRequest", "Chunk", "TokenCounter"]
 
 # By name. A name that is not here is an import path, `package.module:Class`.
 BACKENDS = {
@@ -61,3 +61,12 @@ class Backend(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class TokenCounter(Protocol):
+    """A backend that can count the tokens of a prompt."""
+
+    async def count_tokens(self, request: ChatRequest) -> int | None:
+        """Return how many tokens the prompt of a request is; None if the server does not say."""
+        ...

@@ -47,6 +47,7 @@ _CANDIDATES = (
 _USUAL = {"name": "Ada Lovelace", "city": "Paris", "location": "Paris", "country": "France", "language": "en"}
 # Words with a capital that do not begin a sentence.
 _NAMES = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]\w*(?:,? [A-Z]\w*)*")
+_SUM = re.compile(r"[\d.]+(\s*[-+*/x^]\s*[\d.]+)+")
 _ASKED = re.compile(r"query|question|text|prompt|message|input|content|task|request", re.IGNORECASE)
 
 
@@ -100,10 +101,8 @@ class Values:
 
     def _array(self, schema: dict[str, Any], name: str, depth: int) -> list[Any]:
         first = schema.get("prefixItems") or []
-        least = schema.get("minItems", 0)
-        count = min(
-            max(least, len(first), 1 if depth < _DEEPEST else 0), schema.get("maxItems", least + len(first) + 1)
-        )
+        least = max(schema.get("minItems", 0), len(first), 1 if depth < _DEEPEST else 0)
+        count = min(least, schema.get("maxItems", least))
         kinds = [first[n] if n < len(first) else schema.get("items", True) for n in range(count)]
         return [self.fill(kind, name, n, depth + 1) for n, kind in enumerate(kinds)]
 
@@ -114,11 +113,10 @@ class Values:
         if number is None:
             number = min(max(1, low), high)
             if step:
-                number = (
-                    min(math.ceil(number / step) + nth, math.floor(high / step) if high < math.inf else math.inf) * step
-                )
-            else:
-                number = min(number + nth, high)
+                number = math.ceil(number / step) * step
+            number += nth * (step or 1)
+            if number > high:
+                number = math.floor(high / step) * step if step else high
         return int(number) if float(number).is_integer() else number
 
     def _string(self, schema: dict[str, Any], name: str, nth: int) -> str:
@@ -133,15 +131,13 @@ class Values:
         return text[: schema.get("maxLength", len(text))]
 
     def _words_for(self, name: str) -> str:
-        """Return what the prompt has for a field of this name: all of it, a name in it, or else its last word."""
+        """Return what the prompt has for a field of this name: all of it, a sum, or a name; or else what is usual."""
         if _ASKED.search(name):
             return self._prompt
-        if re.search(r"expr|formula|calc", name) and (
-            sum_ := re.search(r"[\d.]+(\s*[-+*/x^]\s*[\d.]+)+", self._prompt)
-        ):
-            return sum_[0]
-        if found := _NAMES.findall(self._prompt):
-            return str(found[-1])
+        if re.search(r"expr|formula|calc", name) and (found := _SUM.search(self._prompt)):
+            return found[0]
+        if names := _NAMES.findall(self._prompt):
+            return str(names[-1])
         return next((value for field, value in _USUAL.items() if field in name.lower()), "example")
 
     def _choose(self, options: list[Any], depth: int) -> Any:

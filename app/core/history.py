@@ -87,6 +87,9 @@ _PREFIXES = {
     "function_call_output": "fco",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
+    "tool_search_call": "tsc",
+    "tool_search_output": "tso",
+    "additional_tools": "at",
     "reasoning": "rs",
     "compaction": "cmp",
 }
@@ -99,7 +102,7 @@ def input_item(item: Item, key: str) -> Item:
     listed = {**item, "id": item.get("id") or new_id(_PREFIXES.get(type_, "item"), key)}
     if type_ == "message":
         listed["content"] = _parts(item.get("content"), item["role"])
-    if type_ in ("message", "function_call", "function_call_output"):
+    if type_ == "message" or type_.endswith(("_call", "_output")):
         listed["status"] = item.get("status") or "completed"
     return listed
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic.functional_validators import BeforeValidator
 from typing_extensions import TypedDict
 
 Item: TypeAlias = dict[str, Any]
@@ -330,6 +331,8 @@ Metadata = Annotated[
     Field(max_length=16),
 ]
 Key = Annotated[str, StringConstraints(max_length=64)]
+# An id, or an object that has it.
+Conversation = Annotated[str, BeforeValidator(lambda value: value.get("id") if isinstance(value, dict) else value)]
 
 
 class CreateResponse(_Body):
@@ -338,6 +341,7 @@ class CreateResponse(_Body):
     model: str | None = None
     input: Input | None = None
     previous_response_id: str | None = None
+    conversation: Conversation | None = None
     include: list[str] = []
     tools: list[Tool] = []
     tool_choice: ToolChoice = "auto"
@@ -370,10 +374,11 @@ class CreateResponse(_Body):
         if isinstance(self.input, str):
             content = [{"type": "input_text", "text": self.input}]
             return [{"type": "message", "role": "user", "content": content}]
-        return [_typed(item) for item in self.input]
+        return [typed(item) for item in self.input]
 
 
-def _typed(item: Any) -> Item:
+def typed(item: Any) -> Item:
+    """Return an item that says what type it is: messages and references may leave that out."""
     if item.get("type") is not None:
         return item  # type: ignore[no-any-return]
     return {**item, "type": "message" if "role" in item else "item_reference"}

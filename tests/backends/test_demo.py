@@ -34,12 +34,7 @@ async def chunks_of(*messages: dict[str, Any] | str, **body: Any) -> list[Chunk]
     asked = [user(message) if isinstance(message, str) else message for message in messages]
     request = ChatRequest({"model": "demo", "messages": asked, "stream": True, **body})
     async with DemoBackend().stream(request) as reads:
-        return [one for chunks in reads_list([some async for some in reads]) for one in chunks]
-
-
-def reads_list(reads: list[list[Chunk]]) -> list[list[Chunk]]:
-    assert all(len(read) == 1 for read in reads)
-    return reads
+        return [one async for chunks in reads for one in chunks]
 
 
 class Said:

@@ -11,8 +11,16 @@ from app.backends.demo_values import value_for
 VALUES: dict[str, tuple[Any, str, Any]] = {
     "nothing said": ({}, "", "example"),
     "a place": ({"properties": {"location": {"type": "string"}}}, "Weather in New York?", {"location": "New York"}),
-    "a place of two parts": ({"properties": {"city": {}}}, "It is in San Francisco, CA now", {"city": "San Francisco, CA"}),
-    "no place": ({"properties": {"city": {}, "user_name": {}}}, "What is it?", {"city": "Paris", "user_name": "Ada Lovelace"}),
+    "a place of two parts": (
+        {"properties": {"city": {}}},
+        "It is in San Francisco, CA now",
+        {"city": "San Francisco, CA"},
+    ),
+    "no place": (
+        {"properties": {"city": {}, "user_name": {}}},
+        "What is it?",
+        {"city": "Paris", "user_name": "Ada Lovelace"},
+    ),
     "a question": ({"properties": {"query": {"type": "string"}}}, "who is it?", {"query": "who is it?"}),
     "an expression": ({"properties": {"expression": {}}}, "what is 6 * 7 now", {"expression": "6 * 7"}),
     "numbers from the prompt": (
@@ -39,12 +47,19 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "only null": ({"type": ["null"]}, "", None),
     "any of": ({"anyOf": [{"type": "null"}, {"type": "boolean"}]}, "", True),
     "one of, with more beside": (
-        {"properties": {"a": {"const": 1}}, "required": ["a"], "oneOf": [{"properties": {"b": {"const": 2}}, "required": ["b"]}]},
+        {
+            "properties": {"a": {"const": 1}},
+            "required": ["a"],
+            "oneOf": [{"properties": {"b": {"const": 2}}, "required": ["b"]}],
+        },
         "",
         {"a": 1, "b": 2},
     ),
     "all of": (
-        {"allOf": [{"$ref": "#/$defs/x"}, {"properties": {"b": {"const": 2}}}], "$defs": {"x": {"properties": {"a": {"const": 1}}}}},
+        {
+            "allOf": [{"$ref": "#/$defs/x"}, {"properties": {"b": {"const": 2}}}],
+            "$defs": {"x": {"properties": {"a": {"const": 1}}}},
+        },
         "",
         {"a": 1, "b": 2},
     ),
@@ -55,7 +70,11 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     ),
     "a reference to nowhere": ({"$ref": "#/$defs/none"}, "", "example"),
     "items, as many as needed": ({"type": "array", "items": {"enum": ["a", "b", "c"]}, "minItems": 2}, "", ["a", "b"]),
-    "unique items": ({"type": "array", "items": {"type": "string"}, "minItems": 3, "uniqueItems": True}, "", ["example", "example 2", "example 3"]),
+    "unique items": (
+        {"type": "array", "items": {"type": "string"}, "minItems": 3, "uniqueItems": True},
+        "",
+        ["example", "example 2", "example 3"],
+    ),
     "unique numbers": ({"type": "array", "items": {"type": "integer", "minimum": 5}, "minItems": 3}, "", [5, 6, 7]),
     "no items": ({"type": "array", "items": {}, "maxItems": 0}, "", []),
     "a tuple": ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}]}, "", [1, True]),
@@ -74,8 +93,12 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "a pattern that cannot be read": ({"type": "string", "pattern": "("}, "", "example"),
     "a longer string": ({"type": "string", "minLength": 10}, "", "examplexxx"),
     "a shorter string": ({"type": "string", "maxLength": 3}, "", "exa"),
-    "so many properties": ({"type": "object", "minProperties": 2, "additionalProperties": {"type": "boolean"}}, "", {"key1": True, "key2": True}),
-}  # fmt: skip
+    "so many properties": (
+        {"type": "object", "minProperties": 2, "additionalProperties": {"type": "boolean"}},
+        "",
+        {"key1": True, "key2": True},
+    ),
+}
 
 
 @pytest.mark.parametrize(("schema", "prompt", "value"), VALUES.values(), ids=VALUES)
@@ -85,9 +108,13 @@ def test_a_value_fits(schema: Any, prompt: str, value: Any) -> None:
 
 def test_a_schema_may_contain_itself() -> None:
     node: dict[str, Any] = {
-        "properties": {"value": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}, "more": {"type": "array", "items": {"$ref": "#"}}},
+        "properties": {
+            "value": {"type": "integer"},
+            "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+            "more": {"type": "array", "items": {"$ref": "#"}},
+        },
         "required": ["value", "next", "more"],
-    }  # fmt: skip
+    }
     value = value_for(node, "")
     while value["next"]:
         assert (value["value"], value["more"][:1] == [] or "value" in value["more"][0]) == (1, True)

@@ -340,21 +340,13 @@ async def test_a_server_that_lets_nobody_in_is_a_connect_timeout() -> None:
                 await waiting
 
 
-@on_each_loop
 async def test_where_a_name_has_several_addresses_one_that_answers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serve(hello) as server, HTTPToolsTransport() as transport:
         with deaf("127.0.0.2", server.port):
-            # 127.0.0.3 refuses, 127.0.0.2 does not answer.
-            found = [
-                (socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{n}", server.port)) for n in (3, 2, 2, 1, 2)
-            ]
-
-            async def resolve(*_: Any, **__: Any) -> list[Any]:
-                return found
-
-            monkeypatch.setattr("app.backends.transport.resolve", resolve)
-            asked = httpx.Request("GET", f"http://several.example:{server.port}/")
-            assert await read(transport, asked) == b"hello"
+            addresses = ["127.0.0.3", "127.0.0.2", "127.0.0.2", "127.0.0.1", "127.0.0.2"]  # the first refuses
+            found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, server.port)) for address in addresses]
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+            assert await read(transport, httpx.Request("GET", f"http://several.example:{server.port}/")) == b"hello"
             assert b"Host: several.example:" in server.requests[0]
 
 

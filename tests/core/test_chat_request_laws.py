@@ -60,6 +60,21 @@ calls = st.builds(
 outputs = st.builds(
     lambda call_id, output: {"type": "function_call_output", "call_id": call_id, "output": output}, ids, content
 )
+customs = st.builds(
+    lambda call_id, text: {"type": "custom_tool_call", "call_id": call_id, "name": "patch", "input": text},
+    ids,
+    st.just('{"a": ') | words,
+)
+custom_outputs = st.builds(
+    lambda call_id, output: {"type": "custom_tool_call_output", "call_id": call_id, "output": output}, ids, content
+)
+FOUND = [{"type": "function", "name": "look", "defer_loading": True}, {"type": "custom", "name": "patch"}, None]
+searches = st.builds(
+    lambda type, call_id, arguments: {"type": type, "call_id": call_id, "arguments": arguments, "tools": FOUND},
+    st.sampled_from(["tool_search_call", "tool_search_output", "additional_tools", "shell_call", "shell_call_output"]),
+    ids | st.none(),
+    st.sampled_from([None, {}, {"query": "\ud800"}, "a", 3]),
+)
 reasoning = st.builds(
     lambda id, texts: {"type": "reasoning", "id": id, "summary": None, "content": texts},
     st.sampled_from(["rs_1", "rs_2", "rs_3"]) | st.none(),
@@ -73,7 +88,9 @@ odd = st.sampled_from(
         {"type": "compaction", "encrypted_content": "x"},
     ]
 )
-items = st.lists(messages | calls | calls | outputs | outputs | reasoning | odd, max_size=12)
+called = calls | calls | customs
+returned = outputs | outputs | custom_outputs
+items = st.lists(messages | called | returned | searches | reasoning | odd, max_size=12)
 
 UPSTREAM = {
     "rs_1": {"reasoning_content": "hm", "reasoning": "hm", "reasoning_opaque": None},
@@ -110,6 +127,11 @@ tools = st.sampled_from(
         [{"type": "web_search"}],
         [{"type": "function", "name": "look", "description": None}, {"type": "function", "name": "hear"}],
         [{"type": "namespace", "name": "ns", "tools": [{"type": "function", "name": "look", "parameters": None}]}],
+        [
+            {"type": "custom", "name": "patch", "format": {"syntax": "regex", "definition": "a"}},
+            {"type": "tool_search", "execution": "client"},
+            {"type": "function", "name": "look", "defer_loading": True},
+        ],
     ]
 )
 choices = st.sampled_from(

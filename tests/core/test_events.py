@@ -409,7 +409,10 @@ CALLS: dict[str, tuple[list[Any], list[tuple[str, str]]]] = {
           "function": {"name": None, "arguments": "}"}}])}, call(0, "", "", "")],
         [("f", "{}")],
     ),
-    "a name in pieces": ([call(0, "a", "get_"), call(0, None, "weather"), call(0, None, None, "{}")], [("get_weather", "{}")]),
+    "a name in pieces": (
+        [call(0, "a", "get_"), call(0, None, "weather"), call(0, None, None, "{}")],
+        [("get_weather", "{}")],
+    ),
     "a late id": ([call(0, None, "f"), call(0, "a"), call(0, None, None, "{}")], [("f", "{}")]),
     "a late name": ([call(0, "a"), call(0, None, "f", "{}")], [("f", "{}")]),
     "arguments before the name": ([call(0, "a", None, '{"x"'), call(0, None, "f", ":1}")], [("f", '{"x":1}')]),

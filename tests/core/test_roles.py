@@ -92,3 +92,8 @@ def test_what_was_given_is_left_as_it_was() -> None:
     copy = [dict(message) for message in given]
     arrange(given, Roles(system="single_first", alternate=True))
     assert given == copy
+
+
+def test_the_system_speaks_once_at_the_beginning() -> None:
+    assert arrange([s("1"), s("2"), u("3"), s("4"), s("5")], Roles()) == [s("1\n\n2"), u("3"), s("4"), s("5")]
+    assert arrange([s("1"), m("developer", "2"), u("3")], Roles()) == [s("1"), m("developer", "2"), u("3")]

@@ -1,0 +1,94 @@
+"""
+Server-sent events over ASGI.
+
+One task of its own reads and writes, so that nothing but the way from the backend to the socket is walked for each
+write; there is no lock, no scope and no other task in that way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+
+class EventStream(Response):
+    """
+    Sends each item of `body` in one write.
+
+    After `heartbeat` seconds of silence (0: never) it sends what `beat` returns. When the client goes, the body is
+    closed at once. When the server has to stop and cannot wait any longer, the body is closed and `farewell` gives
+    the last words.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        body: AsyncGenerator[bytes, None],
+        *,
+        heartbeat: float,
+        beat: Callable[[], bytes],
+        farewell: Callable[[], Awaitable[bytes]] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
+        self._body = body
+        self._heartbeat = heartbeat
+        self._beat = beat
+        self._farewell = farewell
+        self._last = 0.0  # when something was written, in loop time
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pump = asyncio.ensure_future(self._pump(send))
+        watch = asyncio.ensure_future(_gone(receive))
+        watch.add_done_callback(lambda _: pump.cancel())
+        heart = asyncio.ensure_future(self._beats(send)) if self._heartbeat else None
+        try:
+            await asyncio.wait({pump})
+        except asyncio.CancelledError:
+            pump.cancel()
+            await asyncio.wait({pump})
+            if self._farewell and pump.cancelled():
+                await _write(send, await self._farewell())
+                await _write(send, b"", more=False)
+            raise
+        finally:
+            watch.cancel()
+            if heart:
+                heart.cancel()
+        if not pump.cancelled():
+            pump.result()
+
+    async def _pump(self, send: Send) -> None:
+        clock = asyncio.get_running_loop().time
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for data in self._body:
+                self._last = clock()
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await _write(send, b"", more=False)
+        finally:
+            await self._body.aclose()
+
+    async def _beats(self, send: Send) -> None:
+        clock = asyncio.get_running_loop().time
+        self._last = clock()
+        while True:
+            await asyncio.sleep(self._last + self._heartbeat - clock())
+            if clock() - self._last >= self._heartbeat:
+                self._last = clock()
+                await _write(send, self._beat())
+
+
+async def _write(send: Send, data: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

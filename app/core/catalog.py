@@ -1,0 +1,77 @@
+"""
+The list of models, for all clients at once: OpenAI's SDKs read `data`, and Codex, as its catalog of models, `models`.
+
+To a model that it does not find in a catalog, Codex offers fewer tools: no `apply_patch`, for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Where servers tell how many tokens a model can see; what they run it with comes before what it was trained with.
+_CONTEXT = (
+    ("max_model_len",),  # vLLM, SGLang
+    ("meta", "n_ctx"),  # llama.cpp
+    ("loaded_context_length",),  # LM Studio
+    ("context_length",),  # OpenRouter, Together, Fireworks
+    ("context_window",),  # Groq
+    ("max_context_length",),  # LM Studio, Mistral
+    ("max_input_tokens",),  # LiteLLM
+    ("inputTokenLimit",),  # Gemini
+    ("top_provider", "context_length"),
+    ("meta", "n_ctx_train"),
+)
+
+_INSTRUCTIONS = """\
+You are a coding agent. You work on the user's computer, in their project, with the tools that you are given.
+
+- Find out before you act: read the files that matter, search for names instead of guessing where they are.
+- Do what was asked, all of it, and no more. Keep to the style of the code around, and leave unrelated code alone.
+- Change files with the tool for it if there is one; its description says what it takes.
+- Never undo changes that are not yours, and do not commit unless you were asked to.
+- When you have changed something, run what shows that it works, such as the project's tests, and mend what fails.
+- If a command fails, read what it says before you try again. If you cannot go on, say why.
+
+Keep going until the task is done. Then say briefly what you did, and what you could not check.
+"""
+
+# What is the same for every model. Codex takes an entry for none, or none of them, if one of its own fields is missing.
+_ENTRY: dict[str, Any] = {
+    "supported_reasoning_levels": [],
+    "shell_type": "unified_exec",
+    "apply_patch_tool_type": "freeform",
+    "visibility": "list",
+    "supported_in_api": True,
+    "supports_parallel_tool_calls": True,
+    "support_verbosity": False,
+    "truncation_policy": {"mode": "bytes", "limit": 10_000},
+    "experimental_supported_tools": [],
+    "base_instructions": _INSTRUCTIONS,
+}
+
+
+def catalog(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the document of a list of models, which are entries of OpenAI's list with whatever their server adds."""
+    return {
+        "object": "list",
+        "data": [*models],
+        "models": [_entry(model, priority) for priority, model in enumerate(models)],
+    }
+
+
+def _entry(model: Mapping[str, Any], priority: int) -> dict[str, Any]:
+    entry = {"slug": model["id"], "display_name": model["id"], "priority": priority, **_ENTRY}
+    context = context_window(model)
+    return entry | {"context_window": context} if context else entry
+
+
+def context_window(model: Mapping[str, Any]) -> int | None:
+    """Return how many tokens a model can see, if its server says so."""
+    for path in _CONTEXT:
+        value: Any = model
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if isinstance(value, int) and value > 0 and value is not True:
+            return value
+    return None

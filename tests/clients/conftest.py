@@ -1,0 +1,47 @@
+"""What every client test has: Antiphon in front of a scripted upstream, and Antiphon with its own demo backend."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.serving import antiphon
+from tests.upstream import Upstream, upstream
+
+__all__ = ["upstream"]
+
+HERE = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "clients: runs a real client, whose package npm has installed")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the clients alone unless they are asked for, by `-m clients` or by their place."""
+    named = [Path(config.invocation_params.dir, argument.partition("::")[0]).resolve() for argument in config.args]
+    asked = "clients" in (config.option.markexpr or "") or any(path.is_relative_to(HERE) for path in named)
+    return None if asked else True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker("clients")
+
+
+@pytest_asyncio.fixture
+async def server(upstream: Upstream) -> AsyncIterator[str]:
+    """The base URL, with `/v1`, of an Antiphon whose backend is the scripted upstream."""
+    async with antiphon(backend_url=upstream.url) as url:
+        yield f"{url}/v1"
+
+
+@pytest_asyncio.fixture
+async def demo() -> AsyncIterator[str]:
+    """The base URL, with `/v1`, of an Antiphon with the demo backend."""
+    async with antiphon() as url:
+        yield f"{url}/v1"

@@ -1,0 +1,69 @@
+"""Run a client's program to its end, and see what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+HERE = Path(__file__).parent
+PACKAGES = HERE / "node_modules"
+
+
+class Ended(NamedTuple):
+    """A program that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[Any]:
+        """What it said, as one JSON document for each line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def installed(package: str) -> Path:
+    """Return where a package is installed; a client that cannot be run is a failure, never a test that is left out."""
+    if not (PACKAGES / package).is_dir():
+        pytest.fail(f"The package {package} is not installed. Run `make test-clients`, or `npm ci` in {HERE.name}.")
+    return PACKAGES / package
+
+
+async def node(driver: Path, package: str, *arguments: str, env: Mapping[str, str], cwd: Path) -> Ended:
+    """Run a driver, a script for Node, of a package that has to be installed."""
+    installed(package)
+    return await run("node", str(driver), *arguments, env=env, cwd=cwd)
+
+
+async def run(*command: str, env: Mapping[str, str], cwd: Path, patience: float = 120) -> Ended:
+    """
+    Run a program that is not asked anything, and knows nothing of this machine but its PATH.
+
+    It is ended, with all that it has started, after `patience` seconds, as a failure.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=cwd,
+        env={"PATH": os.environ["PATH"], "HOME": str(cwd), **env},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(patience):
+            out, err = await process.communicate()
+    except TimeoutError:
+        pytest.fail(f"{command[0]} did not end within {patience} seconds.")
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    return Ended(process.returncode or 0, out.decode(), err.decode())
