@@ -18,6 +18,7 @@ from app.backends import Backend, ChatRequest, Chunk
 from app.core.chat_request import Chat
 from app.core.events import EventBuilder, Upstream
 from app.core.history import input_item
+from app.core.profile import Profile
 from app.core.schema import CreateResponse, Item, Response, TextOptions
 from app.core.tokens import estimate_chat, estimate_json
 from app.core.truncation import share_that_fits, truncated
@@ -161,11 +162,12 @@ class Prompt:
     """
     A conversation as a backend is asked with it: the whole of it, and less each time the backend says it is too long.
 
-    `ask` makes the request of a conversation.
+    `ask` makes the request of a conversation, for a server of some profile.
     """
 
-    def __init__(self, items: Sequence[Item], ask: Callable[[Sequence[Item]], Chat]) -> None:
-        self.chat = ask(items)
+    def __init__(self, items: Sequence[Item], profile: Profile, ask: Callable[[Sequence[Item], Profile], Chat]) -> None:
+        self.profile = profile
+        self.chat = ask(items, profile)
         self.body = self.chat.body
         self._items = items
         self._left = items
@@ -180,6 +182,10 @@ class Prompt:
         said = f"The conversation is too long for the model, so its oldest {left_out} items were left out."
         return [*self.chat.warnings, said]
 
+    def body_for(self, profile: Profile) -> dict[str, Any]:
+        """Return what is asked for a server of another profile; raises `InvalidRequest` if it cannot be asked."""
+        return self._ask(self._left, profile).body
+
     def shorten(self, error: BackendError) -> None:
         """Leave out more; raises the error if it is about something else, or if nothing more can be left out."""
         if error.code != "context_length_exceeded":
@@ -192,7 +198,7 @@ class Prompt:
             left = truncated(self._items, 1 - (1 - share) * whole / max(1, said))
             if len(left) < len(self._left):
                 self._left = left
-                self.body = self._ask(left).body
+                self.body = self._ask(left, self.profile).body
                 log.info("prompt too long; asking again without its oldest %d items", len(self._items) - len(left))
                 return
         raise error

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib
+import logging
 import math
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,12 +21,15 @@ from app.api import conversations, errors, health, http, websocket
 from app.api.auth import Auth
 from app.api.middleware import RequestId
 from app.backends import BACKENDS, Backend
+from app.backends.router import Router
 from app.background import Background
 from app.responses import Responses
 from app.sealing import Seals
-from app.settings import BackendSettings, Settings, load_settings
+from app.settings import BackendSettings, Settings, SettingsError, load_settings
 from app.stores import STORES, LoggingStore, Store
 from app.stores.memory import MemoryStore
+
+logger = logging.getLogger(__name__)
 
 DESCRIPTION = """
 The [Open Responses](https://www.openresponses.org) API, answered by any Chat Completions backend.
@@ -36,7 +42,7 @@ def app_factory() -> FastAPI:
     """Return the application for the settings of the environment: what uvicorn is given."""
     settings = load_settings()
     logs.configure(settings)
-    app = create_app(settings)
+    app = create_app(settings, reload=load_settings)
     # What is there now stays; what a stream makes is freed by counting references. The default threshold would have
     # the collector walk through all of it with every few reads.
     gc.collect()
@@ -45,8 +51,18 @@ def app_factory() -> FastAPI:
     return app
 
 
-def create_app(settings: Settings, *, backend: Backend | None = None, store: Store | None = None) -> FastAPI:
-    """Return the application for some settings; a test may give a backend or a store of its own."""
+def create_app(
+    settings: Settings,
+    *,
+    backend: Backend | None = None,
+    store: Store | None = None,
+    reload: Callable[[], Settings] | None = None,
+) -> FastAPI:
+    """
+    Return the application for some settings; a test may give a backend or a store of its own.
+
+    `reload` reads the settings anew when the process is sent SIGHUP: the backends become those of the new ones.
+    """
     backend = backend or build_backend(settings)
     store = store or build_store(settings)
     background = build_background(settings, store)
@@ -67,6 +83,8 @@ def create_app(settings: Settings, *, backend: Backend | None = None, store: Sto
         async with AsyncExitStack() as stack:
             stack.push_async_callback(store.aclose)
             stack.push_async_callback(backend.aclose)
+            if reload and isinstance(backend, Router):
+                stack.enter_context(at_hangup(partial(renew, backend, reload)))
             if background:
                 background.start()
                 stack.push_async_callback(background.aclose, settings.shutdown_grace)
@@ -95,10 +113,35 @@ def create_app(settings: Settings, *, backend: Backend | None = None, store: Sto
     return app
 
 
-def build_backend(settings: Settings) -> Backend:
-    """Return the backend of the settings."""
-    (served,) = settings.served().values()
-    return _backend(served)
+def build_backend(settings: Settings) -> Router:
+    """Return the backends of the settings, as one."""
+    return Router(settings.served(), _backend)
+
+
+def renew(router: Router, reload: Callable[[], Settings]) -> None:
+    """Serve with the backends of the settings as they are now; if these cannot be used, say why and go on as before."""
+    try:
+        served = reload().served()
+        router.renew(served)
+    except (SettingsError, ValueError, ImportError, AttributeError) as error:
+        logger.error("the settings cannot be used, and stay as they were: %s", error)
+    else:
+        logger.info("settings read anew; the backends are %s", ", ".join(served))
+
+
+@contextmanager
+def at_hangup(act: Callable[[], None]) -> Iterator[None]:
+    """Do something when the process is sent SIGHUP, where there are such signals and this is the main thread."""
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGHUP, act)
+    except (AttributeError, NotImplementedError, RuntimeError, ValueError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
 def _backend(served: BackendSettings) -> Backend:

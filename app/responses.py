@@ -11,12 +11,11 @@ import contextlib
 import copy
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-from app import compaction
+from app import about, compaction
 from app.backends import Backend, ChatRequest, TokenCounter
 from app.background import Background, Following
 from app.context import Context, Sources
@@ -24,145 +23,22 @@ from app.conversations import Conversations
 from app.core import history
 from app.core.chat_request import Chat, to_chat
 from app.core.chat_stream import ChunkReader
-from app.core.dialects import DIALECTS, Dialect
-from app.core.events import EventBuilder, settled
+from app.core.events import EventBuilder
 from app.core.history import Turn
 from app.core.ids import chain_key, new_id
+from app.core.profile import Profile
 from app.core.response import new_response
-from app.core.schema import TERMINAL, CreateResponse, Event, Item, Response
+from app.core.schema import TERMINAL, CreateResponse, Item, Response
 from app.core.tokens import estimate_chat
-from app.errors import APIError, InvalidRequest, NotFound, StoreUnavailable
-from app.loop import respond, stop, warm_up
+from app.course import Watcher, Way
+from app.errors import InvalidRequest, NotFound, StoreUnavailable
+from app.run import Caller, Made, Run
 from app.sealing import SealingBuilder, Seals
 from app.stores import RunKey, Store
 
+__all__ = ["Caller", "Responses", "Run", "find_model"]
+
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks."""
-
-    owner: str = "anonymous"  # the hash of the caller's key: whose are the things that are stored
-    key: str | None = None  # the key itself, for backends that pass it through
-    dialect: Dialect = DIALECTS["openresponses"]
-
-
-class Run:
-    """
-    One response in the making: `response` is what there is of it, and the events come by iterating, in lists.
-
-    The terminal event comes last, and after the response has been stored: whoever hears of it can continue from it.
-    """
-
-    def __init__(self, responses: Responses, caller: Caller, request: CreateResponse, made: Made) -> None:
-        context, prompt = made.context, made.prompt
-        self.response = made.builder.response
-        self.key = RunKey(f"{caller.owner}:{context.key}", self.response["id"])
-        self.keep: Callable[[Turn], Awaitable[None]] = partial(responses.keep, caller)
-        self._backend = responses.backend
-        if context.compacts or request.truncation == "auto":
-            self._backend = compaction.Truncating(responses.backend, prompt)
-        self._kept = responses.keeps(request)
-        self._join = partial(responses.conversations.join, request, caller.owner)
-        self._made = made
-        self._question = ChatRequest(prompt.body, caller.key, request.prompt_cache_key or context.key)
-
-    @property
-    def warnings(self) -> list[str]:
-        """What was left out or changed, a sentence each."""
-        return [*self._made.context.warnings, *self._made.prompt.warnings]
-
-    async def events(self, open_after: float | None = None) -> AsyncGenerator[list[Event], None]:
-        """Make the response. Raises `APIError` for what fails before the first event; see `respond`."""
-        made, response = self._made, self.response
-        log.info("response started", extra={"response_id": response["id"], "model": response["model"]})
-        try:
-            async for events in self._answer(open_after):
-                yield events
-            await self._keep()
-        finally:
-            self._log_end()
-        made.builder.end()
-        yield made.builder.take()
-
-    def _answer(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
-        made = self._made
-        if not made.generate:
-            return warm_up(made.builder)
-        return respond(made.builder, made.reader, self._backend, self._question, open_after=open_after)
-
-    def queue(self) -> list[Event]:
-        """Say that the response is made in the background, before it is begun."""
-        self._made.builder.queue()
-        return self._made.builder.take()
-
-    async def stop(self, error: APIError | None = None) -> list[Event]:
-        """
-        End the response from outside, once `events` is closed: it fails with that error, or else was cancelled.
-
-        Returns all events that have not been yielded.
-        """
-        stop(self._made.builder, self._made.reader, self._question, error)
-        await self._keep()
-        self._log_end()
-        self._made.builder.end()
-        return self._made.builder.take()
-
-    def turn(self) -> Turn:
-        """Return what is to be stored of the response as it stands."""
-        upstream = {id: settled(said) for id, said in self._made.builder.upstream.items()}
-        return Turn(self.response, self._made.input, self._made.context.brought | upstream)
-
-    async def drain(self) -> Response:
-        """
-        Make the response, and return it whole.
-
-        Raises `APIError` where nothing at all came of it: clients retry on an HTTP status, not on a failed response.
-        """
-        async for _ in self.events():
-            pass
-        failure = self._made.builder.failure
-        if failure and not self.response["output"]:
-            raise failure
-        return self.response
-
-    async def compacted(self) -> dict[str, Any]:
-        """Make a compaction, and return the resource of `POST /responses/compact`; see `drain`."""
-        context = self._made.context
-        return compaction.resource(await self.drain(), context.items, context.key)
-
-    def keepalive(self) -> list[Event]:
-        """Return the event that tells a client of OpenAI's that the response lives."""
-        self._made.builder.keepalive()
-        return self._made.builder.take()
-
-    def _log_end(self) -> None:
-        response = self.response
-        status = response["status"] if response["status"] in TERMINAL else "interrupted"
-        log.info("response ended", extra={"response_id": response["id"], "status": status, "usage": response["usage"]})
-
-    async def _keep(self) -> None:
-        if not self._kept:
-            return
-        try:
-            await self.keep(self.turn())
-            await self._join(self.turn())
-        except APIError as error:
-            log.warning("response not stored", extra={"response_id": self.response["id"], "reason": str(error)})
-            self._made.builder.fail(error)
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """The parts that a run is made of."""
-
-    context: Context
-    input: list[Item]  # as it is kept
-    prompt: compaction.Prompt
-    builder: EventBuilder
-    reader: ChunkReader
-    generate: bool  # or is no model to be asked?
 
 
 class Responses:
@@ -178,6 +54,7 @@ class Responses:
         compaction_prompt: str = "",
         reasoning: Literal["auto", "content", "summary", "both"] = "auto",
         default_model: str | None = None,
+        watchers: Sequence[Watcher] = (),
     ) -> None:
         self.backend = backend
         self.store = store
@@ -189,6 +66,7 @@ class Responses:
         self._memory: Store | None = None
         self._reasoning = reasoning
         self._default_model = default_model
+        self._watchers = watchers
 
     def within(self, memory: Store) -> Responses:
         """Return these responses as one connection has them: those that are not stored are remembered in `memory`."""
@@ -196,11 +74,14 @@ class Responses:
         view._memory = memory
         return view
 
-    async def create(self, request: CreateResponse, caller: Caller, *, generate: bool = True) -> Run:
+    async def create(
+        self, request: CreateResponse, caller: Caller, *, generate: bool = True, watchers: Sequence[Watcher] = ()
+    ) -> Run:
         """
         Begin a response; nothing has been asked of the backend when this returns.
 
         Without `generate` no model will be asked at all: the response is one to continue from, with its input alone.
+        The `watchers` are told of its course, beside those of all responses.
 
         Raises `InvalidRequest` and its kinds for what is wrong with the request, `StoreUnavailable` for a request
         that needs the store while it is away.
@@ -224,21 +105,35 @@ class Responses:
             finish_required=self.backend.profile(model).response.finish_required,
         )
         kept = [history.input_item(item, context.key) for item in context.new] if self.keeps(request) else []
-        run = Run(self, caller, request, Made(context, kept, prompt, builder, reader, generate))
+        about.add(response_id=response["id"])
+        run = Run(
+            Made(context, kept, prompt, builder, reader, generate),
+            request,
+            caller,
+            backend=self.backend,
+            keep=partial(self.keep, caller),
+            join=partial(self.conversations.join, request, caller.owner),
+            kept=self.keeps(request),
+            way=self._way(request),
+            watchers=[*self._watchers, *watchers],
+        )
         for warning in run.warnings:
             log.warning("request adapted", extra={"reason": warning})
         return run
 
-    async def compact(self, request: compaction.CompactResponse, caller: Caller) -> Run:
+    async def compact(
+        self, request: compaction.CompactResponse, caller: Caller, watchers: Sequence[Watcher] = ()
+    ) -> Run:
         """Begin a compaction that is not kept here, but given to the caller whole: see `Run.compacted`."""
-        return await self.create(request.triggering(), caller)
+        return await self.create(request.triggering(), caller, watchers=watchers)
 
     async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
         """Return how many tokens the input of a request is, and whether the backend has counted them."""
         context = await self._sources.context(request.model_copy(update={"store": False}), caller.owner, self._memory)
-        chat = self._prompt(request, context, self._model(request, context)).chat
+        model = self._model(request, context)
+        chat = self._prompt(request, context, model).chat
         if isinstance(self.backend, TokenCounter):
-            count = await self.backend.count_tokens(ChatRequest(chat.body, caller.key, context.key))
+            count = await self.backend.count_tokens(ChatRequest(chat.body, caller.key, context.key, model))
             if count is not None:
                 return count, True
         return estimate_chat(chat.body), False
@@ -330,6 +225,11 @@ class Responses:
             raise _not_found(response_id)
         return Turn.of(record)
 
+    def _way(self, request: CreateResponse) -> Way:
+        if self._memory is not None:
+            return "websocket"
+        return "background" if request.background else "sse" if request.stream else "json"
+
     def _check_background(self, request: CreateResponse) -> None:
         if request.background and not request.store:
             raise InvalidRequest("Background responses have to be stored: leave out `store`.", param="background")
@@ -346,8 +246,8 @@ class Responses:
         items = context.items
         if context.compacts:
             request, items = compaction.summary_request(request, items, self._compaction_prompt)
-        profile, upstream = self.backend.profile(model), context.upstream
-        return compaction.Prompt(items, lambda items: to_chat(request, items, profile, model=model, upstream=upstream))
+        ask = partial(to_chat, request, model=model, upstream=context.upstream)
+        return compaction.Prompt(items, self.backend.profile(model), ask)
 
     def _builder(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> EventBuilder:
         def make_id(prefix: str) -> str:
@@ -369,7 +269,7 @@ class Responses:
         return "summary" if request.reasoning and request.reasoning.summary else "content"
 
 
-_NO_PROMPT = compaction.Prompt((), lambda _: Chat({}, {}, None, ()))
+_NO_PROMPT = compaction.Prompt((), Profile(), lambda *_: Chat({}, {}, None, ()))
 
 
 async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, Any]:

@@ -152,8 +152,23 @@ class BackendSettings(BaseModel):
     """Options of the profile to change, by dotted name."""
     retries: int = Field(2, ge=0)
     """How often to ask again when the backend refuses before it answers."""
+    replicas: list[Annotated[str, AfterValidator(_backend_url)]] = []
+    """Base URLs of more servers that are just like the one at `url`. A conversation stays with one of them."""
+    fallbacks: list[str] | None = None
+    """Names of the backends to ask when this one cannot answer. Unset: those further down that serve the model, too;
+    but none that serves it by `*` alone if this one does not, and none that takes the callers' own keys."""
     max_concurrency: int | None = Field(None, ge=1)
-    """How many requests it may work on at once; more of them wait."""
+    """How many requests each of its servers may work on at once; more of them wait."""
+    max_queue: int = Field(100, ge=0)
+    """How many requests may wait; beyond them it answers 429."""
+    queue_timeout: Seconds = Field(60, gt=0)
+    """Seconds for which a request may wait; then it is answered with 429."""
+    max_failures: int = Field(5, ge=1)
+    """Failures in a row after which a server is left alone for a while."""
+    recovery: Seconds = 30
+    """Seconds for which it is left alone, unless it answers a check before."""
+    check_interval: Seconds = 2
+    """Seconds between checks of a server that is left alone; 0 for none."""
 
     @field_validator("url")
     @classmethod
@@ -178,14 +193,37 @@ class BackendSettings(BaseModel):
             merged_profile(info.data["profile"], overrides)
         return overrides
 
+    @field_validator("replicas")
+    @classmethod
+    def _have_urls(cls, urls: list[str], info: ValidationInfo) -> list[str]:
+        if urls and not all((info.data.get("url"), *urls)):
+            raise ValueError("should be base URLs, beside that of `url`")
+        return urls
+
     @property
     def key(self) -> SecretStr | None:
         """The key to send upstream, wherever it is kept; None to send none, `passthrough` to send the caller's."""
         return SecretStr(environment()[self.api_key_env]) if self.api_key_env else self.api_key
 
+    @property
+    def passes_keys(self) -> bool:
+        """Whether callers have to show a key of this backend's."""
+        return self.key is not None and self.key.get_secret_value() == PASSTHROUGH
+
+    def each(self) -> list[BackendSettings]:
+        """Return the settings of each of its servers."""
+        return [
+            self.model_copy(update={"url": url, "replicas": []}) for url in dict.fromkeys([self.url, *self.replicas])
+        ]
+
     def options(self) -> Profile:
-        """Return the profile with the overrides, and the URL and key in its place for them."""
+        """Return the profile with the overrides, and the URL, the key and the aliases in its place for them."""
         transport: dict[str, Any] = {"transport.base_url": self.url} if self.url else {}
-        if self.key and self.key.get_secret_value() != PASSTHROUGH:
+        if self.key and not self.passes_keys:
             transport["transport.api_key"] = self.key.get_secret_value()
-        return merged_profile(self.profile, {**transport, **self.overrides})
+        profile = merged_profile(self.profile, {**transport, **self.overrides})
+        if not self.aliases:
+            return profile
+        names = profile.request.model_map
+        aliases = {alias: names.get(model, model) for alias, model in self.aliases.items()}
+        return profile.override({"request.model_map": names | aliases})

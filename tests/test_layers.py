@@ -28,6 +28,7 @@ LONGEST_FUNCTION = 60
 # and `app.backends.*` are the backends and what they share.
 PROTOCOLS = {"app.backends", "app.stores", "app.tools"}
 BELOW = {"app", "app.core", "app.errors"}
+WATCHERS = {"app.metrics", "app.tracing", "app.limits"}  # who is told of the course of responses
 PARTS = {"app.loop", "app.background", "app.compaction", "app.conversations"}  # what responses are made of
 LAYERS = {
     "app": set(),
@@ -38,14 +39,18 @@ LAYERS = {
     "app.stores.*": BELOW | {"app.stores"},
     "app.tools.*": BELOW | {"app.tools"},
     "app.sealing": BELOW,
+    "app.about": set(),
+    "app.course": BELOW,
+    **dict.fromkeys(WATCHERS, BELOW | PROTOCOLS | {"app.about", "app.course"}),
     **dict.fromkeys(PARTS, BELOW | PROTOCOLS | {"app.sealing"}),
     "app.context": BELOW | PROTOCOLS | {"app.compaction", "app.conversations", "app.sealing"},
-    "app.responses": BELOW | PROTOCOLS | PARTS | {"app.context", "app.sealing"},
+    "app.run": BELOW | PROTOCOLS | PARTS | {"app.context", "app.course"},
+    "app.responses": BELOW | PROTOCOLS | PARTS | {"app.about", "app.context", "app.course", "app.run", "app.sealing"},
     # What a profile may hold is checked where the settings are read.
     "app.setting_types": BELOW | PROTOCOLS | {"app.backends.profiles"},
     "app.settings": {"app", "app.setting_types"},
-    "app.logs": {"app", "app.settings"},
-    "app.api": BELOW | PROTOCOLS | PARTS | {"app.responses", "app.settings"},
+    "app.logs": {"app", "app.about", "app.settings"},
+    "app.api": BELOW | PROTOCOLS | PARTS | WATCHERS | {"app.about", "app.responses", "app.run", "app.settings"},
 }
 TOP = {"app.main", "app.cli", "app.__main__"}  # they join the parts, and may import everything; nothing imports them
 

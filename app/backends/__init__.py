@@ -8,7 +8,7 @@ chunk whose `delta` is the whole message: there is no second path.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -32,6 +32,10 @@ class ChatRequest:
     body: dict[str, Any]  # of the Chat Completions request, `stream: true` included; not to be changed
     caller_key: str | None = None  # the caller's own API key, for backends that pass it through
     conversation: str = ""  # the same for all turns of a conversation: its chain's key or `prompt_cache_key`
+    model: str = ""  # as the caller named it; empty: as in the body
+    profile: Profile | None = None  # for which the body was made
+    body_for: Callable[[Profile], dict[str, Any]] | None = None  # the same for another; raises `InvalidRequest`
+    patient: bool = True  # may a refusal be met by asking again? not if there is another server to ask
 
 
 class Backend(Protocol):

@@ -90,9 +90,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self, reason: Exception | None = None) -> None:
         """Close the socket now, whatever was still to be sent or received; a reply under way ends for that reason."""
-        if self._reply:
-            self._end(reason or httpx.StreamClosed(), reusable=False)
-        self._transport.abort()
+        self._end(reason or httpx.StreamClosed(), reusable=False)
 
     def pause(self, paused: bool) -> None:
         """Stop or resume reading from the socket."""
@@ -101,9 +99,10 @@ class Connection(asyncio.Protocol):
 
     async def _write(self, data: bytes, reply: Reply) -> bool:
         """Send data, and return whether there is any use in sending more."""
-        if not reply.end:
+        if self.usable:
             self._transport.write(data)
-        while self._blocked and not reply.end and not reply.refuses:
+        # A socket that is about to close takes everything, and will soon be an end.
+        while (self._blocked or not self.usable) and not reply.end and not reply.refuses:
             await reply.changed()
         return not reply.end and not reply.refuses
 
@@ -119,7 +118,7 @@ class Connection(asyncio.Protocol):
             self._end(Stale() if self._used and reply.untouched else reply.cut_off(error), reusable=False)
 
     def _end(self, end: Exception | type[Exception], *, reusable: bool) -> None:
-        """Let go of the reply: whatever has been received of it can still be read."""
+        """Let go of the reply, if there is one: what has been received of it can still be read."""
         reply, self._reply = self._reply, None
         self._used = True
         if not reusable:
@@ -131,7 +130,7 @@ class Connection(asyncio.Protocol):
     # What the event loop tells.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # which uvloop's do not inherit from
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by name; both set TCP_NODELAY
         self._pool.opened(self)
         # A model that thinks is silent for minutes, and gateways forget silent connections.
         sock = transport.get_extra_info("socket")
@@ -317,7 +316,7 @@ class Reply(httpx.AsyncByteStream):
 
     def _expire(self) -> None:
         self._timer = None
-        if not self._waiter:
+        if not self._waiter or self._waiter.done():
             return
         left = self._deadline - self._loop.time()
         if left > 0.001:  # what clocks and timers may differ by
@@ -352,8 +351,9 @@ class Reply(httpx.AsyncByteStream):
         self.status = status
         self.version = self._parser.get_http_version()
         if self._bodiless:
+            # The parser does not know: it would wait for the body that the headers tell of.
             self.end = StopAsyncIteration
-            raise ValueError("The headers may tell of a body, but none follows.")
+            raise ValueError("There is no body.")
 
     def on_message_complete(self) -> None:
         if self.status:

@@ -42,6 +42,10 @@ class DemoBackend:
             await asyncio.sleep(self._delay)
             yield [chunk]
 
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """Return the tokens of the prompt, as the usage of its answer will tell them."""
+        return _prompt_tokens(request.body)
+
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
         """Return the one model; any other name is as good."""
         return [{"id": "demo", "object": "model", "created": 0, "owned_by": "antiphon"}]
@@ -204,8 +208,12 @@ def _logprobs(piece: str, body: dict[str, Any]) -> dict[str, Any] | None:
     return {"content": [{**tokens[0], "top_logprobs": tokens[: body.get("top_logprobs") or 0]}], "refusal": None}
 
 
+def _prompt_tokens(body: dict[str, Any]) -> int:
+    return sum(len(_text(message).split()) + 1 for message in body.get("messages") or ())
+
+
 def _usage(body: dict[str, Any], spent: int, reasoned: int) -> dict[str, Any]:
-    prompt = sum(len(_text(message).split()) + 1 for message in body.get("messages") or ())
+    prompt = _prompt_tokens(body)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": spent,

@@ -26,6 +26,7 @@ from app.backends import ChatRequest, Chunk
 from app.backends.answer import Answer
 from app.backends.errors import backend_error, error_in_chunk
 from app.backends.refusals import KINDS, failure
+from app.backends.tokenizers import Tokenizer
 from app.backends.transport import HTTPToolsTransport
 from app.core.profile import Profile
 from app.errors import BackendError
@@ -66,6 +67,7 @@ class OpenAIBackend:
         base = httpx.URL(base_url or options.base_url or "")
         self._url = self._under(base, options.path)
         self._models_url = self._under(base, "/models")
+        self._tokenizer = Tokenizer(base, profile.name)
         self._http = http or transport_to(base)
         self._headers = {
             "Accept": "text/event-stream, application/json",
@@ -99,6 +101,14 @@ class OpenAIBackend:
         finally:
             await answer.aclose()
             await response.aclose()
+
+    async def count_tokens(self, request: ChatRequest) -> int | None:
+        """Return how many tokens the prompt of a request is; None if the server does not say."""
+
+        async def post(url: httpx.URL, body: dict[str, Any]) -> Any:
+            return await self._read_json("POST", url, _encode(body), request.caller_key, seconds=15)
+
+        return await self._tokenizer.count(request.body, post)
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
         """Return the models on offer, as entries of the OpenAI list."""
@@ -139,7 +149,7 @@ class OpenAIBackend:
             try:
                 return await self._send("POST", self._url, content, request.caller_key)
             except _Refusal as refusal:
-                wait = refusal.wait(attempt) if attempt < self._retries else None
+                wait = refusal.wait(attempt) if request.patient and attempt < self._retries else None
                 if wait is None:
                     raise refusal.error from refusal.__cause__
                 logger.info("backend: %s; asking again in %.1f s", refusal.error.message, wait)
@@ -176,10 +186,19 @@ class OpenAIBackend:
         return _Refusal(error, again=asked == "true" or (again and asked != "false"))
 
     async def _list_models(self, caller_key: str | None, seconds: float) -> list[dict[str, Any]]:
+        listed = await self._read_json("GET", self._models_url, b"", caller_key, seconds)
+        if isinstance(listed, dict):
+            listed = listed.get("data") or listed.get("models")
+        return [_model(entry) for entry in listed if isinstance(entry, dict | str)] if isinstance(listed, list) else []
+
+    async def _read_json(
+        self, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
+    ) -> Any:
+        """Ask something beside completions, and return the JSON of the answer."""
         try:
             async with asyncio.timeout(seconds):
-                response = await self._send("GET", self._models_url, b"", caller_key)
-                listed = json.loads(await response.aread())
+                response = await self._send(method, url, content, caller_key)
+                return json.loads(await response.aread())
         except _Refusal as refusal:
             raise refusal.error from refusal.__cause__
         except TimeoutError as error:
@@ -187,10 +206,7 @@ class OpenAIBackend:
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise failure("failure") from error
         except ValueError as error:
-            raise failure("failure", "The backend's list of models is not JSON. Is its base URL right?") from error
-        if isinstance(listed, dict):
-            listed = listed.get("data") or listed.get("models")
-        return [_model(entry) for entry in listed if isinstance(entry, dict | str)] if isinstance(listed, list) else []
+            raise failure("failure", "The backend's answer is not JSON. Is its base URL right?") from error
 
     @property
     def _passes(self) -> bool:

@@ -11,8 +11,8 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 # A server takes a conversation that it knows as long as it has no more than this many times the mean, and a few.
 _BUSIER, _A_FEW = 1.25, 2
-_CHECK = 10.0  # seconds that a check may take
+_CHECK, _LISTING = 10.0, 8.0  # seconds that a check or a list of models may take
 _LONGEST_WAIT = 60  # seconds, in a `Retry-After`
 
 
@@ -88,8 +88,8 @@ class Pool:
         self._waiters: deque[_Waiter] = deque()
         self._held = 1.0  # seconds that a request takes, as a running mean
         self._watching: asyncio.Task[None] | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._users = 0
+        self._unused = asyncio.Event()
 
     def profile(self, model: str) -> Profile:
         """Return what is known of these servers."""
@@ -120,6 +120,21 @@ class Pool:
             self._held += 0.1 * (loop.time() - since - self._held)
             self._leave(replica)
 
+    async def models(self, caller_key: str | None) -> list[dict[str, Any]]:
+        """Return the models that the servers have; raise `BackendError` if none of them says."""
+        asked = sorted(self.replicas, key=lambda replica: replica.circuit.open)
+        for replica in asked[:-1]:
+            with suppress(BackendError):
+                return await self._models(replica, caller_key)
+        return await self._models(asked[-1], caller_key)
+
+    async def _models(self, replica: Replica, caller_key: str | None) -> list[dict[str, Any]]:
+        try:
+            async with asyncio.timeout(_LISTING):
+                return await replica.backend.models(caller_key)
+        except TimeoutError as error:
+            raise BackendError("The backend did not list its models in time.", status=504, code="timeout") from error
+
     async def check(self) -> None:
         """Return as soon as one of the servers answers; raise `BackendError` if none does."""
         await first_good([replica.backend.check() for replica in self.replicas])
@@ -132,9 +147,22 @@ class Pool:
         for replica in self.replicas:
             await replica.backend.aclose()
 
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep these servers for a request that may come to need them: see `drain`."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._unused.set()
+
     async def drain(self) -> None:
-        """Close once nobody needs these servers any more."""
-        await self._idle.wait()
+        """Close once nobody uses these servers any more; nobody may begin to."""
+        if self._users:
+            self._unused.clear()
+            await self._unused.wait()
         await self.aclose()
 
     # Who gets what.
@@ -178,15 +206,12 @@ class Pool:
     def _given(self, replica: Replica) -> Replica:
         replica.load += 1
         replica.circuit.asked()
-        self._idle.clear()
         return replica
 
     def _leave(self, replica: Replica) -> None:
         replica.load -= 1
         replica.circuit.given_up()
         self._serve()
-        if not self._waiters and not any(replica.load for replica in self.replicas):
-            self._idle.set()
 
     def _serve(self) -> None:
         """Give the places that are free to those who wait, the first of them first."""
@@ -255,7 +280,9 @@ def preferred(conversation: str, free: Sequence[Replica]) -> Replica:
     if not conversation or len(free) == 1:
         return least_loaded(free)
     bound = _BUSIER * sum(replica.load for replica in free) / len(free) + _A_FEW
-    return max((replica for replica in free if replica.load < bound), key=lambda replica: _rank(conversation, replica))
+    return max(
+        (replica for replica in free if replica.load + 1 <= bound), key=lambda replica: _rank(conversation, replica)
+    )
 
 
 def least_loaded(free: Sequence[Replica]) -> Replica:

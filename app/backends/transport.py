@@ -3,7 +3,7 @@ An `httpx` transport for long streams: HTTP/1.1 over pooled connections, at a fr
 
     async with httpx.AsyncClient(transport=HTTPToolsTransport()) as client:
         async with client.stream("POST", url, json=body) as response:
-            async for data in response.extensions["stream"]:  # the bytes as they came, all that there are at a time
+            async for data in response.aiter_raw():  # an item is all that has come in since the last one
                 ...
 """
 
@@ -32,9 +32,15 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
     """
     What `httpx.AsyncClient(transport=...)` takes.
 
-    `verify` and `trust_env` mean what they mean to `httpx`. Where the environment names a proxy for a URL, the request
-    goes through `httpx`'s own transport. The response's extensions hold the `stream` itself: to iterate over it costs
-    less than `response.aiter_raw()`, and it has `wait_at_most` (seconds for each read from now on) and `linger`.
+    `verify` and `trust_env` mean what they mean to `httpx`. The extensions of a response are
+
+    - `stream`: the body itself. To iterate over it costs less than `response.aiter_raw()`, and `stream.wait_at_most`
+      sets the read timeout anew;
+    - `linger`: to be called with some seconds before a response is closed whose body is over in all but HTTP's words.
+      Its connection is used again if the body ends by then; otherwise, and without it, the connection is closed.
+
+    Where the environment names a proxy for a URL, the request goes through `httpx`'s own transport, and its response
+    has neither.
     """
 
     def __init__(
@@ -230,12 +236,11 @@ def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]
     head = b"".join(lines)
     if head.count(b"\r") != len(lines) or head.count(b"\n") != len(lines) or b"\0" in head:
         raise httpx.LocalProtocolError("A header of the request contains a line break.")
-    try:
-        return head + b"\r\n" + request.content, None
-    except httpx.RequestNotRead:
-        assert isinstance(request.stream, httpx.AsyncByteStream)
-        chunked = "transfer-encoding" in request.headers
-        return head + b"\r\n", _chunked(request.stream) if chunked else request.stream
+    stream = request.stream
+    if isinstance(stream, httpx.ByteStream):
+        return head + b"\r\n" + request.read(), None
+    assert isinstance(stream, httpx.AsyncByteStream)
+    return head + b"\r\n", _chunked(stream) if "transfer-encoding" in request.headers else stream
 
 
 async def _chunked(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

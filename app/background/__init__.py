@@ -81,12 +81,11 @@ class Background:
 
     async def ended(self, run: RunKey) -> bool:
         """Tell whether a run has ended by now. If nobody is at work on it any more, it is ended here."""
-        if run in self._works:
-            return False
         standing = await self._log.standing(run)
-        if standing in ("orphaned", "absent"):
+        if standing in ("orphaned", "absent") and run not in self._works:
             await self._end_for_worker(run)
-        return standing != "running"
+            standing = await self._log.standing(run)
+        return standing in ("ended", "absent")
 
     async def cancel(self, run: RunKey) -> None:
         """Cancel a run, in whichever process; return when it has ended, or after `PATIENCE`."""

@@ -231,6 +231,11 @@ class EventBuilder:
             self.close_call(self._calls[0], status)
         self._close_open(status)
 
+    def standing(self) -> list[Any]:
+        """Return the output as it stands: the items, and the text of what is still being written."""
+        parts = self._open.parts if self._open else []
+        return [*self.response["output"], *("".join(written.pieces) for written in (*parts, *self._calls))]
+
     # Private.
 
     def _emit(self, type: str, **fields: Any) -> None:

@@ -135,18 +135,18 @@ def test_what_must_stay_stays_and_pairs_are_never_parted(items: list[Item], shar
 
 
 def strays(items: list[Item]) -> int:
-    """Count the calls without an output behind them, and the outputs without a call before them."""
-    waiting: list[str] = []
-    strays = 0
+    """Count the calls that no output behind them answers, and the outputs that answer no call."""
+    waiting: dict[str, int] = dict.fromkeys("abc", 0)
     known: set[str] = set()
+    unheard = 0
     for item in items:
         if item["type"] == "function_call":
-            waiting.append(item["call_id"])
+            waiting[item["call_id"]] += 1
             known.add(item["call_id"])
         elif item["type"] == "function_call_output":
-            strays += item["call_id"] not in known
-            waiting = [id for id in waiting if id != item["call_id"]]
-    return strays + len(waiting)
+            unheard += item["call_id"] not in known
+            waiting[item["call_id"]] = max(0, waiting[item["call_id"]] - 1)
+    return unheard + sum(waiting.values())
 
 
 @pytest.mark.parametrize(

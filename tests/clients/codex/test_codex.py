@@ -23,43 +23,50 @@ PATCH = """\
 
 
 class Codex(NamedTuple):
-    """Codex with a home and a repository of its own."""
+    """Codex, with a home and a repository of its own."""
 
+    server: str
     home: Path
     repository: Path
 
-    async def exec(self, prompt: str) -> Ended:
-        """Run one task, as scripts do; each line of the output is an event."""
+    async def exec(self, prompt: str, *settings: str, model: str = "m", provider: str = "lab") -> Ended:
+        """
+        Run one task, as scripts do; each line of the output is an event.
+
+        A model that Codex has heard of comes with tools of its own. The provider `lab` is Antiphon as one configures
+        it; `openai` is the one that is built in, which may be sent elsewhere.
+        """
+        options = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+        for setting in (f'model_provider="{provider}"', *settings):
+            options += ["--config", setting]
         program = installed("@openai/codex") / "bin" / "codex.js"
         return await run(
-            "node",
-            str(program),
-            "exec",
-            "--json",
-            "--skip-git-repo-check",
-            "--dangerously-bypass-approvals-and-sandbox",
-            prompt,
-            env={"CODEX_HOME": str(self.home), "LAB_API_KEY": "lab"},
+            *("node", str(program), "exec", "--model", model, *options, prompt),
+            env={"CODEX_HOME": str(self.home), "CODEX_API_KEY": "lab", "LAB_API_KEY": "lab"},
             cwd=self.repository,
         )
+
+    @property
+    def catalog(self) -> str:
+        """The setting that makes Antiphon's list of models the catalog."""
+        return f'model_providers.lab.model_catalog_url="{self.server}/models"'
 
 
 @pytest.fixture
 def codex(server: str, tmp_path: Path) -> Codex:
-    """Codex, told of Antiphon as its provider, whose list of models is also its catalog."""
+    """Codex in front of Antiphon, with a tool server beside it and nothing that needs the world outside."""
     home, repository = tmp_path / "home", tmp_path / "repository"
     home.mkdir()
     repository.mkdir()
     config = f"""
-        model = "m"
-        model_provider = "lab"
         web_search = "disabled"
         check_for_update_on_startup = false
+        openai_base_url = "{server}"
+        features.plugins = false
 
         [model_providers.lab]
         name = "Lab"
         base_url = "{server}"
-        model_catalog_url = "{server}/models"
         wire_api = "responses"
         env_key = "LAB_API_KEY"
 
@@ -68,13 +75,13 @@ def codex(server: str, tmp_path: Path) -> Codex:
         args = ["{MCP_SERVER}"]
     """
     (home / "config.toml").write_text(config)
-    return Codex(home, repository)
+    return Codex(server, home, repository)
 
 
-def calling(name: str, *pieces: str) -> list[Any]:
-    """An answer that calls one function, its arguments in pieces."""
-    start = call(id="call_1", name=name)
-    return sse(start, *(call(arguments=piece) for piece in pieces), finish("tool_calls"), usage(), DONE)
+def calling(name: str, *pieces: str, id: str = "call_1", tokens: int = 5) -> list[Any]:
+    """An answer that calls one function, its arguments in pieces, after a prompt of so many tokens."""
+    arguments = (call(arguments=piece) for piece in pieces)
+    return sse(call(id=id, name=name), *arguments, finish("tool_calls"), usage(tokens), DONE)
 
 
 def saying(text: str) -> list[Any]:
@@ -94,7 +101,7 @@ def offered(upstream: Upstream) -> dict[str, Any]:
 
 
 def result(upstream: Upstream) -> str:
-    """What the model was told of its call in the last request."""
+    """What the model was told of its last call in the last request."""
     *_, made, told = upstream.requests[-1].json["messages"]
     assert told["role"] == "tool"
     assert told["tool_call_id"] == made["tool_calls"][0]["id"]
@@ -113,7 +120,7 @@ async def test_codex_edits_a_file_by_a_patch(codex: Codex, upstream: Upstream) -
     arguments = json.dumps({"input": PATCH})
     upstream.say(calling("apply_patch", *(arguments[at : at + 3] for at in range(0, len(arguments), 3))))
     upstream.say(saying("Patched."))
-    assert said(await codex.exec("Write a greeting.")) == ["Patched."]
+    assert said(await codex.exec("Write a greeting.", codex.catalog)) == ["Patched."]
     assert (codex.repository / "greeting.txt").read_text() == 'He said "hello" \\ 😀\n\ttwice\n'
     assert "start: begin_patch" in offered(upstream)["apply_patch"]["description"]
     assert "Success" in result(upstream)
@@ -124,7 +131,7 @@ async def test_codex_edits_a_file_by_a_patch(codex: Codex, upstream: Upstream) -
 async def test_codex_takes_a_patch_that_the_model_did_not_wrap(codex: Codex, upstream: Upstream) -> None:
     upstream.say(calling("apply_patch", *PATCH.partition("File")))
     upstream.say(saying("Patched."))
-    assert said(await codex.exec("Write a greeting.")) == ["Patched."]
+    assert said(await codex.exec("Write a greeting.", codex.catalog)) == ["Patched."]
     assert (codex.repository / "greeting.txt").exists()
 
 
@@ -132,14 +139,48 @@ async def test_codex_calls_a_tool_of_a_tool_server(codex: Codex, upstream: Upstr
     upstream.say(calling("mcp__lab__add", '{"a": 2, "b": 3}'))
     upstream.say(saying("Five."))
     assert said(await codex.exec("Add 2 and 3.")) == ["Five."]
-    assert "mcp__lab__add" in offered(upstream)
     assert "The sum is 5." in result(upstream)
 
 
-async def test_codex_knows_the_models_and_their_contexts(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_calls_a_tool_that_it_had_to_search_for(codex: Codex, upstream: Upstream) -> None:
+    upstream.say(calling("tool_search", '{"query": "add two numbers"}'))
+    upstream.say(calling("mcp__lab__add", '{"a": 2, "b": 3}', id="call_2"))
+    upstream.say(saying("Five."))
+    assert said(await codex.exec("Add 2 and 3.", model="gpt-5.5")) == ["Five."]
+    first, second, _ = ([tool["function"]["name"] for tool in one.json["tools"]] for one in upstream.requests)
+    assert "mcp__lab__add" not in first and "mcp__lab__add" in second
+    assert "The sum is 5." in result(upstream)
+
+
+async def test_codex_runs_code_whose_tools_come_in_an_item(codex: Codex, upstream: Upstream) -> None:
+    code = 'await tools.exec_command({cmd: "printf hello > greeting.txt"}); text("made " + 1)'
+    upstream.say(calling("functions__exec", json.dumps({"input": code})))
+    upstream.say(saying("Done."))
+    assert said(await codex.exec("Write a greeting.", model="gpt-6-sol")) == ["Done."]
+    assert (codex.repository / "greeting.txt").read_text() == "hello"
+    assert "made 1" in result(upstream)
+
+
+@pytest.mark.parametrize("provider", ["lab", "openai"])
+async def test_codex_goes_on_from_a_summary_when_there_is_no_more_room(
+    codex: Codex, upstream: Upstream, provider: str
+) -> None:
+    upstream.say(calling("exec_command", '{"cmd": "echo written"}', tokens=30_000))
+    upstream.say(saying("We have written."))
+    upstream.say(saying("Done."))
+    ended = await codex.exec("Write.", "model_auto_compact_token_limit=20000", model="gpt-5.5", provider=provider)
+    assert said(ended) == ["Done."]
+    _, asked, continued = (one.json for one in upstream.requests)
+    assert "tools" not in asked
+    assert "We have written." in continued["messages"][-1]["content"]
+    assert "tool" not in [message["role"] for message in continued["messages"]]
+
+
+async def test_codex_gets_its_instructions_from_the_catalog_and_they_are_one_message(
+    codex: Codex, upstream: Upstream
+) -> None:
     upstream.say(saying("Hello."))
-    ended = await codex.exec("Say hello.")
-    assert said(ended) == ["Hello."]
-    system, *_ = upstream.requests[-1].json["messages"]
-    assert system["role"] == "system" and system["content"].startswith("You are a coding agent.")
-    assert [message["role"] for message in upstream.requests[-1].json["messages"]].count("system") == 1
+    assert said(await codex.exec("Say hello.", codex.catalog)) == ["Hello."]
+    roles = [message["role"] for message in upstream.requests[-1].json["messages"]]
+    assert roles[0] == "system" and roles.count("system") == 1
+    assert upstream.requests[-1].json["messages"][0]["content"].startswith("You are a coding agent.")

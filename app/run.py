@@ -1,0 +1,192 @@
+"""
+One response in the making, from the question to the last event.
+
+It is drained (JSON), encoded (SSE), framed (WebSocket) or logged (background), but always the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from app import compaction
+from app.backends import Backend, ChatRequest
+from app.context import Context
+from app.core.chat_stream import ChunkReader
+from app.core.dialects import DIALECTS, Dialect
+from app.core.events import EventBuilder, settled
+from app.core.history import Turn
+from app.core.response import usage_of
+from app.core.schema import TERMINAL, CreateResponse, Event, Item, Response
+from app.course import Course, Watcher, Way, clock
+from app.errors import APIError
+from app.loop import respond, stop, warm_up
+from app.stores import RunKey
+
+log = logging.getLogger(__name__)
+
+Keep: TypeAlias = Callable[[Turn], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    owner: str = "anonymous"  # the hash of the caller's key: whose are the things that are stored
+    key: str | None = None  # the key itself, for backends that pass it through
+    dialect: Dialect = DIALECTS["openresponses"]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The parts that a run is made of."""
+
+    context: Context
+    input: list[Item]  # as it is kept
+    prompt: compaction.Prompt
+    builder: EventBuilder
+    reader: ChunkReader
+    generate: bool  # or is no model to be asked?
+
+
+class Run:
+    """
+    One response in the making: `response` is what there is of it, and the events come by iterating, in lists.
+
+    The terminal event comes last, and after the response has been stored: whoever hears of it can continue from it.
+    """
+
+    def __init__(
+        self,
+        made: Made,
+        request: CreateResponse,
+        caller: Caller,
+        *,
+        backend: Backend,
+        keep: Keep,
+        join: Keep,
+        kept: bool,
+        way: Way,
+        watchers: Sequence[Watcher] = (),
+    ) -> None:
+        """
+        `keep` and `join` store the turn and add it to its conversation, if it is to be `kept` at all; `watchers` are
+        told of its course.
+        """
+        context, prompt = made.context, made.prompt
+        self.response = made.builder.response
+        self.key = RunKey(f"{caller.owner}:{context.key}", self.response["id"])
+        self.keep = keep
+        self._backend = backend
+        if context.compacts or request.truncation == "auto":
+            self._backend = compaction.Truncating(backend, prompt)
+        self._kept = kept
+        self._join = join
+        self._made = made
+        self._course = Course(self.response, way, watchers)
+        conversation, model = request.prompt_cache_key or context.key, self.response["model"]
+        self._question = ChatRequest(prompt.body, caller.key, conversation, model, prompt.profile, prompt.body_for)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was left out or changed, a sentence each."""
+        return [*self._made.context.warnings, *self._made.prompt.warnings]
+
+    async def events(self, open_after: float | None = None) -> AsyncGenerator[list[Event], None]:
+        """Make the response. Raises `APIError` for what fails before the first event; see `respond`."""
+        course, builder, response = self._course, self._made.builder, self.response
+        log.info("response started", extra={"response_id": response["id"], "model": response["model"]})
+        with course.watched(self._usage):
+            try:
+                async with contextlib.aclosing(self._answer(open_after)) as answer:
+                    async for events in answer:
+                        if response["output"]:
+                            course.first = clock()
+                        yield events
+                        if course.first:
+                            break
+                    async for events in answer:  # from the first token on, nothing is asked of each
+                        yield events
+                course.last = clock()
+                await self._keep()
+                course.failure = builder.failure
+            finally:
+                self._log_end()
+        builder.end()
+        yield builder.take()
+
+    def _answer(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+        made = self._made
+        if not made.generate:
+            return warm_up(made.builder)
+        return respond(made.builder, made.reader, self._backend, self._question, open_after=open_after)
+
+    def queue(self) -> list[Event]:
+        """Say that the response is made in the background, before it is begun."""
+        self._made.builder.queue()
+        return self._made.builder.take()
+
+    async def stop(self, error: APIError | None = None) -> list[Event]:
+        """
+        End the response from outside, once `events` is closed: it fails with that error, or else was cancelled.
+
+        Returns all events that have not been yielded.
+        """
+        stop(self._made.builder, self._made.reader, self._question, error)
+        await self._keep()
+        self._log_end()
+        self._made.builder.end()
+        return self._made.builder.take()
+
+    def turn(self) -> Turn:
+        """Return what is to be stored of the response as it stands."""
+        upstream = {id: settled(said) for id, said in self._made.builder.upstream.items()}
+        return Turn(self.response, self._made.input, self._made.context.brought | upstream)
+
+    async def drain(self) -> Response:
+        """
+        Make the response, and return it whole.
+
+        Raises `APIError` where nothing at all came of it: clients retry on an HTTP status, not on a failed response.
+        """
+        async for _ in self.events():
+            pass
+        failure = self._made.builder.failure
+        if failure and not self.response["output"]:
+            raise failure
+        return self.response
+
+    async def compacted(self) -> dict[str, Any]:
+        """Make a compaction, and return the resource of `POST /responses/compact`; see `drain`."""
+        context = self._made.context
+        return compaction.resource(await self.drain(), context.items, context.key)
+
+    def keepalive(self) -> list[Event]:
+        """Return the event that tells a client of OpenAI's that the response lives."""
+        self._made.builder.keepalive()
+        return self._made.builder.take()
+
+    def _usage(self) -> dict[str, Any]:
+        """Return the usage by now: that of an answer that was broken off is estimated, {} where none had begun."""
+        made = self._made
+        if self.response["usage"] or not made.generate or self._course.failure:
+            return self.response["usage"] or {}
+        return usage_of(made.reader.usage, self._question.body, made.builder.standing())
+
+    def _log_end(self) -> None:
+        response = self.response
+        status = response["status"] if response["status"] in TERMINAL else "interrupted"
+        log.info("response ended", extra={"response_id": response["id"], "status": status, "usage": response["usage"]})
+
+    async def _keep(self) -> None:
+        if not self._kept:
+            return
+        try:
+            await self.keep(self.turn())
+            await self._join(self.turn())
+        except APIError as error:
+            log.warning("response not stored", extra={"response_id": self.response["id"], "reason": str(error)})
+            self._made.builder.fail(error)
