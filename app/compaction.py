@@ -81,7 +81,7 @@ def without_compacted(items: Sequence[Item]) -> list[Item]:
 def summary_request(request: CreateResponse, items: Sequence[Item], prompt: str) -> tuple[CreateResponse, list[Item]]:
     """Return the request that asks the model for a summary, and the items that it is asked with, for `to_chat`."""
     plain = {"tools": [], "tool_choice": "auto", "text": TextOptions(), "include": [], "top_logprobs": None}
-    asked = request.model_copy(update={**plain, "max_output_tokens": None})
+    asked = request.model_copy(update=plain)
     return asked, [*items, {"type": "message", "role": "user", "content": prompt or PROMPT}]
 
 
@@ -121,9 +121,10 @@ class CompactionBuilder(EventBuilder):
             self.fail(BackendError("The model wrote no summary.", type="model_error", code="model_error"))
             return
         content = {"summary": summary}
-        item = {"type": "compaction", "id": self.new_id("cmp"), "encrypted_content": self._seal_summary(content)}
+        item = {"type": "compaction", "id": self.new_id("cmp"), "encrypted_content": "", "status": "in_progress"}
         self.upstream[item["id"]] = content
-        self._done(self._add(item), item)
+        index = self._add(item)
+        self._done(index, {**item, "encrypted_content": self._seal_summary(content), "status": "completed"})
         super().complete()
 
     def incomplete(self, reason: str) -> None:
@@ -155,18 +156,31 @@ def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, A
 
 # What is tried when a prompt is too long, as shares of it, beside what the backend's own numbers say.
 _SHARES = (0.75, 0.5, 0.25, 0.0)
-_MARGIN = 0.9  # of the share that should fit, since how large each part of the prompt is was only guessed
+
+# What is taken of the share that should fit, for how large each part of a prompt is was only guessed; a summary needs
+# more room for itself than many an answer.
+MARGIN = 0.9
+SUMMARY_MARGIN = 0.7
 
 
 class Prompt:
     """
     A conversation as a backend is asked with it: the whole of it, and less each time the backend says it is too long.
 
-    `ask` makes the request of a conversation, for a server of some profile.
+    `ask` makes the request of a conversation, for a server of some profile; `margin` is what is taken of the room that
+    there should be.
     """
 
-    def __init__(self, items: Sequence[Item], profile: Profile, ask: Callable[[Sequence[Item], Profile], Chat]) -> None:
+    def __init__(
+        self,
+        items: Sequence[Item],
+        profile: Profile,
+        ask: Callable[[Sequence[Item], Profile], Chat],
+        *,
+        margin: float = MARGIN,
+    ) -> None:
         self.profile = profile
+        self._margin = margin
         self.chat = ask(items, profile)
         self.body = self.chat.body
         self._items = items
@@ -191,7 +205,7 @@ class Prompt:
         if error.code != "context_length_exceeded":
             raise error
         if self._shares is None:
-            self._shares = _shares(error.message)
+            self._shares = _shares(share_that_fits(error.message), self._margin)
         whole, said = estimate_chat(self.chat.body), estimate_json(self._items)
         for share in self._shares:
             # Tools and instructions stay, so that what is to go has to go from the rest.
@@ -204,9 +218,8 @@ class Prompt:
         raise error
 
 
-def _shares(complaint: str) -> Iterator[float]:
-    fits = share_that_fits(complaint)
-    first = 1.0 if fits is None else fits * _MARGIN
+def _shares(fits: float | None, margin: float) -> Iterator[float]:
+    first = 1.0 if fits is None else fits * margin
     if fits is not None:
         yield first
     yield from (share for share in _SHARES if share < first)
@@ -244,8 +257,9 @@ class Truncating:
             begun = False
             try:
                 async for batch in chunks:
-                    begun = begun or bool(batch)
-                    yield batch
+                    if batch or begun:
+                        begun = True
+                        yield batch
                 return
             except BackendError as error:
                 if begun:

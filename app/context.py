@@ -55,7 +55,7 @@ class Sources:
         upstream = {id: said for turn in turns for id, said in turn.upstream.items()}
         said = [item for turn in turns for item in turn.items]
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
-        new = await search.resolved(request.items(), upstream)
+        new = await search.resolved(request.items(), {item["id"]: item for item in said}, upstream)
         warnings: list[str] = []
         new, brought = unsealed(new, self.seals, owner, key=key, known=upstream, warnings=warnings)
         if request.conversation:
@@ -132,12 +132,14 @@ class _Search:
                 return turns
         return history.path(await self._all(bucket), response_id)
 
-    async def resolved(self, items: list[Item], upstream: dict[str, Upstream]) -> list[Item]:
+    async def resolved(self, items: list[Item], known: Mapping[str, Item], upstream: dict[str, Upstream]) -> list[Item]:
         """Put the items that are meant in the place of references to them, and note what the backend said for them."""
         buckets: dict[str, Mapping[str, bytes]] = {}
         resolved = []
         for index, item in enumerate(items):
-            if item["type"] == "item_reference":
+            if item["type"] == "item_reference" and item["id"] in known:
+                item = known[item["id"]]
+            elif item["type"] == "item_reference":
                 bucket = self._bucket(item["id"])
                 if bucket and bucket not in buckets:
                     buckets[bucket] = await self._all(bucket)

@@ -243,11 +243,12 @@ class Responses:
         return model
 
     def _prompt(self, request: CreateResponse, context: Context, model: str) -> compaction.Prompt:
-        items = context.items
+        items, margin = context.items, compaction.MARGIN
         if context.compacts:
             request, items = compaction.summary_request(request, items, self._compaction_prompt)
+            margin = compaction.SUMMARY_MARGIN
         ask = partial(to_chat, request, model=model, upstream=context.upstream)
-        return compaction.Prompt(items, self.backend.profile(model), ask)
+        return compaction.Prompt(items, self.backend.profile(model), ask, margin=margin)
 
     def _builder(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> EventBuilder:
         def make_id(prefix: str) -> str:

@@ -190,3 +190,5 @@ class Run:
         except APIError as error:
             log.warning("response not stored", extra={"response_id": self.response["id"], "reason": str(error)})
             self._made.builder.fail(error)
+            with contextlib.suppress(APIError):  # what is stored after all has to say the same as the stream
+                await self.keep(self.turn())

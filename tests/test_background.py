@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,13 +16,18 @@ from openresponses_types.types import ResponseResource
 
 from app.core import frames
 from app.core.dialects import DIALECTS
-from app.core.schema import TERMINAL, Event
+from app.core.history import Turn
+from app.core.response import new_response
+from app.core.schema import TERMINAL, CreateResponse, Event
 from app.errors import BackendError
+from app.main import build_store
+from app.stores import LoggingStore, RunKey
 from app.stores.memory import MemoryStore
 from tests.core import laws
 from tests.core.build import call, delta, finish, story, whole
+from tests.redis_server import RedisServer
 from tests.scripted import Scripted, Step
-from tests.serving import antiphon
+from tests.serving import antiphon, settings
 
 ASK = {"model": "m", "input": "Hi", "background": True}
 HELLO: list[Step] = [delta(content="Hel"), delta(content="lo")]
@@ -373,6 +379,87 @@ async def test_to_delete_a_running_response_stops_it() -> None:
         assert (await http.get(f"/responses/{id}")).status_code == 404
 
     assert (events[-1]["type"], events[-1]["error"]["type"]) == ("error", "not_found")
+
+
+# When things go wrong.
+
+
+async def test_a_run_outlives_an_outage_of_its_store() -> None:
+    more, rest = asyncio.Event(), asyncio.Event()
+    backend = Scripted([*HELLO, more, delta(content=", "), rest, delta(content="world")])
+    with RedisServer(persistent=True) as redis:
+        async with serving(backend, store_url=redis.url) as http:
+            id = (await http.post("/responses", json=ASK)).json()["id"]
+            following = asyncio.create_task(events_of(http, id))
+            await until(lambda: backend.open)
+            redis.stop()
+            more.set()
+            await asyncio.sleep(0.3)
+            assert backend.open, "the backend is not to suffer"
+            redis.start()
+            rest.set()
+            response = await until_ended(http, id)
+            events = await following
+            assert events == await events_of(http, id)
+
+    laws.check(events)
+    assert response["output"][0]["content"][0]["text"] == "Hello, world"
+
+
+async def test_a_run_is_given_up_when_its_store_stays_away_and_fails_when_it_is_back() -> None:
+    backend = Scripted([*HELLO, asyncio.Event()])
+    with RedisServer(persistent=True) as redis:
+        async with serving(backend, store_url=redis.url, background_lease=0.3) as http:
+            id = (await http.post("/responses", json=ASK)).json()["id"]
+            following = asyncio.create_task(events_of(http, id))
+            await until(lambda: backend.open)
+            redis.stop()
+            backend.scripts[0][2].set()  # type: ignore[union-attr]
+            await until(lambda: not backend.open)
+            assert (await following)[-1]["error"]["code"] == "store_unavailable"
+            assert (await http.get(f"/responses/{id}")).status_code == 503
+            await asyncio.sleep(1)
+            redis.start()
+            response = await until_ended(http, id)
+            events = await events_of(http, id)
+
+    assert response["status"] == "failed"
+    laws.check(events)
+
+
+async def test_what_nobody_expected_fails_the_response_and_not_the_server() -> None:
+    class Broken(Scripted):
+        async def _chunks(self, script: list[Step]) -> Any:
+            yield [delta(content="Hel")]
+            raise ZeroDivisionError
+
+    async with serving(Broken([])) as http:
+        id = (await http.post("/responses", json=ASK)).json()["id"]
+        events = await events_of(http, id)
+
+    laws.check(events)
+    assert events[-1]["response"]["error"]["code"] == "server_error"
+    assert "ZeroDivision" not in json.dumps(events)
+
+
+async def test_a_restart_finds_what_the_last_life_left_behind(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/antiphon.db"
+    store = build_store(settings(store_url=url))
+    assert isinstance(store, LoggingStore)
+    run = RunKey(f"anonymous:{'c0ffee' * 4}", f"resp_{'0' * 16}{'c0ffee' * 4}")
+    request = CreateResponse(model="m", input="Hi", background=True)
+    response = new_response(request, id=run.id, created_at=1, model="m")
+    await store.put(*run, Turn(response, [], {}).record())  # stored as queued, and nothing else
+    await store.aclose()
+
+    async with serving(Scripted(HELLO), store_url=url) as http:
+        failed = (await http.get(f"/responses/{run.id}")).json()
+        events = await events_of(http, run.id)
+
+    assert failed["status"] == "failed"
+    laws.check(events)
+    assert story(events) == "created queued in_progress error failed"
+    assert events[-1]["response"] == failed
 
 
 # Whose it is, and how much there may be.

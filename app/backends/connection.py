@@ -32,8 +32,6 @@ class Origin(NamedTuple):
 class Pool(Protocol):
     """Who hears of what becomes of a connection."""
 
-    def opened(self, connection: Connection) -> None: ...
-
     def released(self, connection: Connection, *, reusable: bool) -> None: ...
 
     def closed(self, connection: Connection) -> None: ...
@@ -120,10 +118,10 @@ class Connection(asyncio.Protocol):
     def _end(self, end: Exception | type[Exception], *, reusable: bool) -> None:
         """Let go of the reply, if there is one: what has been received of it can still be read."""
         reply, self._reply = self._reply, None
-        self._used = True
         if not reusable:
             self._transport.abort()
         if reply:
+            self._used = True
             reply.finish(end)
             self._pool.released(self, reusable=reusable)
 
@@ -131,7 +129,6 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by name; both set TCP_NODELAY
-        self._pool.opened(self)
         # A model that thinks is silent for minutes, and gateways forget silent connections.
         sock = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):

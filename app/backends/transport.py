@@ -174,6 +174,9 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             ssl=self._context() if encrypted else None,
             server_hostname=origin.host if encrypted else None,
         )
+        # Not before: uvloop does not tell a connection that it closes because whoever asked for it was cancelled.
+        if not connection.gone.done():
+            self._open.add(connection)
         return connection
 
     def _context(self) -> ssl.SSLContext:
@@ -193,9 +196,6 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         return self._proxied[address]
 
     # What the connections tell.
-
-    def opened(self, connection: Connection) -> None:
-        self._open.add(connection)
 
     def released(self, connection: Connection, *, reusable: bool) -> None:
         """Keep a connection that has done its work, if that can be."""

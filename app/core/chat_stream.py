@@ -66,7 +66,7 @@ class ChunkReader:
         self.done = False  # has the server said that this was all?
         self._logprobs = logprobs
         self._finish_required = finish_required
-        self._details: ReasoningDetails | None = None
+        self._heard = False  # has there been a delta with more than the role?
         self._legacy_call = False  # calls come in `function_call`, not in `tool_calls`
         self._cited: set[str] = set()
 
@@ -81,9 +81,11 @@ class ChunkReader:
             return  # the chunk carries usage only, or a gateway's remarks
         if usage := choice.get("usage"):  # Moonshot has it there
             self.usage = usage
-        # The last chunk of some servers repeats the whole `message` beside the delta.
-        delta = choice.get("delta") or (choice.get("message") if "delta" not in choice else None)
+        delta = choice.get("delta")
+        if delta is None and not self._heard and "delta" not in choice:
+            delta = choice.get("message")  # all at once; MiniMax repeats it at the end of a stream
         if isinstance(delta, dict):
+            self._heard = self._heard or any(value for name, value in delta.items() if name != "role")
             self._feed_delta(delta, choice)
         if tier := chunk.get("service_tier"):
             self.service_tier = tier
@@ -102,6 +104,8 @@ class ChunkReader:
             text = ""
         if (details := delta.get("reasoning_details")) and isinstance(details, list):
             self._feed_details(details, shown=bool(text))
+        if opaque := delta.get("reasoning_opaque"):  # Copilot's own copy of the thought, to be sent back
+            self.builder.reasoning_upstream()["reasoning_opaque"] = opaque
         if content := delta.get("content"):
             self._feed_content(content, choice)
         if (refusal := delta.get("refusal")) and isinstance(refusal, str):

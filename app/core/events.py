@@ -233,8 +233,8 @@ class EventBuilder:
 
     def standing(self) -> list[Any]:
         """Return the output as it stands: the items, and the text of what is still being written."""
-        parts = self._open.parts if self._open else []
-        return [*self.response["output"], *("".join(written.pieces) for written in (*parts, *self._calls))]
+        written: list[OpenPart | OpenCall] = [*(self._open.parts if self._open else ()), *self._calls]
+        return [*self.response["output"], *("".join(one.pieces) for one in written)]
 
     # Private.
 

@@ -41,6 +41,8 @@ class Recovered(EventBuilder):
 
     def lose(self, error: APIError) -> None:
         """The response ends here, whatever it was at: who made it is gone."""
+        if not self._sequence_number:
+            self.queue()
         if self.response["status"] == "queued":
             self.start()
         self.fail(error)
@@ -72,7 +74,7 @@ class Recovered(EventBuilder):
         self.response["output"].append(item)
         if kind := _CALLS.get(item["type"]):
             self._calls.append(OpenCall(index, item, kind))
-        else:
+        elif self._open is None:  # what is of a kind unknown here must not hide what is
             self._open = OpenItem(index, item, ())
 
     def _item_done(self, index: int, item: dict[str, Any]) -> None:

@@ -19,11 +19,12 @@ import inspect
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import uvloop
 
@@ -63,6 +64,17 @@ def on_each_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
         "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
     )
     return loops(run)  # type: ignore[no-any-return]
+
+
+def request(
+    server: Server, method: str = "GET", content: bytes | AsyncIterable[bytes] | None = None, **timeouts: float
+) -> httpx.Request:
+    return httpx.Request(method, server.url, content=content, extensions={"timeout": timeouts})
+
+
+async def read(transport: httpx.AsyncBaseTransport, asked: httpx.Request) -> bytes:
+    response = await transport.handle_async_request(asked)
+    return await response.aread()
 
 
 class Peer:
@@ -124,6 +136,28 @@ class Server:
 
 
 Script = Callable[[Peer], Awaitable[None]]
+
+
+def saying(*pieces: bytes) -> Script:
+    """Answer every request with these pieces."""
+
+    async def script(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.send(*pieces)
+
+    return script
+
+
+def saying_and_closing(*pieces: bytes) -> Script:
+    """Answer one request with these pieces, and close the connection."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(*pieces)
+        peer.close()
+
+    return script
 
 
 @contextlib.asynccontextmanager

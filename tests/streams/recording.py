@@ -1,0 +1,140 @@
+"""
+Recorded answers of backends, played to the server: bytes in, events out.
+
+`NAME.sse` is the body of an answer, byte for byte. A first line `: {...}` is not part of it, but says what else there is
+to know, each of it optional:
+
+    about      what this is, and who sends it
+    profile    the backend's profile, and
+    overrides  the options that are changed
+    tools      the names of the functions that the caller offers
+    request    other fields of the caller's request
+    status     of the backend's answer, with
+    headers    those that it has
+    gzip       true: the body is sent compressed
+    then       what follows the body: nothing if left out, `break` a connection that breaks, `hang` silence
+
+`NAME.events.jsonl` is what becomes of it, an event in each line. Of a response there is only what has changed since it was
+created. A refusal is one line, `{"refused": ...}`; and a last line, `{"upstream": ...}`, has what is kept of the backend's
+own words, to be sent back to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from app.backends.openai import OpenAIBackend
+from app.backends.profiles import load_profile
+from app.core.ids import chain_key
+from app.core.schema import CreateResponse, Event
+from app.errors import APIError
+from app.responses import Caller, Responses, Run
+from app.stores.memory import MemoryStore
+
+PLACE = Path(__file__).parent
+NAMES = sorted(path.stem for path in PLACE.glob("*.sse"))
+
+
+class Recording(NamedTuple):
+    """An answer of a backend."""
+
+    options: dict[str, Any]
+    body: bytes
+
+    def cut(self, places: Iterable[int]) -> list[bytes]:
+        """Return the body as it comes in, cut at these places."""
+        ends = sorted({min(place, len(self.body)) for place in places} | {len(self.body)})
+        return [self.body[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def load(name: str) -> Recording:
+    data = (PLACE / f"{name}.sse").read_bytes()
+    options: dict[str, Any] = {}
+    if data.startswith(b": {"):
+        first, _, data = data.partition(b"\n")
+        options = json.loads(first[2:])
+    return Recording(options, gzip.compress(data, mtime=0) if options.get("gzip") else data)
+
+
+class Wire(httpx.AsyncBaseTransport):
+    """A connection to a server that answers with a recording."""
+
+    def __init__(self, recording: Recording, pieces: Sequence[bytes]) -> None:
+        self._options = recording.options
+        self._pieces = pieces
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        headers = {"content-type": "text/event-stream", **self._options.get("headers", {})}
+        return httpx.Response(
+            self._options.get("status", 200),
+            headers={name: value for name, value in headers.items() if value},
+            stream=_Body(self._pieces, self._options.get("then")),
+        )
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, pieces: Sequence[bytes], then: str | None) -> None:
+        self._pieces = pieces
+        self._then = then
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+        if self._then == "hang":
+            await asyncio.Event().wait()
+        elif self._then == "break":
+            raise httpx.ReadError("The connection was reset.")
+
+
+async def play(recording: Recording, places: Iterable[int] = ()) -> tuple[list[Event], list[str]]:
+    """Return the events as the caller gets them, and the lines of the golden file."""
+    options = recording.options
+    profile = load_profile(options.get("profile", "default")).override(options.get("overrides", {}))
+    wire = Wire(recording, recording.cut(places))
+    backend = OpenAIBackend("http://backend/v1", profile=profile, http=wire, retries=0)
+    tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
+    asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
+    responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1))
+    run = await responses.create(CreateResponse.model_validate(asked), Caller())
+    events: list[Event] = []
+    try:
+        async for batch in run.events():
+            events += batch
+    except APIError as error:
+        refused = {"status": error.status, **error.payload(), **error.headers()}
+        return [], [json.dumps({"refused": refused}, ensure_ascii=False)]
+    return events, _golden(events, run)
+
+
+def _golden(events: list[Event], run: Run) -> list[str]:
+    said: list[dict[str, Any]] = [_brief(event, events[0]) for event in events]
+    if upstream := run.turn().upstream:
+        said.append({"upstream": upstream})
+    lines = [json.dumps(one, ensure_ascii=False) for one in said]
+    return _with_short_ids(lines, chain_key(run.response["id"]) or "")
+
+
+def _brief(event: Event, created: Event) -> dict[str, Any]:
+    if event is created or "response" not in event:
+        return {**event, "response": {"status": event["response"]["status"]}} if event is created else dict(event)
+    before = created["response"]
+    changed = {name: value for name, value in event["response"].items() if value != before[name] or name == "status"}
+    return {**event, "response": {**changed, **({"completed_at": 1} if "completed_at" in changed else {})}}
+
+
+def _with_short_ids(lines: list[str], key: str) -> list[str]:
+    """Put `msg_0`, `fc_1` and so on in the place of the ids that are made here."""
+    numbers: dict[str, str] = {}
+
+    def short(match: re.Match[str]) -> str:
+        return numbers.setdefault(match[0], f"{match[1]}_{len(numbers)}")
+
+    return [re.sub(rf"\b([a-z]+)_[0-9a-f]{{16}}{key}\b", short, line) for line in lines]
