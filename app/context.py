@@ -55,12 +55,12 @@ class Sources:
         upstream = {id: said for turn in turns for id, said in turn.upstream.items()}
         said = [item for turn in turns for item in turn.items]
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
-        new = await search.resolved(request.items(), {item["id"]: item for item in said}, upstream)
+        known = {item["id"]: item for item in said if isinstance(item.get("id"), str)}
+        new = await search.resolved(request.items(), known, upstream)
         warnings: list[str] = []
         new, brought = unsealed(new, self.seals, owner, key=key, known=upstream, warnings=warnings)
         if request.conversation:
-            known = {item["id"] for item in said}
-            new = [item for item in new if item.get("id") not in known]
+            new = [item for item in new if str(item.get("id")) not in known]
             if not request.store:
                 warnings.append("This turn is not added to the conversation, since it is not to be stored.")
         if turns:

@@ -8,10 +8,11 @@ what another request has added, so turns at the same time lose nothing.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -65,8 +66,7 @@ class Conversations:
         await self.retrieve(id, owner)
         bucket = _bucket(id, owner)
         await self._store.delete(bucket, _ITSELF)
-        for name in await self._store.all(bucket):
-            await self._store.delete(bucket, name)
+        await asyncio.gather(*(self._store.delete(bucket, name) for name in await self._store.all(bucket)))
 
     async def turns(self, id: str, owner: str, *, param: str | None = None) -> list[Turn]:
         """Return what was added, oldest first; each has its items in `input` or `response["output"]`."""
@@ -104,7 +104,8 @@ class Conversations:
         response = turn.response
         if request.conversation and request.store and response["status"] in ("completed", "incomplete"):
             said = {name: response[name] for name in ("id", "model", "output")}
-            await self._put(request.conversation, owner, turn._replace(response=said))
+            items = [_with_id(item, _key(request.conversation)) for item in turn.input]
+            await self._put(request.conversation, owner, turn._replace(response=said, input=items))
 
     async def delete_item(self, id: str, item_id: str, owner: str) -> dict[str, Any]:
         """Forget one item, and return the conversation; raises `NotFound`."""
@@ -130,7 +131,7 @@ class Conversations:
         seen = set(taken)
         new = []
         for item in items:
-            kept = input_item({**item, "id": None} if item.get("id") in seen else item, key)
+            kept = _with_id(input_item(item, key), key, seen)
             seen.add(kept["id"])
             new.append(kept)
         warnings: list[str] = []
@@ -167,6 +168,12 @@ def _without(turn: Turn, deleted: set[str]) -> Turn:
         [item for item in turn.input if item["id"] not in deleted],
         {id: said for id, said in turn.upstream.items() if id not in deleted},
     )
+
+
+def _with_id(item: Item, key: str, taken: Collection[str] = ()) -> Item:
+    """Return an item whose id is a text, since it may come from outside, and not taken."""
+    fits = isinstance(item["id"], str) and item["id"] not in taken
+    return item if fits else input_item({**item, "id": None}, key)
 
 
 def _key(id: str) -> str:

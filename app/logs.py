@@ -1,5 +1,6 @@
 """
-One line for each event in the life of a server or a response: text for eyes, JSON for machines.
+One line for each event in the life of a server or a response: text for eyes, JSON for machines. Each has the ids of
+the request and the response that it is about.
 
     logger.info("response completed", extra={"response": id, "seconds": 1.2})
 
@@ -21,6 +22,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from app import about
 from app.settings import PASSTHROUGH, Settings
 
 STRUCK = "***"
@@ -62,7 +64,8 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in record.__dict__.items() if name not in _OWN}
+    """Return what the line says beside its message: the ids of what it is about, and what was given with it."""
+    return {**about.ids(), **{name: value for name, value in record.__dict__.items() if name not in _OWN}}
 
 
 def _word(value: object) -> str:
@@ -90,7 +93,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object: `time`, `level`, `logger`, `message`, what was given as `extra`, and `exception`."""
+    """One JSON object: `time`, `level`, `logger`, `message`, ids, what was given as `extra`, and `exception`."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         super().__init__()

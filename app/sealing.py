@@ -128,9 +128,18 @@ class SealingBuilder(EventBuilder):
     ) -> OpenCall:
         if upstream:
             self._beside[call_id] = upstream
-            if self._open is None or self._open.item["type"] != "reasoning":
+            if not self._is_thinking:
                 self._add_signature()
         return super().call(call_id, kind, fields, **upstream)
+
+    def reasoning_upstream(self) -> Upstream:
+        """Return what is said for the open item; an item that is sealed takes nothing more, so another follows it."""
+        item = (self._open if self._is_thinking and self._open else self._turn_to(self._reasoning)).item
+        return self.upstream.setdefault(item["id"], {})
+
+    @property
+    def _is_thinking(self) -> bool:
+        return self._open is not None and self._open.item["type"] == "reasoning"
 
     def _add_signature(self) -> None:
         """Add a reasoning item that says nothing, and has its seal."""

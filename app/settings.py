@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import tomllib
 from difflib import get_close_matches
+from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -41,6 +42,7 @@ from app.setting_types import (
     PASSTHROUGH,
     BackendSettings,
     BackendURL,
+    LimitStoreURL,
     Names,
     Options,
     ProfileName,
@@ -145,6 +147,24 @@ class Settings(BaseSettings):
     """Encrypts `encrypted_content`. Empty: made at start, so what was encrypted cannot be read after a restart.
     To rotate, put the new key in front of the old one, separated by a comma."""
 
+    limit_requests_per_minute: int = Field(0, ge=0)
+    """Responses that one key may ask for in a minute; 0 for any number, here and below. Where no keys are required,
+    all callers are counted as one."""
+    limit_tokens_per_minute: int = Field(0, ge=0)
+    """Tokens that one key may use in a minute, input and output. A response that needs more is not cut off, but the key
+    has to wait until the rest is paid back."""
+    limit_streams_per_key: int = Field(0, ge=0)
+    """Responses of one key that may be in the making at once, streamed or not."""
+    limit_streams: int = Field(0, ge=0)
+    """Responses of all keys that may be in the making at once."""
+    limit_store_url: LimitStoreURL = ""
+    """Where the limits are counted: a Redis, for all processes, or `memory://`, each process for itself. Empty: in the
+    Redis of `ANTIPHON_STORE_URL`, or in memory if that is none."""
+    max_input_tokens: int = Field(0, ge=0)
+    """Tokens, as estimated here, that a prompt may have, with the conversation that it continues; 0 for any number."""
+    max_output_seconds: Seconds = 0
+    """Seconds for which a backend may be answering; then the response ends as incomplete. 0 for any time."""
+
     dialect: Literal["auto", "openresponses", "openai"] = "auto"
     """Names of the reasoning events and form of the heartbeats: `openresponses` (the specification's), `openai`, or
     `auto`, by the client."""
@@ -168,6 +188,12 @@ class Settings(BaseSettings):
     log_content: bool = False
     """Let prompts and answers into the log, at level `debug`."""
 
+    metrics: bool = True
+    """Answer `GET /metrics`, for Prometheus, to whoever reaches the port."""
+    otel: bool = False
+    """Send traces and metrics by OpenTelemetry; needs `pip install 'antiphon[otel]'`. Where to is said by
+    OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT."""
+
     @field_validator("port", mode="before")
     @classmethod
     def _is_port(cls, port: object) -> object:
@@ -185,6 +211,13 @@ class Settings(BaseSettings):
         if not url and info.data.get("backend") == "openai":
             raise ValueError("should be the base URL of a Chat Completions server, such as http://localhost:8000/v1")
         return url
+
+    @field_validator("otel")
+    @classmethod
+    def _is_installed(cls, otel: bool) -> bool:
+        if otel and not (find_spec("opentelemetry") and find_spec("opentelemetry.sdk")):
+            raise ValueError("needs more packages: pip install 'antiphon[otel]'")
+        return otel
 
     @field_validator("backend_overrides")
     @classmethod
@@ -319,8 +352,10 @@ _HEADINGS = {
     "backend": "Who answers",
     "store_url": "Who remembers",
     "api_keys": "Who may ask",
+    "limit_requests_per_minute": "How much they may ask for",
     "dialect": "How it answers",
     "log_level": "What it logs",
+    "metrics": "What it lets others measure",
 }
 
 

@@ -241,6 +241,15 @@ def test_a_signature_without_reasoning_gets_an_item_that_says_nothing(with_ids: 
     assert said[items[2]["id"]] == {"extra_content": {"google": {"thought_signature": "abc"}}}
 
 
+def test_a_signature_that_comes_late_gets_an_item_of_its_own() -> None:
+    late = {"type": "reasoning.encrypted", "data": "abc", "index": 1}
+    events = answer(delta(reasoning="I think."), delta(content="Hello."), delta(reasoning_details=[late]))
+    items, said = replayed(events)
+
+    assert [item["type"] for item in items] == ["reasoning", "message", "reasoning"]
+    assert said == {items[0]["id"]: {"reasoning": "I think."}, items[2]["id"]: {"reasoning_details": [late]}}
+
+
 def test_calls_without_a_signature_add_nothing() -> None:
     items, said = replayed(answer(signed("c1", None)))
 

@@ -33,6 +33,11 @@ class CreateItems(_Body):
     items: Items
 
 
+def _takes(model: type[BaseModel]) -> dict[str, Any]:
+    """Return what `/docs` shows of a request body."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
+
+
 def routes(door: Door) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(tags=["conversations"])
@@ -41,7 +46,7 @@ def routes(door: Door) -> APIRouter:
     def owner(request: Request) -> str:
         return door.auth.caller(request.headers).owner
 
-    @router.post("/conversations", summary="Create a conversation")
+    @router.post("/conversations", summary="Create a conversation", openapi_extra=_takes(CreateConversation))
     async def create(request: Request) -> Response:
         who = owner(request)
         body = await read_body(request, CreateConversation, limit)
@@ -51,7 +56,11 @@ def routes(door: Door) -> APIRouter:
     async def retrieve(request: Request, conversation_id: str) -> Response:
         return json(await conversations.retrieve(conversation_id, owner(request)))
 
-    @router.post("/conversations/{conversation_id}", summary="Give a conversation other metadata")
+    @router.post(
+        "/conversations/{conversation_id}",
+        summary="Give a conversation other metadata",
+        openapi_extra=_takes(UpdateConversation),
+    )
     async def update(request: Request, conversation_id: str) -> Response:
         who = owner(request)
         body = await read_body(request, UpdateConversation, limit)
@@ -62,7 +71,11 @@ def routes(door: Door) -> APIRouter:
         await conversations.delete(conversation_id, owner(request))
         return json({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
-    @router.post("/conversations/{conversation_id}/items", summary="Add items to a conversation")
+    @router.post(
+        "/conversations/{conversation_id}/items",
+        summary="Add items to a conversation",
+        openapi_extra=_takes(CreateItems),
+    )
     async def add(request: Request, conversation_id: str) -> Response:
         who = owner(request)
         body = await read_body(request, CreateItems, limit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from app.core.catalog import catalog
 from app.core.dialects import Dialect
 from app.core.schema import CreateResponse, Event, Item
 from app.errors import APIError, InvalidRequest
+from app.limits import Grant, Limits
 from app.responses import Caller, Responses, Run, find_model
 
 Stream = Annotated[str, Query(description="`true`: in events, which a background response has")]
@@ -39,6 +41,11 @@ class Door:
     open_after: float
     heartbeat: float
     max_body_bytes: int
+    limits: Limits
+
+    def admit(self, who: Caller) -> AbstractAsyncContextManager[Grant]:
+        """Let a caller have a response made; raises `LimitReached`. Where nobody has to show a key, all are one."""
+        return self.limits.admit(who.owner if self.auth.required else "everybody")
 
 
 def routes(door: Door) -> APIRouter:
@@ -52,13 +59,15 @@ def routes(door: Door) -> APIRouter:
     @router.post("/responses", summary="Create a response", openapi_extra=CREATE)
     async def create(request: Request) -> Response:
         who = caller(request)
-        body = await read_body(request, CreateResponse, door.max_body_bytes)
-        run = await responses.create(body, who)
-        if body.background:
-            return await launched(run, who, door, stream=body.stream)
-        if body.stream:
-            return await streamed(run, who, door)
-        return await unless_gone(request, whole(run))
+        async with door.admit(who) as grant:
+            request.state.allowed = grant.headers()
+            body = await read_body(request, CreateResponse, door.max_body_bytes)
+            run = await responses.create(body, who, watchers=[grant])
+            if body.background:
+                return await launched(run, who, door, stream=body.stream)
+            if body.stream:
+                return await streamed(run, who, door)
+            return await unless_gone(request, whole(run))
 
     @router.get("/responses/{response_id}", summary="Retrieve a response")
     async def retrieve(
@@ -90,13 +99,15 @@ def routes(door: Door) -> APIRouter:
         items = await responses.input_items(response_id, caller(request))
         return json(page(items, limit, order, after, before))
 
-    @router.post("/responses/compact", summary="Compact a conversation")
+    @router.post("/responses/compact", summary="Compact a conversation", openapi_extra=CREATE)
     async def compact(request: Request) -> Response:
         who = caller(request)
-        body = await read_body(request, CompactResponse, door.max_body_bytes)
-        return await unless_gone(request, compacted(await responses.compact(body, who)))
+        async with door.admit(who) as grant:
+            request.state.allowed = grant.headers()
+            body = await read_body(request, CompactResponse, door.max_body_bytes)
+            return await unless_gone(request, compacted(await responses.compact(body, who, [grant])))
 
-    @router.post("/responses/input_tokens", summary="Count the tokens of an input")
+    @router.post("/responses/input_tokens", summary="Count the tokens of an input", openapi_extra=CREATE)
     async def input_tokens(request: Request) -> Response:
         who = caller(request)
         body = await read_body(request, CreateResponse, door.max_body_bytes)

@@ -1,4 +1,4 @@
-"""What surrounds every request: its id, its time, one line in the log, and an answer whatever happens."""
+"""What surrounds every request: its id, its time, a line in the log, a count, and an answer whatever happens."""
 
 from __future__ import annotations
 
@@ -6,29 +6,45 @@ import logging
 import re
 import secrets
 import time
+from contextlib import nullcontext
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app import about
 from app.api.errors import unexpected
+from app.metrics import Metrics
 
 log = logging.getLogger("app.access")
 _SANE = re.compile(r"[\w.:-]{1,128}")
 
 
 class RequestId:
-    """Gives every answer an `x-request-id`, the client's own if it sent a sane one, and `openai-processing-ms`."""
+    """
+    Gives every answer an `x-request-id`, the client's own if it sent a sane one, and `openai-processing-ms`; and what
+    the route says of the caller's limits, in `request.state.allowed`.
+    """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics | None = None) -> None:
         self._app = app
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        began = time.perf_counter()
         given = Headers(scope=scope).get("x-request-id", "")
         id = given if _SANE.fullmatch(given) else f"req_{secrets.token_hex(16)}"
+        about.begin(request_id=id)
+        if scope["type"] == "http":
+            await self._http(id, scope, receive, send)
+            return
+        with self._metrics.socket() if self._metrics else nullcontext():
+            await self._app(scope, receive, send)
+
+    async def _http(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        state = scope.setdefault("state", {})
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -36,6 +52,8 @@ class RequestId:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
+                for name, value in state.get("allowed", {}).items():
+                    headers[name] = value
                 headers["x-request-id"] = id
                 headers["openai-processing-ms"] = str(round((time.perf_counter() - began) * 1000))
             await send(message)
@@ -47,13 +65,19 @@ class RequestId:
                 raise
             await unexpected(error)(scope, receive, send_with_id)
         finally:
+            if self._metrics and status:
+                self._metrics.answered(scope["method"], _pattern(scope), status)
             log.info(
                 "request",
                 extra={
-                    "request_id": id,
                     "method": scope["method"],
                     "path": scope["path"],
                     "status": status,
                     "ms": round((time.perf_counter() - began) * 1000),
                 },
             )
+
+
+def _pattern(scope: Scope) -> str:
+    """Return the pattern of the route that was taken; there are only so many of them."""
+    return str(getattr(scope.get("route"), "path", "other")).removeprefix("/v1")

@@ -180,8 +180,11 @@ class Connection:
         try:
             create = read(frame)
             request = create.request(lenient=self._lenient)
-            run = await self._responses.create(request, self._caller, generate=create.generate)
-            await self._tell(run, create.stream_id)
+            async with self._door.admit(self._caller) as grant:
+                run = await self._responses.create(
+                    request, self._caller, generate=create.generate, watchers=[grant]
+                )
+                await self._tell(run, create.stream_id)
             failed = run.response["status"] == "failed"
         except WebSocketDisconnect:
             raise

@@ -159,11 +159,10 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
                         return attempt.result()
             raise errors[0]
         finally:
+            # Not awaited: whoever is cancelled meanwhile would lose the connection that was found.
             for attempt in attempts:
+                attempt.add_done_callback(_too_late)
                 attempt.cancel()
-            for late in await asyncio.gather(*attempts, return_exceptions=True):
-                if isinstance(late, Connection):
-                    late.abort()
 
     async def _dial(self, origin: Origin, address: str) -> Connection:
         encrypted = origin.scheme == "https"
@@ -257,6 +256,11 @@ def _extensions(reply: Reply) -> dict[str, Any]:
         "stream": reply,
         "linger": reply.linger,
     }
+
+
+def _too_late(attempt: asyncio.Task[Connection]) -> None:
+    if not attempt.cancelled() and not attempt.exception():
+        attempt.result().abort()
 
 
 def _in_turn(found: list[Any]) -> list[str]:

@@ -87,7 +87,7 @@ class Unknown(TypedDict):
 
 def _type_of(value: Any, known: frozenset[str]) -> str:
     kind = value.get("type") if isinstance(value, dict) else None
-    return f"<{kind}>" if kind in known else "<unknown>"
+    return f"<{kind}>" if isinstance(kind, str) and kind in known else "<unknown>"
 
 
 _PARTS = frozenset(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from urllib.parse import parse_qsl
 
@@ -152,6 +152,64 @@ class LoggingStore(Protocol):
 
     def log(self, *, ttl: float, lease: float) -> EventLog:
         """Return the log; it does no I/O before it is used. `ttl` and `lease` are in seconds."""
+        ...
+
+
+# Seconds after which the places of a process that has died are free again.
+LEASE = 30.0
+
+
+class Draw(NamedTuple):
+    """What is to be taken from one bucket."""
+
+    bucket: str
+    most: int  # that it holds, and that flow into it in a minute
+    amount: int  # to take; it may go below zero
+    needs: int = 0  # that have to be there, or nothing is taken from any bucket
+
+
+class Drawn(NamedTuple):
+    """What became of it."""
+
+    granted: bool
+    missing: Sequence[float]  # from each bucket to be full
+
+
+class Counts(Protocol):
+    """
+    How much callers use, counted by one process or by all: every method may raise `StoreUnavailable`.
+
+    An owner has buckets, each of which fills up steadily. A room has places, of which one is taken as long as it is
+    used.
+    """
+
+    async def draw(self, owner: str, draws: Sequence[Draw]) -> Drawn:
+        """Take from an owner's buckets what is wanted, all of it or nothing. Who has none yet has full ones."""
+        ...
+
+    async def enter(self, room: str, guest: str, most: int) -> bool:
+        """Take one of the places of a room, for `LEASE` seconds; tell whether there was one."""
+        ...
+
+    async def stay(self, guests: Sequence[tuple[str, str]]) -> None:
+        """Keep places, of rooms and guests, for another `LEASE` seconds."""
+        ...
+
+    async def leave(self, room: str, guest: str) -> None:
+        """Give a place back."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back what the counts have; closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class CountingStore(Protocol):
+    """A store that can count for all processes."""
+
+    def counts(self) -> Counts:
+        """Return the counts; they do no I/O before they are used, and are closed by themselves."""
         ...
 
 

@@ -11,6 +11,7 @@ trip. Redis forgets expired buckets itself; give it a `maxmemory-policy` of `noe
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -30,6 +31,7 @@ from redis.exceptions import (
 )
 
 from app.stores import Outage, count, one_of, read_options, seconds
+from app.stores.redis_counts import HASTE, RedisCounts
 from app.stores.redis_log import BLOCK, FOLLOWERS, RedisLog
 
 CONNECT_TIMEOUT = 2.0
@@ -69,10 +71,11 @@ _Host = tuple[str, int]
 class RedisStore:
     """Buckets as hashes of one Redis server or cluster."""
 
-    def __init__(self, line: _Line, waiting: Callable[[], _Line], *, ttl: float) -> None:
-        """`waiting` makes the line for questions whose answer may take a while longer."""
+    def __init__(self, line: _Line, waiting: Callable[[], _Line], hasty: Callable[[], _Line], *, ttl: float) -> None:
+        """`waiting` makes the line for questions whose answer may take longer, `hasty` for those that must not."""
         self._line = line
         self._waiting = waiting
+        self._hasty = hasty
         self._ttl = max(1, round(ttl * 1000))  # milliseconds
 
     @classmethod
@@ -100,11 +103,14 @@ class RedisStore:
         turns, timeout = options.pop("max_connections"), options.pop("socket_timeout")
         outage = Outage("Redis at " + ", ".join(f"{host}:{port}" for host, port in address.hosts))
 
-        def line(turns: int, timeout: float) -> _Line:
-            patience = options["socket_connect_timeout"] + timeout
-            return _Line(_connect(address, {**options, "socket_timeout": timeout}), turns, patience, outage)
+        def line(turns: int, timeout: float, connect: float = math.inf) -> _Line:
+            connect = min(connect, options["socket_connect_timeout"])
+            servers = _connect(address, {**options, "socket_timeout": timeout, "socket_connect_timeout": connect})
+            return _Line(servers, turns, connect + timeout, outage)
 
-        return cls(line(turns, timeout), lambda: line(FOLLOWERS, timeout + BLOCK), ttl=ttl)
+        return cls(
+            line(turns, timeout), lambda: line(FOLLOWERS, timeout + BLOCK), lambda: line(turns, HASTE, HASTE), ttl=ttl
+        )
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         """Keep a record and renew its bucket, at once."""
@@ -135,6 +141,10 @@ class RedisStore:
     def log(self, *, ttl: float, lease: float) -> RedisLog:
         """Return an event log in the same place."""
         return RedisLog(self._line, self._waiting, ttl=ttl, lease=lease)
+
+    def counts(self) -> RedisCounts:
+        """Return counts in the same place."""
+        return RedisCounts(self._hasty())
 
     async def aclose(self) -> None:
         """Close all connections."""

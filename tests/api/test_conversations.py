@@ -169,6 +169,20 @@ async def test_an_item_that_is_added_again_gets_an_id_of_its_own() -> None:
     assert second.data[0].id != "msg_mine"
 
 
+async def test_an_id_that_is_no_text_is_none() -> None:
+    backend = Scripted(HELLO)
+    async with talking(backend) as client:
+        odd: Any = [{"type": "vendor:thing", "id": ["odd"]}, user("Hi.")]
+        id = (await client.conversations.create(items=odd)).id
+        await client.responses.create(model="m", input=odd, conversation=id)
+        await client.conversations.items.create(id, items=odd)
+        assert all([isinstance(item.id, str) async for item in client.conversations.items.list(id)])
+        first = await client.responses.create(model="m", input=odd)
+        await client.responses.create(model="m", input=odd, previous_response_id=first.id)
+
+    assert said(backend) == ["Hi.", "Hello.", "Hi."]
+
+
 async def test_agents_take_back_their_last_item_and_begin_anew() -> None:
     async with talking() as client:
         id = (await client.conversations.create(items=[user("One."), user("Two.")])).id

@@ -14,6 +14,8 @@ import pytest
 
 HERE = Path(__file__).parent
 PACKAGES = HERE / "node_modules"
+ENVIRONMENTS = HERE.parent.parent / ".venv-clients"
+SCENARIOS = HERE / "drive"
 
 
 class Ended(NamedTuple):
@@ -36,10 +38,24 @@ def installed(package: str) -> Path:
     return PACKAGES / package
 
 
+def interpreter(environment: str) -> Path:
+    """Return the directory of programs of one of the environments that are made of `requirements/`."""
+    programs = ENVIRONMENTS / environment / "bin"
+    if not (programs / "python").exists():
+        pytest.fail(f"There is no environment {environment}. Run `make test-clients`.")
+    return programs
+
+
 async def node(driver: Path, package: str, *arguments: str, env: Mapping[str, str], cwd: Path) -> Ended:
     """Run a driver, a script for Node, of a package that has to be installed."""
     installed(package)
     return await run("node", str(driver), *arguments, env=env, cwd=cwd)
+
+
+async def python(driver: Path, environment: str, *arguments: str, env: Mapping[str, str], cwd: Path) -> Ended:
+    """Run a driver, a script for the Python of an environment."""
+    program = interpreter(environment) / "python"
+    return await run(str(program), str(driver), *arguments, env={"PYTHONPATH": str(SCENARIOS), **env}, cwd=cwd)
 
 
 async def run(*command: str, env: Mapping[str, str], cwd: Path, patience: float = 120) -> Ended:

@@ -1,8 +1,8 @@
 """
 Recorded answers of backends, played to the server: bytes in, events out.
 
-`NAME.sse` is the body of an answer, byte for byte. A first line `: {...}` is not part of it, but says what else there is
-to know, each of it optional:
+`NAME.sse` is the body of an answer, byte for byte. A first line `: {...}` is not part of it, but says what else there
+is to know, each of it optional:
 
     about      what this is, and who sends it
     profile    the backend's profile, and
@@ -14,9 +14,9 @@ to know, each of it optional:
     gzip       true: the body is sent compressed
     then       what follows the body: nothing if left out, `break` a connection that breaks, `hang` silence
 
-`NAME.events.jsonl` is what becomes of it, an event in each line. Of a response there is only what has changed since it was
-created. A refusal is one line, `{"refused": ...}`; and a last line, `{"upstream": ...}`, has what is kept of the backend's
-own words, to be sent back to it.
+`NAME.events.jsonl` is what becomes of it, an event in each line. Of a response there is only what has changed since it
+was created. A refusal is one line, `{"refused": ...}`; and a last line, `{"upstream": ...}`, has what is kept of the
+backend's own words, to be sent back to it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ from app.core.ids import chain_key
 from app.core.schema import CreateResponse, Event
 from app.errors import APIError
 from app.responses import Caller, Responses, Run
+from app.sealing import Seals
 from app.stores.memory import MemoryStore
 
 PLACE = Path(__file__).parent
+SEALS = Seals(["a secret of the tests"])
 NAMES = sorted(path.stem for path in PLACE.glob("*.sse"))
 
 
@@ -102,7 +104,7 @@ async def play(recording: Recording, places: Iterable[int] = ()) -> tuple[list[E
     backend = OpenAIBackend("http://backend/v1", profile=profile, http=wire, retries=0)
     tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
     asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
-    responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1))
+    responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), seals=SEALS)
     run = await responses.create(CreateResponse.model_validate(asked), Caller())
     events: list[Event] = []
     try:
@@ -123,11 +125,12 @@ def _golden(events: list[Event], run: Run) -> list[str]:
 
 
 def _brief(event: Event, created: Event) -> dict[str, Any]:
-    if event is created or "response" not in event:
-        return {**event, "response": {"status": event["response"]["status"]}} if event is created else dict(event)
-    before = created["response"]
-    changed = {name: value for name, value in event["response"].items() if value != before[name] or name == "status"}
-    return {**event, "response": {**changed, **({"completed_at": 1} if "completed_at" in changed else {})}}
+    if "response" not in event:
+        return event
+    before, now = created["response"], event["response"]
+    changed = {name: value for name, value in now.items() if name == "status" or value != before[name]}
+    changed.pop("completed_at", None)
+    return {**event, "response": changed}
 
 
 def _with_short_ids(lines: list[str], key: str) -> list[str]:

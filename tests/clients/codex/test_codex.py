@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.clients.answers import calling, saying
 from tests.clients.program import Ended, installed, run
-from tests.upstream import DONE, Upstream, call, chunk, finish, sse, usage
+from tests.upstream import Upstream
 
 MCP_SERVER = Path(__file__).parent / "mcp_server.py"
 
@@ -76,16 +77,6 @@ def codex(server: str, tmp_path: Path) -> Codex:
     """
     (home / "config.toml").write_text(config)
     return Codex(server, home, repository)
-
-
-def calling(name: str, *pieces: str, id: str = "call_1", tokens: int = 5) -> list[Any]:
-    """An answer that calls one function, its arguments in pieces, after a prompt of so many tokens."""
-    arguments = (call(arguments=piece) for piece in pieces)
-    return sse(call(id=id, name=name), *arguments, finish("tool_calls"), usage(tokens), DONE)
-
-
-def saying(text: str) -> list[Any]:
-    return sse(chunk(text), finish(), usage(), DONE)
 
 
 def said(ended: Ended) -> list[str]:

@@ -1,0 +1,57 @@
+"""The clients that are libraries, and how each is run: one row for each, and a driver that plays the same scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.clients.program import HERE, node, python
+
+
+class Client(NamedTuple):
+    """A client."""
+
+    driver: str
+    package: str  # for Node, or the environment for Python
+    variables: Mapping[str, str] = {}
+
+
+CLIENTS = {
+    "openai-python": Client("openai_python/driver.py", "openai-3"),
+    "openai-python-2": Client("openai_python/driver.py", "openai-2"),
+    "openai-node": Client("openai_node/driver.mjs", "openai", {"PACKAGE": "openai"}),
+    "openai-node-6": Client("openai_node/driver.mjs", "openai-6", {"PACKAGE": "openai-6"}),
+}
+
+
+class Driver(NamedTuple):
+    """A client before a server, whose base URL ends in `/v1`."""
+
+    client: Client
+    server: str
+    place: Path  # an empty directory
+    key: str = "lab"
+
+    async def shows(self, scenario: str, model: str = "m", **variables: str) -> Any:
+        """Play a scenario, and return what the client shows of it."""
+        shown, said = await self._play(scenario, model, variables)
+        if isinstance(shown, dict) and "error" in shown:
+            pytest.fail(f"{shown['error']}: {shown['message']}\n{said}")
+        return shown
+
+    async def fails(self, scenario: str, model: str = "m", **variables: str) -> Any:
+        """Play a scenario that fails, and return what the client says of it: `error`, `message` and `status`."""
+        shown, _ = await self._play(scenario, model, variables)
+        assert isinstance(shown, dict) and "error" in shown, shown
+        return shown
+
+    async def _play(self, scenario: str, model: str, variables: Mapping[str, str]) -> tuple[Any, str]:
+        driver, package, own = self.client
+        program = python if driver.endswith(".py") else node
+        env = {"OPENAI_BASE_URL": self.server, "OPENAI_API_KEY": self.key, "MODEL": model, **own, **variables}
+        ended = await program(HERE / driver, package, scenario, env=env, cwd=self.place)
+        assert ended.out, ended.err
+        return ended.lines[-1], ended.err

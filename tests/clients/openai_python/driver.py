@@ -1,0 +1,275 @@
+"""openai for Python, versions 3 and 2."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from openai import AsyncOpenAI, OpenAI, pydantic_function_tool
+from pydantic import BaseModel
+from scenarios import ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
+
+
+class Person(BaseModel):
+    name: str
+    born: int
+
+
+class Weather(BaseModel):
+    """The weather of a place."""
+
+    place: str
+
+
+client = OpenAI()
+TOOL = {
+    "type": "function",
+    "name": "weather",
+    "description": "The weather of a place.",
+    "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
+    "strict": False,
+}
+
+
+def usage(response: Any) -> list[int]:
+    return [response.usage.input_tokens, response.usage.output_tokens]
+
+
+def results(response: Any) -> list[dict[str, Any]]:
+    """Call what a response calls."""
+    return [
+        {
+            "type": "function_call_output",
+            "call_id": item.call_id,
+            "output": weather(**json.loads(item.arguments)),
+        }
+        for item in response.output
+        if item.type == "function_call"
+    ]
+
+
+def reasoning(response: Any) -> str:
+    (item,) = (item for item in response.output if item.type == "reasoning")
+    return "".join(part.text for part in item.summary or item.content)
+
+
+@scenario
+def text() -> Any:
+    response = client.responses.create(model=MODEL, input=HELLO)
+    return {"text": response.output_text, "usage": usage(response), "status": response.status}
+
+
+@scenario
+def stream() -> Any:
+    pieces, last = [], None
+    for event in client.responses.create(model=MODEL, input=HELLO, stream=True):
+        if event.type == "response.output_text.delta":
+            pieces.append(event.delta)
+        last = event
+    return {"pieces": pieces, "text": last.response.output_text, "usage": usage(last.response)}
+
+
+@scenario
+def tools() -> Any:
+    asked = client.responses.create(model=MODEL, input=WEATHER, tools=[TOOL])
+    told = client.responses.create(
+        model=MODEL, input=results(asked), tools=[TOOL], previous_response_id=asked.id
+    )
+    return {"text": told.output_text}
+
+
+@scenario
+def tools_streamed() -> Any:
+    said: list[Any] = [{"role": "user", "content": WEATHER}]
+    with client.responses.stream(model=MODEL, input=said, tools=[TOOL]) as events:
+        pieces = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+        asked = events.get_final_response()
+    assert "".join(pieces) == "".join(item.arguments for item in asked.output)
+    said += [*asked.output, *results(asked)]
+    with client.responses.stream(model=MODEL, input=said, tools=[TOOL]) as events:
+        return {"text": events.get_final_response().output_text}
+
+
+@scenario
+def structured() -> Any:
+    return client.responses.parse(model=MODEL, input=WHO, text_format=Person).output_parsed.model_dump()
+
+
+@scenario
+def structured_streamed() -> Any:
+    with client.responses.stream(model=MODEL, input=WHO, text_format=Person) as events:
+        return events.get_final_response().output_parsed.model_dump()
+
+
+@scenario
+def turns() -> Any:
+    first = client.responses.create(model=MODEL, input=NAME)
+    return {"text": client.responses.create(model=MODEL, input=ASK_NAME, previous_response_id=first.id).output_text}
+
+
+@scenario
+def turns_replayed() -> Any:
+    """As people do it: everything back as it came, with whatever the client has added to it."""
+    first = client.responses.parse(model=MODEL, input=NAME)
+    said = [{"role": "user", "content": NAME}, *first.model_dump()["output"], {"role": "user", "content": ASK_NAME}]
+    return {"text": client.responses.create(model=MODEL, input=said).output_text}
+
+
+@scenario
+def thinking() -> Any:
+    response = client.responses.create(model=MODEL, input=SUM)
+    return {"text": response.output_text, "reasoning": reasoning(response)}
+
+
+@scenario
+def thinking_streamed() -> Any:
+    with client.responses.stream(model=MODEL, input=SUM) as events:
+        pieces = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
+        response = events.get_final_response()
+    assert "".join(pieces) == reasoning(response)
+    return {"text": response.output_text, "reasoning": reasoning(response)}
+
+
+@scenario
+def thinking_summarized() -> Any:
+    with client.responses.stream(model=MODEL, input=SUM, reasoning={"summary": "auto"}) as events:
+        pieces = [event.delta for event in events if event.type == "response.reasoning_summary_text.delta"]
+        response = events.get_final_response()
+    return {"text": response.output_text, "reasoning": reasoning(response), "pieces": pieces}
+
+
+@scenario
+def thinking_sealed() -> Any:
+    """Nothing is stored: the thoughts go back to the server with the call that they led to."""
+    given: dict[str, Any] = {"model": MODEL, "tools": [TOOL], "store": False, "include": ["reasoning.encrypted_content"]}
+    said: list[Any] = [{"role": "user", "content": WEATHER}]
+    asked = client.responses.create(input=said, **given)
+    sealed = [item.encrypted_content for item in asked.output if item.type == "reasoning"]
+    told = client.responses.create(input=[*said, *asked.output, *results(asked)], **given)
+    return {"text": told.output_text, "sealed": all(sealed) and len(sealed) == 1}
+
+
+@scenario
+async def asynchronous() -> Any:
+    async with AsyncOpenAI() as client:
+        async with client.responses.stream(model=MODEL, input=HELLO) as events:
+            return {"text": (await events.get_final_response()).output_text}
+
+
+@scenario
+def function_tool() -> Any:
+    """A tool made of a model of pydantic, whose arguments come back as one."""
+    tool = {**pydantic_function_tool(Weather)["function"], "type": "function"}
+    response = client.responses.parse(model=MODEL, input=WEATHER, tools=[tool])
+    return [item.parsed_arguments.place for item in response.output]
+
+
+@scenario
+def stored() -> Any:
+    """All that can be done with a response that is there."""
+    made = client.responses.create(model=MODEL, input=[{"role": "user", "content": text} for text in ("a", "b", "c")])
+    found = client.responses.retrieve(made.id)
+    listed = [item.content[0].text for item in client.responses.input_items.list(made.id, limit=2, order="asc")]
+    client.responses.delete(made.id)
+    try:
+        client.responses.retrieve(made.id)
+    except Exception as error:
+        gone = type(error).__name__
+    return {"same": made.output == found.output, "text": found.output_text, "input": listed, "then": gone}
+
+
+@scenario
+def background() -> Any:
+    """Follow a response that is made in the background, lose it, and go on from there."""
+    with client.responses.stream(model=MODEL, input=HELLO, background=True) as events:
+        for event in events:
+            id = event.response.id
+            if event.type == "response.in_progress":
+                break
+    with client.responses.stream(response_id=id, starting_after=event.sequence_number) as events:
+        numbers = [event.sequence_number for event in events]
+        final = events.get_final_response()
+    rest = [event.sequence_number for event in client.responses.retrieve(id, stream=True, starting_after=2)]
+    return {
+        "text": final.output_text,
+        "whole": numbers == list(range(numbers[0], numbers[0] + len(numbers))),
+        "first": numbers[0] - event.sequence_number,
+        "rest": rest[0],
+        "status": client.responses.retrieve(id).status,
+    }
+
+
+@scenario
+def cancelled() -> Any:
+    made = client.responses.create(model=MODEL, input=HELLO, background=True)
+    return {"first": made.status, "then": client.responses.cancel(made.id).status}
+
+
+@scenario
+def counted() -> Any:
+    return client.responses.input_tokens.count(model=MODEL, input=HELLO).input_tokens
+
+
+@scenario
+def compacted() -> Any:
+    said: list[Any] = [{"role": "user", "content": NAME}]
+    compacted = client.responses.compact(model=MODEL, input=said)
+    asked = [*compacted.output, {"role": "user", "content": ASK_NAME}]
+    answer = client.responses.create(model=MODEL, input=asked)
+    return {"object": compacted.object, "last": compacted.output[-1].type, "text": answer.output_text}
+
+
+@scenario
+def conversation() -> Any:
+    conversation = client.conversations.create(metadata={"topic": "names"})
+    client.conversations.items.create(conversation.id, items=[{"role": "user", "content": NAME}])
+    answer = client.responses.create(model=MODEL, input=ASK_NAME, conversation=conversation.id)
+    items = client.conversations.items.list(conversation.id, order="asc")
+    updated = client.conversations.update(conversation.id, metadata={"topic": "Ada"})
+    again = client.conversations.retrieve(conversation.id)
+    return {
+        "text": answer.output_text,
+        "items": [item.content[0].text for item in items],
+        "topics": [conversation.metadata["topic"], updated.metadata["topic"], again.metadata["topic"]],
+        "deleted": client.conversations.delete(conversation.id).deleted,
+    }
+
+
+@scenario
+def socket() -> Any:
+    """Two turns on one connection; nothing is stored."""
+    texts, previous = [], None
+    with client.responses.connect() as connection:
+        for said in (NAME, ASK_NAME):
+            connection.response.create(model=MODEL, input=said, store=False, previous_response_id=previous)
+            for event in connection:
+                if event.type == "response.completed":
+                    texts.append(event.response.output_text)
+                    previous = event.response.id
+                    break
+    return texts
+
+
+@scenario
+async def socket_asynchronous() -> Any:
+    async with AsyncOpenAI().responses.connect() as connection:
+        await connection.response.create(model=MODEL, input=HELLO)
+        async for event in connection:
+            if event.type == "response.completed":
+                return event.response.output_text
+
+
+@scenario
+def models() -> Any:
+    listed = [model.id for model in client.models.list()]
+    return {"listed": listed, "found": client.models.retrieve(listed[0]).id}
+
+
+@scenario
+def cut_off() -> Any:
+    response = client.responses.create(model=MODEL, input=HELLO, max_output_tokens=16)
+    return {"status": response.status, "reason": response.incomplete_details.reason, "text": response.output_text}
+
+
+play()

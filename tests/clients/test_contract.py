@@ -1,0 +1,96 @@
+"""
+What every client that is a library does with Antiphon: say something, call functions, answer in a schema, go on,
+show what the model thinks; whole and in pieces.
+
+Each driver plays the scenarios of these names, and tells what the client shows its user.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.answers import PLACES, asking_for_the_weather, saying, thinking
+from tests.clients.clients import CLIENTS, Driver
+from tests.upstream import Upstream
+
+ADA = {"name": "Ada Lovelace", "born": 1815}
+SUNNY = "Sunny in both."
+THOUGHT = "Six times seven."
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest, server: str, tmp_path: Path) -> Driver:
+    return Driver(CLIENTS[request.param], server, tmp_path)
+
+
+def asked(upstream: Upstream) -> list[dict[str, Any]]:
+    """The messages of the last request, but for those of the system."""
+    messages = upstream.requests[-1].json["messages"]
+    return [message for message in messages if message["role"] not in ("system", "developer")]
+
+
+def told(upstream: Upstream) -> list[tuple[str, Any]]:
+    """Who said what, in the last request."""
+    return [(message["role"], words(message["content"])) for message in asked(upstream)]
+
+
+def words(content: Any) -> Any:
+    return content if isinstance(content, str | None) else "".join(part["text"] for part in content)
+
+
+async def test_text(client: Driver, upstream: Upstream) -> None:
+    upstream.say(saying("Hel", "lo", "."))
+    shown = await client.shows("text")
+    assert (shown["text"], shown["usage"]) == ("Hello.", [5, 3])
+    assert told(upstream) == [("user", "Say hello.")]
+
+
+async def test_text_in_pieces(client: Driver, upstream: Upstream) -> None:
+    upstream.say(saying("Hel", "lo", "."))
+    assert await client.shows("stream") == {"pieces": ["Hel", "lo", "."], "text": "Hello.", "usage": [5, 3]}
+
+
+@pytest.mark.parametrize("scenario", ["tools", "tools_streamed"])
+async def test_two_calls_at_once(client: Driver, upstream: Upstream, scenario: str) -> None:
+    upstream.say(asking_for_the_weather())
+    upstream.say(saying(SUNNY))
+    assert (await client.shows(scenario))["text"] == SUNNY
+    user, calls, *results = asked(upstream)
+    assert words(user["content"]) == "How is the weather in Paris and in Oslo?"
+    assert [call["function"]["name"] for call in calls["tool_calls"]] == ["weather", "weather"]
+    assert [call["function"]["arguments"] for call in calls["tool_calls"]] == [
+        f'{{"place": "{place}"}}' for place in PLACES
+    ]
+    assert [(result["tool_call_id"], words(result["content"])) for result in results] == [
+        (call["id"], f"Sunny in {place}.") for place, call in zip(PLACES, calls["tool_calls"], strict=True)
+    ]
+
+
+@pytest.mark.parametrize("scenario", ["structured", "structured_streamed"])
+async def test_an_answer_in_a_schema(client: Driver, upstream: Upstream, scenario: str) -> None:
+    upstream.say(saying('{"name": "Ada Love', 'lace", "born": 1815}'))
+    assert await client.shows(scenario) == ADA
+    format = upstream.requests[-1].json["response_format"]
+    assert format["type"] == "json_schema"
+    assert format["json_schema"]["schema"]["required"] == ["name", "born"]
+
+
+@pytest.mark.parametrize("scenario", ["turns", "turns_replayed"])
+async def test_a_second_turn(client: Driver, upstream: Upstream, scenario: str) -> None:
+    upstream.say(saying("Nice to meet you."))
+    upstream.say(saying("Your name is Ada."))
+    assert (await client.shows(scenario))["text"] == "Your name is Ada."
+    assert told(upstream) == [
+        ("user", "My name is Ada."),
+        ("assistant", "Nice to meet you."),
+        ("user", "What is my name?"),
+    ]
+
+
+@pytest.mark.parametrize("scenario", ["thinking", "thinking_streamed"])
+async def test_thoughts_are_shown(client: Driver, upstream: Upstream, scenario: str) -> None:
+    upstream.say(thinking(THOUGHT, "42", "."))
+    assert await client.shows(scenario) == {"text": "42.", "reasoning": THOUGHT}
