@@ -17,8 +17,9 @@ import math
 import os
 import platform
 import secrets
-from collections.abc import Awaitable
-from contextlib import aclosing
+import tempfile
+from collections.abc import Awaitable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Annotated
 
 import typer
@@ -26,6 +27,7 @@ import uvicorn
 
 from app import __version__, logs
 from app.errors import APIError
+from app.setting_types import environment
 from app.settings import (
     PREFIX,
     Settings,
@@ -37,6 +39,9 @@ from app.settings import (
 )
 
 logger = logging.getLogger(__name__)
+
+# Where the workers' metrics are, for the library that makes them; it is not loaded here, but with each worker.
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 cli = typer.Typer(
     name="antiphon",
@@ -80,6 +85,22 @@ def serve(
     for problem in unknown_variables():
         logger.warning("%s", problem)
     _greet(settings)
+    with _counting_together(settings):
+        _run(settings, reload)
+
+
+@contextmanager
+def _counting_together(settings: Settings) -> Iterator[None]:
+    """Give several workers a place where each can see what the others have counted."""
+    if settings.workers == 1 or environment().get(MULTIPROCESS):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="antiphon-metrics-") as directory:
+        os.environ[MULTIPROCESS] = directory
+        yield
+
+
+def _run(settings: Settings, reload: bool) -> None:
     uvicorn.run(
         "app.main:app_factory",
         factory=True,
@@ -93,6 +114,7 @@ def serve(
         access_log=False,
         server_header=False,
         proxy_headers=True,
+        http="app.api.uvicorn_http:Http",
         ws="app.api.uvicorn_socket:Socket",
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,  # many small messages: it costs more than it saves

@@ -120,7 +120,10 @@ def secrets_of(settings: Settings) -> list[str]:
     """Return every secret that is configured."""
     backends = settings.served().values()
     keys = [*settings.api_keys, *settings.secret_key, *(backend.key for backend in backends if backend.key)]
-    passwords = [urlsplit(url).password for url in (settings.store_url, *(backend.url for backend in backends))]
+    passwords = [
+        urlsplit(url).password
+        for url in (settings.store_url, settings.limit_store_url, *(backend.url for backend in backends))
+    ]
     known = [*(key.get_secret_value() for key in keys), *(password for password in passwords if password)]
     return [secret for secret in known if secret != PASSTHROUGH]
 

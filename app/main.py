@@ -8,26 +8,33 @@ import importlib
 import logging
 import math
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from app import __version__, logs
-from app.api import conversations, errors, health, http, websocket
+from app.api import conversations, errors, health, http, operation, websocket
 from app.api.auth import Auth
 from app.api.middleware import RequestId
 from app.backends import BACKENDS, Backend
 from app.backends.router import Router
 from app.background import Background
+from app.limits import Limits
+from app.metrics import MULTIPROCESS, Metrics
 from app.responses import Responses
 from app.sealing import Seals
+from app.setting_types import environment
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
-from app.stores import STORES, LoggingStore, Store
+from app.stores import STORES, CountingStore, LoggingStore, Store
 from app.stores.memory import MemoryStore
+from app.stores.memory_counts import MemoryCounts
+
+if TYPE_CHECKING:
+    from app.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -56,16 +63,24 @@ def create_app(
     *,
     backend: Backend | None = None,
     store: Store | None = None,
+    tracing: Tracing | None = None,
     reload: Callable[[], Settings] | None = None,
 ) -> FastAPI:
     """
-    Return the application for some settings; a test may give a backend or a store of its own.
+    Return the application for some settings; a test may give a backend, a store or tracing of its own.
 
     `reload` reads the settings anew when the process is sent SIGHUP: the backends become those of the new ones.
     """
-    backend = backend or build_backend(settings)
+    metrics = build_metrics(settings)
+    tracing = tracing or build_tracing(settings)
+    watchers = [watcher for watcher in (metrics, tracing) if watcher]
+    watched = partial(_watched, watchers)
+    backend = watched(backend) if backend else build_backend(settings, watched)
     store = store or build_store(settings)
     background = build_background(settings, store)
+    if metrics:
+        store = metrics.store(store)
+    limits = build_limits(settings, metrics)
     responses = Responses(
         backend,
         store,
@@ -74,14 +89,18 @@ def create_app(
         compaction_prompt=settings.compaction_prompt,
         reasoning=settings.reasoning,
         default_model=settings.default_model,
+        watchers=watchers,
     )
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect)
-    door = http.Door(responses, auth, settings.open_after, settings.heartbeat, settings.max_body_bytes)
+    door = http.Door(responses, auth, settings.open_after, settings.heartbeat, settings.max_body_bytes, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
+            for watcher in watchers:
+                stack.push_async_callback(watcher.aclose)
             stack.push_async_callback(store.aclose)
+            stack.push_async_callback(limits.aclose)
             stack.push_async_callback(backend.aclose)
             if reload and isinstance(backend, Router):
                 stack.enter_context(at_hangup(partial(renew, backend, reload)))
@@ -93,13 +112,15 @@ def create_app(
     app = FastAPI(title="Antiphon", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
     router = http.routes(door)
     router.include_router(conversations.routes(door))
-    limits = websocket.Limits(
+    connections = websocket.Limits(
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue, settings.cors_origins
     )
-    router.include_router(websocket.routes(door, limits, partial(build_memory, settings)))
+    router.include_router(websocket.routes(door, connections, partial(build_memory, settings)))
     app.include_router(router, prefix="/v1", tags=["responses"])
     app.include_router(router, include_in_schema=False)
     app.include_router(health.routes(responses))
+    if metrics:
+        app.include_router(operation.routes(metrics))
     errors.install(app)
     if settings.cors_origins:
         app.add_middleware(
@@ -109,13 +130,49 @@ def create_app(
             allow_headers=["*"],
             expose_headers=["*"],
         )
-    app.add_middleware(RequestId)
+    if tracing:
+        app.add_middleware(tracing.middleware)
+    app.add_middleware(RequestId, metrics=metrics)
     return app
 
 
-def build_backend(settings: Settings) -> Router:
-    """Return the backends of the settings, as one."""
-    return Router(settings.served(), _backend)
+def build_metrics(settings: Settings) -> Metrics | None:
+    """Return the metrics of this process, if there are to be any."""
+    return Metrics(environment().get(MULTIPROCESS)) if settings.metrics else None
+
+
+def build_tracing(settings: Settings) -> Tracing | None:
+    """Return what traces, if anything is to."""
+    if not settings.otel:
+        return None
+    from app.tracing import Tracing  # what it needs is an extra
+
+    return Tracing.from_environment()
+
+
+def _watched(watchers: Iterable[Metrics | Tracing], backend: Backend) -> Backend:
+    for watcher in watchers:
+        backend = watcher.backend(backend)
+    return backend
+
+
+def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
+    """Return the limits of the settings, counted where all processes can, if there is such a place."""
+    url = settings.limit_store_url or settings.store_url
+    counting = load(url.partition("://")[0], STORES).from_url(url, ttl=settings.store_ttl)
+    return Limits(
+        counting.counts() if isinstance(counting, CountingStore) else MemoryCounts(),
+        requests=settings.limit_requests_per_minute,
+        tokens=settings.limit_tokens_per_minute,
+        streams=settings.limit_streams,
+        streams_per_key=settings.limit_streams_per_key,
+        refused=metrics.limited if metrics else lambda _: None,
+    )
+
+
+def build_backend(settings: Settings, watched: Callable[[Backend], Backend] = lambda backend: backend) -> Router:
+    """Return the backends of the settings, as one; `watched` is put around each of their servers."""
+    return Router(settings.served(), lambda served: watched(_backend(served)))
 
 
 def renew(router: Router, reload: Callable[[], Settings]) -> None:

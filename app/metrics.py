@@ -24,6 +24,9 @@ from app.course import Course, Labels
 from app.errors import BackendError, StoreUnavailable
 from app.stores import Store
 
+# The variable in which the client library has the directory; it is read when the library is loaded.
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+
 MODELS = 100  # that have a label of their own
 KINDS = 50  # of errors, likewise
 
@@ -132,7 +135,7 @@ class Metrics:
         encode, content_type = choose_encoder(accept)
         return encode(self._collected()), content_type
 
-    def aclose(self) -> None:
+    async def aclose(self) -> None:
         """This process has nothing open any more."""
         if self._directory:
             mark_process_dead(os.getpid(), self._directory)  # type: ignore[no-untyped-call]

@@ -100,6 +100,13 @@ def _store_url(url: str) -> str:
     return url
 
 
+def _limit_store_url(url: str) -> str:
+    scheme = _store_url(url).partition("://")[0] if url else ""
+    if scheme == "sqlite":
+        raise ValueError("should be a Redis, such as redis://localhost:6379/0, or memory://")
+    return url
+
+
 def merged_profile(name: str, overrides: Mapping[str, Any]) -> Profile:
     """Load a profile and change it; a `ValueError` names the options at fault."""
     try:
@@ -126,6 +133,7 @@ BackendName: TypeAlias = Annotated[str, AfterValidator(_backend)]
 SingleBackendName: TypeAlias = Annotated[str, AfterValidator(_single_backend)]
 BackendURL: TypeAlias = Annotated[str, AfterValidator(_backend_url), Field(validate_default=True)]
 StoreURL: TypeAlias = Annotated[str, AfterValidator(_store_url)]
+LimitStoreURL: TypeAlias = Annotated[str, AfterValidator(_limit_store_url)]
 ProfileName: TypeAlias = Annotated[str, AfterValidator(_profile_name)]
 
 

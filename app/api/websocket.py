@@ -181,9 +181,7 @@ class Connection:
             create = read(frame)
             request = create.request(lenient=self._lenient)
             async with self._door.admit(self._caller) as grant:
-                run = await self._responses.create(
-                    request, self._caller, generate=create.generate, watchers=[grant]
-                )
+                run = await self._responses.create(request, self._caller, generate=create.generate, watchers=[grant])
                 await self._tell(run, create.stream_id)
             failed = run.response["status"] == "failed"
         except WebSocketDisconnect:

@@ -195,8 +195,9 @@ class _Budget:
             yield piece
 
 
-def _until_stop(text: str, stop: str | list[str] | None) -> str:
-    words = [stop] if isinstance(stop, str) else stop or []
+def _until_stop(text: str, stop: Any) -> str:
+    words = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
+    words = [word for word in words if isinstance(word, str)]
     return text[: min((text.find(word) for word in words if word in text), default=len(text))]
 
 

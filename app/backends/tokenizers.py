@@ -56,7 +56,7 @@ _TOKENIZED = Way("tokenize", lambda body: {**_prompt(body), "add_generation_prom
 # By profile. A server of which nothing is known is tried; the others do not count.
 WAYS = {
     "vllm": (_TOKENIZED,),
-    "llama.cpp": (_COUNTED, _TEMPLATED),  # before 2026 the second alone
+    "llama.cpp": (_COUNTED, _TEMPLATED),  # older ones have only the second
     "default": (_COUNTED, _TOKENIZED, _TEMPLATED),
 }
 

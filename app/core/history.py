@@ -108,7 +108,6 @@ def input_item(item: Item, key: str) -> Item:
 
 
 def _parts(content: Any, role: str) -> list[dict[str, Any]]:
-    if not isinstance(content, str):
-        return content or []
-    part: dict[str, Any] = {"type": _TEXT_OF.get(role, "input_text"), "text": content}
-    return [part | {"annotations": []}] if role == "assistant" else [part]
+    if isinstance(content, str):
+        content = [{"type": _TEXT_OF.get(role, "input_text"), "text": content}]
+    return [{"annotations": [], **part} if part.get("type") == "output_text" else part for part in content or []]

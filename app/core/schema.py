@@ -191,6 +191,13 @@ class CompactionItem(TypedDict):
     encrypted_content: Text
 
 
+class UnknownItem(Unknown):
+    """An item of a type that we do not know; by its ids it is found, and its calls are answered."""
+
+    id: NotRequired[str | None]
+    call_id: NotRequired[str | None]
+
+
 _ITEMS = frozenset(
     [
         "message",
@@ -220,7 +227,7 @@ InputItem = Annotated[
     | Annotated[ReasoningItem, Tag("<reasoning>")]
     | Annotated[ItemReference, Tag("<item_reference>")]
     | Annotated[CompactionItem, Tag("<compaction>")]
-    | Annotated[Unknown, Tag("<unknown>")],
+    | Annotated[UnknownItem, Tag("<unknown>")],
     Discriminator(_item_type),
 ]
 Input = Annotated[
