@@ -3,6 +3,7 @@ The command line.
 
     antiphon serve --backend-url http://localhost:8000/v1
     antiphon check
+    antiphon probe http://localhost:8000/v1
     antiphon settings > .env
     antiphon version
 
@@ -138,6 +139,26 @@ def check(config: Annotated[str | None, typer.Option(help="A TOML file of settin
         raise typer.Exit(1)
 
 
+@cli.command()
+def probe(
+    url: Annotated[str, typer.Argument(help="Base URL of a Chat Completions server.")],
+    model: Annotated[str | None, typer.Option(help="Which of its models to ask; the first, if left out.")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar=f"{PREFIX}BACKEND_API_KEY", help="The key to send.")] = None,
+    name: Annotated[str, typer.Option(help="What to call the backend in the settings.")] = "local",
+    seconds: Annotated[float, typer.Option(help="When to stop asking.")] = 180,
+) -> None:
+    """Ask a server some sixty small questions, say what it does, and which settings fit."""
+    from app.probe import probe
+
+    try:
+        report = asyncio.run(probe(url, api_key, model, seconds=seconds))
+    except APIError as error:
+        typer.echo(f"fail  {without_password(url)}: {error.message}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"{report.table()}\n\n# For the file of settings:\n{report.settings(name)}")
+    typer.echo(f"\n# The same, as variables:\n{report.variables()}")
+
+
 @cli.command("settings")
 def show_settings() -> None:
     """Print every setting, what it means and its default, in the form of a `.env` file."""
@@ -178,7 +199,10 @@ def _address(settings: Settings) -> str:
 
 def _backends(settings: Settings) -> str:
     served = settings.served().items()
-    return ", ".join(f"{name} ({without_password(backend.url) or backend.backend})" for name, backend in served)
+    return ", ".join(
+        f"{name} ({', '.join(without_password(one.url) or one.backend for one in backend.each())})"
+        for name, backend in served
+    )
 
 
 def _greet(settings: Settings) -> None:
@@ -221,8 +245,9 @@ async def _reach(settings: Settings) -> bool:
 
     works = []
     for name, backend in settings.served().items():
-        alone = settings.model_copy(update={"backend": "auto", "backend_url": "", "backends": {name: backend}})
-        works.append(await _try("backend", f"{name} {without_password(backend.url) or backend.backend}", ask(alone)))
+        for one in backend.each():
+            alone = settings.model_copy(update={"backend": "auto", "backend_url": "", "backends": {name: one}})
+            works.append(await _try("backend", f"{name} {without_password(one.url) or one.backend}", ask(alone)))
     works.append(await _try("store", without_password(settings.store_url), remember()))
     return all(works)
 

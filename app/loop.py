@@ -25,19 +25,28 @@ FIRST_CHUNK = 0.2
 
 
 async def respond(
-    builder: EventBuilder, reader: ChunkReader, backend: Backend, request: ChatRequest, *, open_after: float | None
+    builder: EventBuilder,
+    reader: ChunkReader,
+    backend: Backend,
+    request: ChatRequest,
+    *,
+    open_after: float | None,
+    seconds: float = 0,
 ) -> AsyncGenerator[list[Event], None]:
     """
     Yield the events of one answer, all but the terminal one, which is for `builder.end()` to make.
 
     The first list is yielded once the backend is known to answer, or after `open_after` seconds without a sign of it
     (None: however long it takes). Raises `BackendError` for a refusal that is known before that; later errors are
-    events.
+    events. The backend has so many `seconds` for its answer (0: any number), and then the response is incomplete.
     """
     started = False
     failure: BackendError | None = None
+    answer = ask(backend, request, open_after)
+    if seconds:
+        answer = cut_off(answer, seconds)
     try:
-        async with contextlib.aclosing(ask(backend, request, open_after)) as batches:
+        async with contextlib.aclosing(answer) as batches:
             async for chunks in batches:
                 if not started:
                     builder.start()
@@ -50,6 +59,11 @@ async def respond(
         if not started:
             raise
         failure = error
+    except OutOfTime:
+        reader.calls.end(cut=True)
+        builder.incomplete("max_output_seconds")
+        _account(builder, reader, request)
+        return
     if not started:
         builder.start()
     settle(builder, reader, request, failure)
@@ -86,6 +100,30 @@ async def ask(backend: Backend, request: ChatRequest, open_after: float | None) 
             yield []
         yield await first
         async for batch in chunks:
+            yield batch
+
+
+class OutOfTime(Exception):
+    """An answer takes longer than it may."""
+
+
+async def cut_off(batches: AsyncGenerator[list[Chunk], None], seconds: float) -> AsyncGenerator[list[Chunk], None]:
+    """Yield what comes within so many seconds from the first chunk on; if it has not ended then, raise `OutOfTime`."""
+    loop = asyncio.get_running_loop()
+    end: float | None = None
+    async with contextlib.aclosing(batches):
+        while True:
+            try:
+                async with asyncio.timeout_at(end) as limit:
+                    batch = await anext(batches, None)
+            except TimeoutError:
+                if limit.expired():
+                    raise OutOfTime from None
+                raise
+            if batch is None:
+                return
+            if batch and end is None:
+                end = loop.time() + seconds
             yield batch
 
 

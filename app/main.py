@@ -90,6 +90,8 @@ def create_app(
         reasoning=settings.reasoning,
         default_model=settings.default_model,
         watchers=watchers,
+        max_input_tokens=settings.max_input_tokens,
+        max_output_seconds=settings.max_output_seconds,
     )
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect)
     door = http.Door(responses, auth, settings.open_after, settings.heartbeat, settings.max_body_bytes, limits)

@@ -55,6 +55,8 @@ class Responses:
         reasoning: Literal["auto", "content", "summary", "both"] = "auto",
         default_model: str | None = None,
         watchers: Sequence[Watcher] = (),
+        max_input_tokens: int = 0,
+        max_output_seconds: float = 0,
     ) -> None:
         self.backend = backend
         self.store = store
@@ -67,6 +69,8 @@ class Responses:
         self._reasoning = reasoning
         self._default_model = default_model
         self._watchers = watchers
+        self._max_input_tokens = max_input_tokens
+        self._max_output_seconds = max_output_seconds
 
     def within(self, memory: Store) -> Responses:
         """Return these responses as one connection has them: those that are not stored are remembered in `memory`."""
@@ -95,6 +99,7 @@ class Responses:
         if request.conversation:
             response["conversation"] = {"id": request.conversation}
         prompt = self._prompt(request, context, model) if generate else _NO_PROMPT
+        self._check_size(prompt.body)
         builder = self._builder(request, caller, context, response)
         reader = ChunkReader(
             builder,
@@ -116,6 +121,7 @@ class Responses:
             kept=self.keeps(request),
             way=self._way(request),
             watchers=[*self._watchers, *watchers],
+            seconds=self._max_output_seconds,
         )
         for warning in run.warnings:
             log.warning("request adapted", extra={"reason": warning})
@@ -224,6 +230,12 @@ class Responses:
         if record is None:
             raise _not_found(response_id)
         return Turn.of(record)
+
+    def _check_size(self, body: dict[str, Any]) -> None:
+        if not self._max_input_tokens or (tokens := estimate_chat(body)) <= self._max_input_tokens:
+            return
+        message = f"The input is about {tokens} tokens long, and this server takes {self._max_input_tokens}."
+        raise InvalidRequest(message, param="input", code="context_length_exceeded")
 
     def _way(self, request: CreateResponse) -> Way:
         if self._memory is not None:

@@ -71,10 +71,11 @@ class Run:
         kept: bool,
         way: Way,
         watchers: Sequence[Watcher] = (),
+        seconds: float = 0,
     ) -> None:
         """
         `keep` and `join` store the turn and add it to its conversation, if it is to be `kept` at all; `watchers` are
-        told of its course.
+        told of its course; the answer may take so many `seconds`, or any number if it is 0.
         """
         context, prompt = made.context, made.prompt
         self.response = made.builder.response
@@ -86,6 +87,7 @@ class Run:
         self._kept = kept
         self._join = join
         self._made = made
+        self._seconds = seconds
         self._course = Course(self.response, way, watchers)
         conversation, model = request.prompt_cache_key or context.key, self.response["model"]
         self._question = ChatRequest(prompt.body, caller.key, conversation, model, prompt.profile, prompt.body_for)
@@ -122,7 +124,9 @@ class Run:
         made = self._made
         if not made.generate:
             return warm_up(made.builder)
-        return respond(made.builder, made.reader, self._backend, self._question, open_after=open_after)
+        return respond(
+            made.builder, made.reader, self._backend, self._question, open_after=open_after, seconds=self._seconds
+        )
 
     def queue(self) -> list[Event]:
         """Say that the response is made in the background, before it is begun."""

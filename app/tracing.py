@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context, attach, detach
@@ -23,20 +25,24 @@ from opentelemetry.metrics import Histogram, MeterProvider
 from opentelemetry.sdk import metrics as sdk_metrics
 from opentelemetry.sdk import trace as sdk_trace
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, set_span_in_context
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, TracerProvider, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__, about
 from app.backends import Backend, ChatRequest, Chunk, TokenCounter
+from app.core.profile import Profile
+from app.core.response import usage_of
 from app.course import Course, Labels, clock
-from app.errors import APIError, BackendError
+from app.errors import BackendError
 
 MODELS = 100  # that are told apart in metrics
 PATIENCE = 5.0  # seconds to send what is left when the server stops
+
+_SILENT = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds, and nobody's request
 
 # Only the trace's context is taken and passed on: baggage is for whom the caller meant it.
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -100,20 +106,203 @@ class Tracing:
         as `opentelemetry-instrument`, has set up already.
         """
         traces, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
-        named = Resource.create({SERVICE_NAME: "antiphon", SERVICE_VERSION: __version__})
-        resource = named.merge(Resource.create())  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win
+        resource = Resource.create({SERVICE_NAME: "antiphon", SERVICE_VERSION: __version__})
+        resource = resource.merge(OTELResourceDetector().detect())
         if not isinstance(traces, sdk_trace.TracerProvider):
-            traces = sdk_trace.TracerProvider(resource=resource)
+            traces = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
             traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         if not isinstance(meters, sdk_metrics.MeterProvider):
             reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-            meters = sdk_metrics.MeterProvider([reader], resource=resource)
+            meters = sdk_metrics.MeterProvider([reader], resource=resource, shutdown_on_exit=False)
         return cls(traces, meters)
 
     def backend(self, backend: Backend) -> Backend:
-        """Return a backend each question to which is a span."""
+        """Return a backend to which each question is a span."""
         return _TracedBackend(backend, self)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
-        """Return an application each request to which is a span."""
-        return _TracedRequests(app, self)
+        """Return an application to which each request is a span."""
+        return _TracedRequests(app, self.tracer)
+
+    def began(self, course: Course) -> None:
+        """A response is being made."""
+
+    def ended(self, course: Course) -> None:
+        """It is over."""
+        proven = course.status in ("completed", "incomplete")
+        told = {
+            **_OPERATION,
+            "gen_ai.provider.name": "antiphon",
+            "gen_ai.request.model": self.labels(str(course.response["model"]), proven=proven),
+        }
+        failed = {"error.type": course.failure.code} if course.failure else {}
+        self._request.record(course.seconds, {**told, **failed})
+        if (first := course.seconds_to_first) is not None:
+            self._first.record(first, told)
+        if (each := course.seconds_per_token) is not None:
+            self._each.record(each, told)
+
+    async def aclose(self) -> None:
+        """Send what is left, for as long as there is patience."""
+        loop, sent = asyncio.get_running_loop(), asyncio.Event()
+
+        def send() -> None:
+            for provider in self._providers:
+                if shutdown := getattr(provider, "shutdown", None):
+                    shutdown()
+            with suppress(RuntimeError):  # nobody waits any more
+                loop.call_soon_threadsafe(sent.set)
+
+        # A thread that the end of the process does not wait for: a collector that is away must not hold it up.
+        threading.Thread(target=send, daemon=True).start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await sent.wait()
+
+
+class _TracedRequests:
+    def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
+        self._app = app
+        self._tracer = tracer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or scope["path"] in _SILENT:
+            await self._app(scope, receive, send)
+            return
+        method = scope.get("method", "WEBSOCKET")
+        span = self._tracer.start_span(
+            method,
+            # Not in the context of this task: that may be another request's, whose connection this one came over.
+            _PROPAGATOR.extract(Headers(scope=scope), Context()),
+            SpanKind.SERVER,
+            {
+                "http.request.method": scope.get("method", "GET"),
+                "url.scheme": scope["scheme"],
+                "url.path": scope["path"],
+            },
+        )
+        about.add(trace_id=trace.format_trace_id(span.get_span_context().trace_id))
+
+        async def send_and_see(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                span.set_attribute("http.response.status_code", status := message["status"])
+                if status >= 500:
+                    span.set_attribute("error.type", str(status))
+                    span.set_status(StatusCode.ERROR)
+            await send(message)
+
+        token = attach(set_span_in_context(span, Context()))
+        try:
+            await self._app(scope, receive, send_and_see)
+        except Exception as error:
+            span.set_attribute("error.type", type(error).__name__)
+            span.set_status(StatusCode.ERROR)
+            raise
+        finally:
+            detach(token)
+            if route := getattr(scope.get("route"), "path", None):
+                span.update_name(f"{method} {route}")
+                span.set_attribute("http.route", route)
+            if id := about.ids().get("response_id"):
+                span.set_attribute("gen_ai.response.id", id)
+            span.end()
+
+
+class _TracedBackend:
+    def __init__(self, backend: Backend, tracing: Tracing) -> None:
+        self._backend = backend
+        self._tracing = tracing
+        self.profile, self.models = backend.profile, backend.models
+        self.check, self.aclose = backend.check, backend.aclose
+        if isinstance(backend, TokenCounter):
+            self.count_tokens = backend.count_tokens
+
+    @asynccontextmanager
+    async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
+        """Ask, and answer in chunks: see `Backend.stream`."""
+        question = _Question(self._tracing, request.body, self.profile(request.model or request.body["model"]))
+        asked = dataclasses.replace(request, headers={**request.headers, **question.headers()})
+        try:
+            async with self._backend.stream(asked) as chunks, aclosing(question.follow(chunks)) as told:
+                yield told
+        except BackendError as error:
+            question.failed(error)
+            raise
+        finally:
+            question.end()
+
+
+class _Question:
+    """One question to a backend, as a span, and what is known of the answer."""
+
+    def __init__(self, tracing: Tracing, body: Mapping[str, Any], profile: Profile) -> None:
+        self._tracing = tracing
+        self._provider = {"gen_ai.provider.name": _PROVIDERS.get(profile.name, profile.name)}
+        self._model = str(body["model"])
+        where = urlsplit(profile.transport.base_url or "")
+        address = {"server.address": where.hostname, "server.port": where.port}
+        asked = {attribute: body.get(field) for field, attribute in _ASKED.items()}
+        told = {**_OPERATION, **self._provider, "gen_ai.request.model": self._model, **address, **asked}
+        self._span = tracing.tracer.start_span(
+            f"chat {self._model}",
+            kind=SpanKind.CLIENT,
+            attributes={name: value for name, value in told.items() if value is not None},
+        )
+        self._began = clock()
+        self._first: float | None = None
+        self._said: dict[str, Any] = {}  # the latest that the backend said of itself
+        self._failure: dict[str, str] = {}
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that let the backend's own spans be parts of this one."""
+        headers: dict[str, str] = {}
+        _PROPAGATOR.inject(headers, set_span_in_context(self._span))
+        return headers
+
+    async def follow(self, chunks: AsyncIterator[list[Chunk]]) -> AsyncGenerator[list[Chunk], None]:
+        """Pass the chunks on, and keep in mind what they tell of the answer but its content."""
+        async for batch in chunks:
+            if self._first is None and batch:
+                self._first = clock()
+            for chunk in batch:
+                for name in ("id", "model", "usage"):
+                    if chunk.get(name):
+                        self._said[name] = chunk[name]
+                for choice in chunk.get("choices") or ():
+                    if choice.get("finish_reason"):
+                        self._said["finish"] = str(choice["finish_reason"])
+            yield batch
+
+    def failed(self, error: BackendError) -> None:
+        """The question was refused, or the answer broke off. The message is not told: it may quote what was said."""
+        self._failure = {"error.type": error.code}
+        self._span.set_attribute("error.type", error.code)
+        self._span.set_status(Status(StatusCode.ERROR, error.code))
+
+    def end(self) -> None:
+        """The answer is over, whole or not."""
+        said, span, tracing = self._said, self._span, self._tracing
+        usage = usage_of(said["usage"], {}, []) if "usage" in said else None
+        told: dict[str, Any] = {
+            "gen_ai.response.id": said.get("id"),
+            "gen_ai.response.model": said.get("model"),
+            "gen_ai.response.finish_reasons": [said["finish"]] if "finish" in said else None,
+            "gen_ai.response.time_to_first_chunk": self._first and self._first - self._began,
+        }
+        labels = {
+            **_OPERATION,
+            **self._provider,
+            "gen_ai.request.model": tracing.labels(self._model, proven=bool(self._first) and not self._failure),
+        }
+        if usage:
+            told |= {
+                "gen_ai.usage.input_tokens": usage["input_tokens"],
+                "gen_ai.usage.output_tokens": usage["output_tokens"],
+                "gen_ai.usage.cache_read.input_tokens": usage["input_tokens_details"]["cached_tokens"],
+                "gen_ai.usage.reasoning.output_tokens": usage["output_tokens_details"]["reasoning_tokens"],
+            }
+            for kind in ("input", "output"):
+                tracing.tokens.record(usage[f"{kind}_tokens"], {**labels, "gen_ai.token.type": kind})
+        tracing.operation.record(clock() - self._began, {**labels, **self._failure})
+        span.set_attributes({name: value for name, value in told.items() if value is not None})
+        span.end()

@@ -46,6 +46,8 @@ LAYERS = {
     "app.context": BELOW | PROTOCOLS | {"app.compaction", "app.conversations", "app.sealing"},
     "app.run": BELOW | PROTOCOLS | PARTS | {"app.context", "app.course"},
     "app.responses": BELOW | PROTOCOLS | PARTS | {"app.about", "app.context", "app.course", "app.run", "app.sealing"},
+    # It looks at a server as the backends do.
+    "app.probe": BELOW | {"app.backends", "app.backends.*"},
     # What a profile may hold is checked where the settings are read.
     "app.setting_types": BELOW | PROTOCOLS | {"app.backends.profiles"},
     "app.settings": {"app", "app.setting_types"},

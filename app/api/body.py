@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 import zstandard
@@ -14,6 +14,8 @@ from app.core.schema import at
 from app.errors import InvalidRequest
 
 Body = TypeVar("Body", bound=BaseModel)
+
+MAX_DEPTH = 100  # of what is read: orjson writes 254 levels, and what is read is part of what is written
 
 
 async def read_body(request: Request, model: type[Body], limit: int) -> Body:
@@ -37,15 +39,33 @@ async def read_body(request: Request, model: type[Body], limit: int) -> Body:
 def parse(data: bytes | str, model: type[Body]) -> Body:
     """Return JSON as a `model`; raises `InvalidRequest` that names the first field at fault."""
     try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error.msg}.", code="invalid_json") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest("The body has to be a JSON object.", code="invalid_json")
-    try:
-        return model.model_validate(value)
+        return model.model_validate(load(data, "body"))
     except ValidationError as error:
         raise invalid(error) from error
+
+
+def load(data: bytes | str, what: str) -> dict[str, Any]:
+    """Return the JSON object that `what`, a body or a frame, consists of; raises `InvalidRequest`."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The {what} is not valid JSON: {error.msg}.", code="invalid_json") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"The {what} has to be a JSON object.", code="invalid_json")
+    if _deeper(value, MAX_DEPTH):
+        message = f"The {what} is nested too deeply: {MAX_DEPTH} levels of objects and arrays is the most."
+        raise InvalidRequest(message, code="invalid_json")
+    return value
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Tell whether there are more levels of objects and arrays than that."""
+    level = [value]
+    while level and levels:
+        members = [node.values() if isinstance(node, dict) else node for node in level]
+        level = [member for some in members for member in some if isinstance(member, (dict, list))]
+        levels -= 1
+    return bool(level)
 
 
 def invalid(error: ValidationError) -> InvalidRequest:

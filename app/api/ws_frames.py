@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import orjson
 from pydantic import ValidationError
 
-from app.api.body import invalid
+from app.api.body import invalid, load
 from app.core.schema import CreateResponse
 from app.errors import APIError, InvalidRequest
 
@@ -90,12 +89,7 @@ def read(frame: str | bytes) -> Create:
 
     The fields of the body stand beside `type`, or in `response`, where OpenAI's Realtime API has them.
     """
-    try:
-        fields = orjson.loads(frame)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"The frame is not valid JSON: {error.msg}.", code="invalid_json") from error
-    if not isinstance(fields, dict):
-        raise InvalidRequest("A frame has to be a JSON object.", code="invalid_json")
+    fields = load(frame, "frame")
     kind = fields.pop("type", None)
     if kind != "response.create":
         message = f"Invalid 'type': {repr(kind)[:100]} is not known here; send 'response.create'."

@@ -8,9 +8,9 @@ chunk whose `delta` is the whole message: there is no second path.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from app.core.chat_stream import DONE, Chunk
@@ -36,6 +36,7 @@ class ChatRequest:
     profile: Profile | None = None  # for which the body was made
     body_for: Callable[[Profile], dict[str, Any]] | None = None  # the same for another; raises `InvalidRequest`
     patient: bool = True  # may a refusal be met by asking again? not if there is another server to ask
+    headers: Mapping[str, str] = field(default_factory=dict)  # to send, such as a trace's context
 
 
 class Backend(Protocol):

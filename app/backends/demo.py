@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from app.backends import DONE, ChatRequest, Chunk
 from app.backends.demo_values import value_for
 from app.core.profile import Profile
+from app.errors import InvalidRequest
 
 _NAME = re.compile(r"\bmy name is ([A-Z][\w-]*)", re.IGNORECASE)
 
@@ -99,16 +100,24 @@ def answer_to(body: dict[str, Any]) -> Answer:
     thinks = body.get("reasoning_effort") not in (None, "none")
     reasoning = f'The user says: "{turn.prompt}" I will answer by the rules of a demo.' if thinks else ""
     if tool := turn.tool():
-        arguments = json.dumps(value_for(tool.get("parameters") or {"type": "object"}, turn.prompt), ensure_ascii=False)
-        return Answer(reasoning, tool=tool["name"], arguments=arguments)
+        value = _fitting(tool.get("parameters") or {"type": "object"}, turn.prompt, f"function '{tool['name']}'")
+        return Answer(reasoning, tool=tool["name"], arguments=json.dumps(value, ensure_ascii=False))
     format = body.get("response_format") or {}
     if format.get("type") == "json_schema":
-        value = value_for(format["json_schema"].get("schema") or {}, turn.prompt)
+        value = _fitting(format["json_schema"].get("schema") or {}, turn.prompt, "response_format")
         return Answer(reasoning, json.dumps(value, ensure_ascii=False))
     text = turn.text()
     if format.get("type") == "json_object":
         text = json.dumps({"answer": text}, ensure_ascii=False)
     return Answer(reasoning, text)
+
+
+def _fitting(schema: Any, prompt: str, whose: str) -> Any:
+    """Return a value for a schema; like other servers, refuse one that is no schema."""
+    try:
+        return value_for(schema, prompt)
+    except ValueError as error:
+        raise InvalidRequest(f"Invalid schema for {whose}: {error}.", code="invalid_value") from error
 
 
 class _Turn:

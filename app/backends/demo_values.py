@@ -12,6 +12,7 @@ from typing import Any
 
 _DEEPEST = 6  # levels below which nothing is filled in that need not be
 _BOTTOMLESS = 50  # levels at which no value can fit the schema, since it has no end
+_MOST = 10_000  # values that are made for one schema, or hundreds of characters
 
 FORMATS = {
     "date": "2024-01-15",
@@ -56,11 +57,13 @@ class Values:
 
     def __init__(self, schema: dict[str, Any], prompt: str) -> None:
         self._root = schema
+        self._left = _MOST
         self._prompt = prompt
         self._numbers: Iterator[str] = iter(re.findall(r"(?<![\w.-])-?\d+(?:\.\d+)?(?!\.?\w)", prompt))
 
     def fill(self, schema: Any, name: str = "", nth: int = 0, depth: int = 0) -> Any:
         """Return a value for a schema within the whole; `nth` tells the items of an array apart."""
+        self._spend(1)
         if depth > _BOTTOMLESS:
             return None
         if not isinstance(schema, dict):
@@ -90,6 +93,11 @@ class Values:
                 return None
         return self._string(schema, name, nth)
 
+    def _spend(self, values: int) -> None:
+        self._left -= values
+        if self._left < 0:
+            raise ValueError("it asks for too many values, or for too long ones")
+
     def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         properties = schema.get("properties") or {}
         names = list(schema.get("required") or (properties if depth < _DEEPEST else ()))
@@ -103,12 +111,13 @@ class Values:
         first = schema.get("prefixItems") or []
         least = max(schema.get("minItems", 0), len(first), 1 if depth < _DEEPEST else 0)
         count = min(least, schema.get("maxItems", least))
+        self._spend(count)
         kinds = [first[n] if n < len(first) else schema.get("items", True) for n in range(count)]
         return [self.fill(kind, name, n, depth + 1) for n, kind in enumerate(kinds)]
 
     def _number(self, schema: dict[str, Any], whole: bool, nth: int) -> int | float:
         low, high, step = _bounds(schema, whole)
-        said = (float(number) for number in self._numbers)
+        said = (number for number in map(float, self._numbers) if math.isfinite(number))
         number = next((one for one in said if low <= one <= high and not (step and one % step)), None)
         if number is None:
             number = min(max(1, low), high)
@@ -127,6 +136,7 @@ class Values:
             text = next((one for one in (text, *_CANDIDATES) if _matches(pattern, one)), text)
         elif nth:
             text = f"{text} {nth + 1}"
+        self._spend(schema.get("minLength", 0) // 100)
         text = text.ljust(schema.get("minLength", 0), "x")
         return text[: schema.get("maxLength", len(text))]
 
@@ -168,8 +178,11 @@ class Values:
 
 
 def value_for(schema: dict[str, Any], prompt: str) -> Any:
-    """Return a value that fits a JSON schema."""
-    return Values(schema, prompt).fill(schema)
+    """Return a value that fits a JSON schema; raises `ValueError` for what is none, or asks for far too much."""
+    try:
+        return Values(schema, prompt).fill(schema)
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _without(schema: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -15,8 +15,9 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -147,7 +148,7 @@ class OpenAIBackend:
         attempt = 0
         while True:
             try:
-                return await self._send("POST", self._url, content, request.caller_key)
+                return await self._send("POST", self._url, content, request.caller_key, request.headers)
             except _Refusal as refusal:
                 wait = refusal.wait(attempt) if request.patient and attempt < self._retries else None
                 if wait is None:
@@ -156,14 +157,21 @@ class OpenAIBackend:
             await asyncio.sleep(wait)
             attempt += 1
 
-    async def _send(self, method: str, url: httpx.URL, content: bytes, caller_key: str | None) -> httpx.Response:
+    async def _send(
+        self,
+        method: str,
+        url: httpx.URL,
+        content: bytes,
+        caller_key: str | None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> httpx.Response:
         """Return an answer with a good status; raise `_Refusal` for everything else."""
         options = self._profile.transport
         timeouts = {"connect": options.connect_timeout, "pool": options.connect_timeout}
         request = httpx.Request(
             method,
             url,
-            headers=self._headers | self._credentials(caller_key),
+            headers={**self._headers, **headers, **self._credentials(caller_key)},
             content=content,
             extensions={"timeout": timeouts},
         )

@@ -83,6 +83,8 @@ class Unknown(TypedDict):
 
     __pydantic_config__ = _TOLERANT  # type: ignore[misc]
     type: str
+    id: NotRequired[str | None]
+    call_id: NotRequired[str | None]
 
 
 def _type_of(value: Any, known: frozenset[str]) -> str:
@@ -191,13 +193,6 @@ class CompactionItem(TypedDict):
     encrypted_content: Text
 
 
-class UnknownItem(Unknown):
-    """An item of a type that we do not know; by its ids it is found, and its calls are answered."""
-
-    id: NotRequired[str | None]
-    call_id: NotRequired[str | None]
-
-
 _ITEMS = frozenset(
     [
         "message",
@@ -227,7 +222,7 @@ InputItem = Annotated[
     | Annotated[ReasoningItem, Tag("<reasoning>")]
     | Annotated[ItemReference, Tag("<item_reference>")]
     | Annotated[CompactionItem, Tag("<compaction>")]
-    | Annotated[UnknownItem, Tag("<unknown>")],
+    | Annotated[Unknown, Tag("<unknown>")],
     Discriminator(_item_type),
 ]
 Input = Annotated[

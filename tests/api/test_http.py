@@ -320,6 +320,15 @@ INVALID: list[tuple[Any, str | None, str]] = [
      "missing_required_parameter"),
     ({"model": "m", "input": "a", "metadata": {"k": "v" * 513}}, "metadata.k", "invalid_value"),
     ([], None, "invalid_json"),
+    # What is no text where a name is looked up in a table, or an id in a conversation.
+    ({"model": "m", "input": [{"type": ["message"], "role": "user"}]}, "input[0].type", "invalid_value"),
+    ({"model": "m", "input": [{"role": "user", "content": [{"type": {}}]}]}, "input[0].content[0].type",
+     "invalid_value"),
+    ({"model": "m", "input": "a", "tools": [{"type": ["function"]}]}, "tools[0].type", "invalid_value"),
+    ({"model": "m", "input": "a", "tool_choice": {"type": [], "name": "f"}}, "tool_choice.type", "invalid_value"),
+    ({"model": "m", "input": "a", "text": {"format": {"type": {}}}}, "text.format.type", "invalid_value"),
+    ({"model": "m", "input": [{"type": "x:y", "call_id": ["c"]}]}, "input[0].call_id", "invalid_value"),
+    ({"model": "m", "input": [{"type": "x:y", "id": {}}]}, "input[0].id", "invalid_value"),
 ]  # fmt: skip
 
 
@@ -333,6 +342,32 @@ async def test_bad_input_names_the_field(
     assert (answer.status_code, error["type"], error["param"], error["code"]) == (400, "invalid_request", param, code)
     assert error["message"]
     assert not backend.asked
+
+
+def nested(levels: int) -> Any:
+    """An object of so many levels of objects."""
+    value: Any = {}
+    for _ in range(levels - 1):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_is_nested_too_deeply_to_be_answered_is_refused_before_the_model_is_asked(
+    stream: bool, served: tuple[httpx.AsyncClient, Scripted]
+) -> None:
+    http, backend = served
+    body = {"model": "m", "input": "a", "stream": stream}
+    tool = {"type": "function", "name": "f", "parameters": nested(97)}  # in a tool, in a list, in the body: 100
+    answer = await http.post("/v1/responses", json=body | {"tools": [tool]})
+    assert answer.status_code == 200
+
+    for levels in (98, 300, 100_000):
+        deep = '{"a":' * (levels - 1) + "{}" + "}" * (levels - 1)
+        content = json.dumps(body | {"tools": [tool | {"parameters": "?"}]}).replace('"?"', deep)
+        answer = await http.post("/v1/responses", content=content)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
+    assert len(backend.asked) == 1
 
 
 async def test_bodies_that_are_no_json_or_too_large_or_badly_encoded() -> None:

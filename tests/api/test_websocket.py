@@ -130,6 +130,7 @@ async def test_a_stream_id_is_told_in_every_frame_of_its_turn() -> None:
         ("[]", "invalid_json", None),
         ("42", "invalid_json", None),
         (b"\xff\xfe", "invalid_json", None),
+        ('{"type": "response.create", "model": "m", "input": ' + "[" * 300 + "]" * 300 + "}", "invalid_json", None),
         ("{}", "invalid_value", "type"),
         ('{"type": "response.cancel"}', "invalid_value", "type"),
         ('{"type": ["response.create"]}', "invalid_value", "type"),

@@ -10,6 +10,7 @@ import pytest
 from app.backends import DONE, ChatRequest, Chunk
 from app.backends.demo import DemoBackend
 from app.core.profile import Profile
+from app.errors import InvalidRequest
 
 WEATHER = {
     "type": "function",
@@ -163,6 +164,12 @@ async def test_it_fills_in_a_schema() -> None:
     assert json.loads((await said("A person", response_format=format)).text) == {"age": 18}
 
 
+async def test_it_refuses_what_is_no_schema() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": ["a"]}}}
+    with pytest.raises(InvalidRequest, match="Invalid schema for function 'f'"):
+        await said("Go", tools=[tool])
+
+
 async def test_it_answers_in_json() -> None:
     answer = await said("Count to 3", response_format={"type": "json_object"})
     assert json.loads(answer.text) == {"answer": "1, 2, 3."}
@@ -190,7 +197,7 @@ async def test_a_call_is_cut_off_at_the_limit_too() -> None:
     assert "".join(call["function"]["arguments"] for call in answer.calls) == '{"a": "example",'
 
 
-@pytest.mark.parametrize("stop", ["4", ["x", ", 4"], [" 4", "5"]])
+@pytest.mark.parametrize("stop", ["4", ["x", ", 4"], [" 4", "5"], [7, None, "4"]])
 async def test_it_stops_at_a_word(stop: Any) -> None:
     answer = await said("Count from 1 to 5.", stop=stop)
     assert (answer.text.rstrip(", "), answer.reasons) == ("1, 2, 3", ["stop"])

@@ -124,3 +124,25 @@ def test_a_schema_may_contain_itself() -> None:
 def test_a_schema_without_an_end_comes_to_one() -> None:
     value_for({"properties": {"next": {"$ref": "#"}}, "required": ["next"]}, "")
     value_for({"$ref": "#"}, "")
+
+
+BRANCH = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}, "required": ["left", "right"]}
+UNFIT: dict[str, Any] = {
+    "properties that are a list": {"properties": ["a"], "required": ["a"]},
+    "a name that is no text": {"required": [{}]},
+    "a minimum that is no number": {"type": "number", "minimum": "1"},
+    "far too many items": {"type": "array", "minItems": 10**12},
+    "far too many properties": {"type": "object", "minProperties": 10**12},
+    "a far too long text": {"type": "string", "minLength": 10**12},
+    "a tree that grows for ever": BRANCH,
+}
+
+
+@pytest.mark.parametrize("schema", UNFIT.values(), ids=UNFIT)
+def test_what_no_server_would_take_is_refused(schema: Any) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        value_for(schema, "")
+
+
+def test_a_number_without_an_end_in_the_prompt_is_no_number() -> None:
+    assert value_for({"type": "number"}, "9" * 400) == 1

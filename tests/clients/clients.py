@@ -24,6 +24,20 @@ CLIENTS = {
     "openai-python-2": Client("openai_python/driver.py", "openai-2"),
     "openai-node": Client("openai_node/driver.mjs", "openai", {"PACKAGE": "openai"}),
     "openai-node-6": Client("openai_node/driver.mjs", "openai-6", {"PACKAGE": "openai-6"}),
+    "agents-python": Client("agents_python/driver.py", "openai-3"),
+    "agents-node": Client("agents_node/driver.mjs", "@openai/agents"),
+    "langchain": Client("langchain/driver.py", "openai-3"),
+    "langchain-v1": Client("langchain/driver.py", "openai-3", {"OUTPUT_VERSION": "v1"}),
+    "pydantic-ai": Client("pydantic_ai/driver.py", "openai-3"),
+    **{
+        name: Client("ai_sdk/driver.mjs", package, {"PACKAGE": package, "PROVIDER": f"@ai-sdk/{provider}"})
+        for name, package, provider in (
+            ("ai-sdk-openai", "ai", "openai"),
+            ("ai-sdk-6-openai", "ai-6", "openai-3"),
+            ("ai-sdk-open-responses", "ai", "open-responses"),
+            ("ai-sdk-6-open-responses", "ai-6", "open-responses-1"),
+        )
+    },
 }
 
 

@@ -32,7 +32,12 @@ TIME = _tool("get_time", "Get the time", {})
 CALCULATE = _tool(
     "calculate",
     "Evaluate an expression",
-    {"expression": {"type": "string"}, "precision": {"type": "integer"}},
+    {
+        "expression": {"type": "string"},
+        "precision": {"type": "integer"},
+        "units": {"type": "array", "items": {"type": "string"}},
+        "nested": {"type": "object", "properties": {"ok": {"type": "boolean"}, "note": {"type": "string"}}},
+    },
     "expression",
 )
 PERSON = {

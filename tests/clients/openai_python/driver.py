@@ -160,8 +160,7 @@ async def asynchronous() -> Any:
 @scenario
 def function_tool() -> Any:
     """A tool made of a model of pydantic, whose arguments come back as one."""
-    tool = {**pydantic_function_tool(Weather)["function"], "type": "function"}
-    response = client.responses.parse(model=MODEL, input=WEATHER, tools=[tool])
+    response = client.responses.parse(model=MODEL, input=WEATHER, tools=[pydantic_function_tool(Weather)])
     return [item.parsed_arguments.place for item in response.output]
 
 

@@ -1,0 +1,187 @@
+"""The OpenAI Agents SDK for Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIConversationsSession,
+    OpenAIResponsesModel,
+    OpenAIResponsesWSModel,
+    Runner,
+    SQLiteSession,
+    function_tool,
+    set_default_openai_client,
+    set_tracing_disabled,
+)
+from agents.memory import OpenAIResponsesCompactionSession
+from openai import AsyncOpenAI
+from openai.types.shared import Reasoning
+from pydantic import BaseModel
+from scenarios import ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
+
+client = AsyncOpenAI()
+set_default_openai_client(client)
+set_tracing_disabled(True)
+model = OpenAIResponsesModel(model=MODEL, openai_client=client)
+
+
+class Person(BaseModel):
+    name: str
+    born: int
+
+
+@function_tool(name_override="weather")
+def ask_weather(place: str) -> str:
+    """The weather of a place."""
+    return weather(place)
+
+
+def agent(**options: Any) -> Agent[Any]:
+    return Agent(**{"name": "helper", "model": model, **options})
+
+
+def usage(result: Any) -> list[int]:
+    usage = result.context_wrapper.usage
+    return [usage.input_tokens, usage.output_tokens]
+
+
+def thoughts(result: Any) -> str:
+    (item,) = (item.raw_item for item in result.new_items if item.type == "reasoning_item")
+    return "".join(part.text for part in item.summary or item.content)
+
+
+async def streamed(agent: Agent[Any], prompt: Any, kind: str = "", **options: Any) -> tuple[list[str], Any]:
+    """Return the pieces that come in events of a kind, and the result."""
+    result = Runner.run_streamed(agent, prompt, **options)
+    pieces = [
+        event.data.delta
+        async for event in result.stream_events()
+        if event.type == "raw_response_event" and event.data.type == kind
+    ]
+    return pieces, result
+
+
+@scenario
+async def text() -> Any:
+    result = await Runner.run(agent(), HELLO)
+    return {"text": result.final_output, "usage": usage(result)}
+
+
+@scenario
+async def stream() -> Any:
+    pieces, result = await streamed(agent(), HELLO, "response.output_text.delta")
+    return {"pieces": pieces, "text": result.final_output, "usage": usage(result)}
+
+
+@scenario
+async def tools() -> Any:
+    return {"text": (await Runner.run(agent(tools=[ask_weather]), WEATHER)).final_output}
+
+
+@scenario
+async def tools_streamed() -> Any:
+    _, result = await streamed(agent(tools=[ask_weather]), WEATHER)
+    return {"text": result.final_output}
+
+
+@scenario
+async def tools_continued() -> Any:
+    """The server keeps what was said: the client sends nothing but the results."""
+    result = await Runner.run(agent(tools=[ask_weather]), WEATHER, auto_previous_response_id=True)
+    return {"text": result.final_output}
+
+
+@scenario
+async def structured() -> Any:
+    return (await Runner.run(agent(output_type=Person), WHO)).final_output.model_dump()
+
+
+@scenario
+async def structured_streamed() -> Any:
+    _, result = await streamed(agent(output_type=Person), WHO)
+    return result.final_output.model_dump()
+
+
+@scenario
+async def turns() -> Any:
+    first = await Runner.run(agent(), NAME)
+    second = await Runner.run(agent(), ASK_NAME, previous_response_id=first.last_response_id)
+    return {"text": second.final_output}
+
+
+@scenario
+async def turns_replayed() -> Any:
+    first = await Runner.run(agent(), NAME)
+    second = await Runner.run(agent(), [*first.to_input_list(), {"role": "user", "content": ASK_NAME}])
+    return {"text": second.final_output}
+
+
+@scenario
+async def turns_in_a_session() -> Any:
+    session = SQLiteSession("a")
+    await Runner.run(agent(), NAME, session=session)
+    return {"text": (await Runner.run(agent(), ASK_NAME, session=session)).final_output}
+
+
+@scenario
+async def turns_in_a_conversation() -> Any:
+    session = OpenAIConversationsSession(openai_client=client)
+    await Runner.run(agent(), NAME, session=session)
+    result = await Runner.run(agent(), ASK_NAME, session=session)
+    items = await session.get_items()
+    await session.clear_session()
+    return {"text": result.final_output, "items": [item["content"][0]["text"] for item in items]}
+
+
+@scenario
+async def turns_compacted() -> Any:
+    """After each turn the session asks for what was said to be made smaller."""
+    session = OpenAIResponsesCompactionSession(
+        "a", SQLiteSession("a"), client=client, model=MODEL, should_trigger_compaction=lambda context: True
+    )
+    await Runner.run(agent(), NAME, session=session)
+    kept = [item.get("type", "message") for item in await session.get_items()]
+    return {"text": (await Runner.run(agent(), ASK_NAME, session=session)).final_output, "kept": kept[-1]}
+
+
+@scenario
+async def turns_on_a_socket() -> Any:
+    over_socket = agent(model=OpenAIResponsesWSModel(model=MODEL, openai_client=client), tools=[ask_weather])
+    _, result = await streamed(over_socket, WEATHER)
+    return {"text": result.final_output}
+
+
+@scenario
+async def handoff() -> Any:
+    expert = agent(name="expert", instructions="You know the weather.")
+    result = await Runner.run(agent(handoffs=[expert]), WEATHER)
+    return {"text": result.final_output, "by": result.last_agent.name}
+
+
+@scenario
+async def thinking() -> Any:
+    result = await Runner.run(agent(), SUM)
+    return {"text": result.final_output, "reasoning": thoughts(result)}
+
+
+@scenario
+async def thinking_streamed() -> Any:
+    pieces, result = await streamed(agent(), SUM, "response.reasoning_text.delta")
+    assert "".join(pieces) == thoughts(result)
+    return {"text": result.final_output, "reasoning": thoughts(result)}
+
+
+@scenario
+async def thinking_sealed() -> Any:
+    settings = ModelSettings(
+        store=False, reasoning=Reasoning(effort="low", summary="auto"), response_include=["reasoning.encrypted_content"]
+    )
+    result = await Runner.run(agent(tools=[ask_weather], model_settings=settings), WEATHER)
+    (item,) = (item.raw_item for item in result.new_items if item.type == "reasoning_item")
+    return {"text": result.final_output, "sealed": bool(item.encrypted_content)}
+
+
+play()

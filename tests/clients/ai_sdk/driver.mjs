@@ -1,0 +1,136 @@
+// Vercel's AI SDK, versions 7 and 6, with either of its two providers: `openai` and `open-responses`.
+
+import { z } from "zod";
+
+import { ASK_NAME, HELLO, KEY, MODEL, NAME, SUM, URL, WEATHER, WHO, play, weather } from "../drive/scenarios.mjs";
+
+const { PACKAGE, PROVIDER } = process.env;
+const { Output, generateObject, generateText, stepCountIs, streamObject, streamText, tool } = await import(PACKAGE);
+const { createOpenAI, createOpenResponses } = await import(PROVIDER);
+
+const model = createOpenAI
+  ? createOpenAI({ baseURL: URL, apiKey: KEY })(MODEL)
+  : createOpenResponses({ name: "lab", url: `${URL}/responses`, apiKey: KEY })(MODEL);
+const schema = z.object({ name: z.string(), born: z.int() });
+const tools = {
+  weather: tool({
+    description: "The weather of a place.",
+    inputSchema: z.object({ place: z.string() }),
+    execute: async ({ place }) => weather(place),
+  }),
+};
+const stopWhen = stepCountIs(5);
+const unstored = { providerOptions: { openai: { store: false } } };
+
+const user = (content) => ({ role: "user", content });
+const usage = ({ inputTokens, outputTokens }) => [inputTokens, outputTokens];
+
+// What a stream shows, part by part; the user of the AI SDK hears of an error in no other way.
+async function streamed(params) {
+  let failure;
+  const result = streamText({ model, ...params, onError: ({ error }) => (failure = error) });
+  const shown = { pieces: [], reasoning: "" };
+  for await (const part of result.fullStream) {
+    if (part.type === "text-delta") shown.pieces.push(part.text);
+    if (part.type === "reasoning-delta") shown.reasoning += part.text;
+    if (part.type === "error") throw part.error;
+  }
+  if (failure) throw failure;
+  return { ...shown, text: await result.text, usage: usage(await result.totalUsage), finish: await result.finishReason };
+}
+
+await play({
+  async text() {
+    const result = await generateText({ model, prompt: HELLO });
+    return { text: result.text, usage: usage(result.usage), status: result.finishReason };
+  },
+
+  async stream() {
+    const { pieces, text, usage } = await streamed({ prompt: HELLO });
+    return { pieces, text, usage };
+  },
+
+  // The client calls the functions, and asks again by itself.
+  async tools() {
+    const { text, steps } = await generateText({ model, prompt: WEATHER, tools, stopWhen });
+    return { text, steps: steps.length };
+  },
+
+  async tools_streamed() {
+    return { text: (await streamed({ prompt: WEATHER, tools, stopWhen })).text };
+  },
+
+  async tools_unstored() {
+    const { text } = await generateText({ model, prompt: WEATHER, tools, stopWhen, ...unstored });
+    return { text };
+  },
+
+  async structured() {
+    return (await generateObject({ model, prompt: WHO, schema })).object;
+  },
+
+  async structured_streamed() {
+    const { object, partialObjectStream } = streamObject({ model, prompt: WHO, schema });
+    let seen = 0;
+    for await (const _ of partialObjectStream) seen++;
+    if (seen < 2) throw new Error("The object came at once.");
+    return await object;
+  },
+
+  async structured_output() {
+    return (await generateText({ model, prompt: WHO, output: Output.object({ schema }) })).output;
+  },
+
+  // What was said before goes back as the client has it: with `openai`, as references to what the server keeps.
+  async turns() {
+    const first = await generateText({ model, prompt: NAME });
+    const messages = [user(NAME), ...first.response.messages, user(ASK_NAME)];
+    return { text: (await generateText({ model, messages })).text };
+  },
+
+  async turns_replayed() {
+    const first = await generateText({ model, prompt: NAME, ...unstored });
+    const messages = [user(NAME), ...first.response.messages, user(ASK_NAME)];
+    return { text: (await generateText({ model, messages, ...unstored })).text };
+  },
+
+  async turns_named() {
+    const first = await generateText({ model, prompt: NAME });
+    const previousResponseId = first.providerMetadata.openai.responseId;
+    const second = await generateText({ model, prompt: ASK_NAME, providerOptions: { openai: { previousResponseId } } });
+    return { text: second.text };
+  },
+
+  async thinking() {
+    const { text, reasoningText } = await generateText({ model, prompt: SUM });
+    return { text, reasoning: reasoningText };
+  },
+
+  async thinking_streamed() {
+    const { text, reasoning } = await streamed({ prompt: SUM });
+    return { text, reasoning };
+  },
+
+  // A thought that led to a call comes back with its result.
+  async thinking_again() {
+    const { text, steps } = await generateText({ model, prompt: WEATHER, tools, stopWhen });
+    return { text, reasoning: steps[0].reasoningText };
+  },
+
+  async thinking_sealed() {
+    const openai = { store: false, include: ["reasoning.encrypted_content"] };
+    const params = { model, prompt: WEATHER, tools, stopWhen, providerOptions: { openai } };
+    const { text, steps } = await generateText(params);
+    const sealed = steps[0].reasoning.map((part) => part.providerMetadata?.openai?.reasoningEncryptedContent);
+    return { text, sealed: sealed.length === 1 && Boolean(sealed[0]) };
+  },
+
+  async instructions() {
+    return { text: (await generateText({ model, system: "Be brief.", prompt: HELLO })).text };
+  },
+
+  async cut_off() {
+    const { text, finishReason } = await generateText({ model, prompt: HELLO, maxOutputTokens: 16 });
+    return { text, status: finishReason };
+  },
+});

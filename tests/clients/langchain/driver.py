@@ -1,0 +1,146 @@
+"""LangChain, by its package for OpenAI."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
+from scenarios import ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
+
+
+class Person(BaseModel):
+    """A person."""
+
+    name: str
+    born: int
+
+
+@tool("weather")
+def ask_weather(place: str) -> str:
+    """The weather of a place."""
+    return weather(place)
+
+
+def chat(**options: Any) -> ChatOpenAI:
+    options = {"output_version": os.environ.get("OUTPUT_VERSION"), "use_responses_api": True, **options}
+    return ChatOpenAI(model=MODEL, **options)
+
+
+def usage(message: AIMessage) -> list[int]:
+    assert message.usage_metadata
+    return [message.usage_metadata["input_tokens"], message.usage_metadata["output_tokens"]]
+
+
+def thoughts(message: AIMessage) -> str:
+    return "".join(block["reasoning"] for block in message.content_blocks if block["type"] == "reasoning")
+
+
+def streamed(chat: Any, said: Any) -> tuple[list[str], Any]:
+    """Return the pieces of text, and the message that they are joined to."""
+    pieces, whole = [], None
+    for chunk in chat.stream(said):
+        if chunk.text:
+            pieces.append(str(chunk.text))
+        whole = chunk if whole is None else whole + chunk
+    return pieces, whole
+
+
+def worked(chat: Any, *, stream: bool = False) -> Any:
+    """Call what is called, until there is an answer."""
+    said: list[BaseMessage] = [HumanMessage(WEATHER)]
+    bound = chat.bind_tools([ask_weather])
+    while True:
+        message = streamed(bound, said)[1] if stream else bound.invoke(said)
+        said.append(message)
+        if not message.tool_calls:
+            return said
+        said += [ask_weather.invoke(call) for call in message.tool_calls]
+
+
+@scenario
+def text() -> Any:
+    message = chat().invoke(HELLO)
+    return {"text": message.text, "usage": usage(message)}
+
+
+@scenario
+def stream() -> Any:
+    pieces, message = streamed(chat(stream_usage=True), HELLO)
+    return {"pieces": pieces, "text": message.text, "usage": usage(message)}
+
+
+@scenario
+def tools() -> Any:
+    return {"text": worked(chat())[-1].text}
+
+
+@scenario
+def tools_streamed() -> Any:
+    return {"text": worked(chat(), stream=True)[-1].text}
+
+
+@scenario
+def tools_continued() -> Any:
+    """The server keeps what was said: the client sends nothing but the results."""
+    return {"text": worked(chat(use_previous_response_id=True))[-1].text}
+
+
+@scenario
+def structured() -> Any:
+    return chat().with_structured_output(Person).invoke(WHO).model_dump()
+
+
+@scenario
+def structured_streamed() -> Any:
+    return list(chat().with_structured_output(Person).stream(WHO))[-1].model_dump()
+
+
+@scenario
+def structured_by_a_function() -> Any:
+    return chat().with_structured_output(Person, method="function_calling").invoke(WHO).model_dump()
+
+
+@scenario
+def turns() -> Any:
+    model = chat(use_previous_response_id=True)
+    first = model.invoke(NAME)
+    return {"text": model.invoke([HumanMessage(NAME), first, HumanMessage(ASK_NAME)]).text}
+
+
+@scenario
+def turns_replayed() -> Any:
+    first = chat().invoke(NAME)
+    return {"text": chat().invoke([HumanMessage(NAME), first, HumanMessage(ASK_NAME)]).text}
+
+
+@scenario
+def thinking() -> Any:
+    message = chat(reasoning={"summary": "auto"}).invoke(SUM)
+    return {"text": message.text, "reasoning": thoughts(message)}
+
+
+@scenario
+def thinking_streamed() -> Any:
+    _, message = streamed(chat(reasoning={"summary": "auto"}), SUM)
+    return {"text": message.text, "reasoning": thoughts(message)}
+
+
+@scenario
+def thinking_unasked() -> Any:
+    message = chat().invoke(SUM)
+    return {"text": message.text, "reasoning": thoughts(message)}
+
+
+@scenario
+def thinking_sealed() -> Any:
+    model = chat(store=False, reasoning={"summary": "auto"}, include=["reasoning.encrypted_content"])
+    said = worked(model)
+    sealed = [block for block in said[1].content if block["type"] == "reasoning"]
+    return {"text": said[-1].text, "sealed": "encrypted_content" in str(sealed)}
+
+
+play()

@@ -1,0 +1,115 @@
+"""pydantic-ai."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_ai import Agent, NativeOutput, ThinkingPart, ToolOutput
+from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
+from scenarios import ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
+
+model = OpenAIResponsesModel(MODEL)
+
+
+class Person(BaseModel):
+    name: str
+    born: int
+
+
+def agent(**options: Any) -> Agent[None, Any]:
+    return Agent(model, **options)
+
+
+def helper() -> Agent[None, Any]:
+    """An agent that can ask for the weather."""
+    made = agent()
+    made.tool_plain(weather)
+    return made
+
+
+def usage(result: Any) -> list[int]:
+    usage = result.usage() if callable(result.usage) else result.usage
+    return [usage.input_tokens, usage.output_tokens]
+
+
+def thoughts(result: Any) -> str:
+    parts = [part for message in result.all_messages() for part in message.parts]
+    return "".join(part.content for part in parts if isinstance(part, ThinkingPart))
+
+
+@scenario
+async def text() -> Any:
+    result = await agent().run(HELLO)
+    return {"text": result.output, "usage": usage(result)}
+
+
+@scenario
+async def stream() -> Any:
+    async with agent().run_stream(HELLO) as result:
+        pieces = [piece async for piece in result.stream_text(delta=True, debounce_by=None)]
+        return {"pieces": pieces, "text": "".join(pieces), "usage": usage(result)}
+
+
+@scenario
+async def tools() -> Any:
+    return {"text": (await helper().run(WEATHER)).output}
+
+
+@scenario
+async def tools_streamed() -> Any:
+    async with helper().run_stream(WEATHER) as result:
+        return {"text": await result.get_output()}
+
+
+@scenario
+async def structured() -> Any:
+    return (await agent(output_type=NativeOutput(Person)).run(WHO)).output.model_dump()
+
+
+@scenario
+async def structured_streamed() -> Any:
+    async with agent(output_type=NativeOutput(Person)).run_stream(WHO) as result:
+        return (await result.get_output()).model_dump()
+
+
+@scenario
+async def structured_by_a_function() -> Any:
+    return (await agent(output_type=ToolOutput(Person)).run(WHO)).output.model_dump()
+
+
+@scenario
+async def turns() -> Any:
+    settings = OpenAIResponsesModelSettings(openai_previous_response_id="auto")
+    first = await agent().run(NAME, model_settings=settings)
+    second = await agent().run(ASK_NAME, message_history=first.all_messages(), model_settings=settings)
+    return {"text": second.output}
+
+
+@scenario
+async def turns_replayed() -> Any:
+    first = await agent().run(NAME)
+    return {"text": (await agent().run(ASK_NAME, message_history=first.all_messages())).output}
+
+
+@scenario
+async def thinking() -> Any:
+    result = await agent().run(SUM)
+    return {"text": result.output, "reasoning": thoughts(result)}
+
+
+@scenario
+async def thinking_streamed() -> Any:
+    async with agent().run_stream(SUM) as result:
+        text = await result.get_output()
+        return {"text": text, "reasoning": thoughts(result)}
+
+
+@scenario
+async def thinking_again() -> Any:
+    """A thought that led to a call comes back with its result."""
+    result = await helper().run(WEATHER)
+    return {"text": result.output, "reasoning": thoughts(result)}
+
+
+play()
