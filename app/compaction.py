@@ -80,7 +80,8 @@ def without_compacted(items: Sequence[Item]) -> list[Item]:
 
 def summary_request(request: CreateResponse, items: Sequence[Item], prompt: str) -> tuple[CreateResponse, list[Item]]:
     """Return the request that asks the model for a summary, and the items that it is asked with, for `to_chat`."""
-    plain = {"tools": [], "tool_choice": "auto", "text": TextOptions(), "include": [], "top_logprobs": None}
+    # The tools that items bring are still there to be called.
+    plain = {"tools": [], "tool_choice": "none", "text": TextOptions(), "include": [], "top_logprobs": None}
     asked = request.model_copy(update=plain)
     return asked, [*items, {"type": "message", "role": "user", "content": prompt or PROMPT}]
 

@@ -85,7 +85,7 @@ class Settings(BaseSettings):
 
     config: Path | None = None
     """A TOML file of settings. Its keys are the names below in lower case, without the prefix; its tables
-    `[backends.NAME]` describe several backends."""
+    `[backends.NAME]` describe several backends (docs/backends.md), and are read anew at SIGHUP."""
 
     host: str = "127.0.0.1"
     """Address to listen on. Anything but loopback needs `ANTIPHON_API_KEYS` or `ANTIPHON_ALLOW_OPEN`."""
@@ -121,7 +121,8 @@ class Settings(BaseSettings):
     """How often to ask again when the backend refuses before it answers."""
     backends: Annotated[dict[str, BackendSettings], NoDecode, BeforeValidator(decode)] = {}
     """Several backends by name: better written as tables `[backends.NAME]` in the TOML file; here a JSON object. The
-    variables above are the backend named `default`, which is asked last."""
+    variables above are the backend named `default`, which is asked last. With replicas, fallbacks and limits: see
+    docs/backends.md."""
     default_model: str | None = None
     """Model of a request that names none."""
 

@@ -200,7 +200,7 @@ class _TracedRequests:
             raise
         finally:
             detach(token)
-            if route := getattr(scope.get("route"), "path", None):
+            if route := getattr(scope.get("route"), "path", "").removeprefix("/v1"):  # the same with and without
                 span.update_name(f"{method} {route}")
                 span.set_attribute("http.route", route)
             if id := about.ids().get("response_id"):

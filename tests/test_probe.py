@@ -46,7 +46,7 @@ class Faithful(Upstream):
         return "The model `no-such-model` does not exist." if body["model"] != "good-1" else None
 
     def prompt(self, body: Body) -> int:
-        return len(json.dumps(body["messages"])) // 4
+        return 5 + len(json.dumps(body["messages"])) // 4
 
     def whole(self, body: Body) -> list[Step]:
         message = {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}
@@ -131,7 +131,7 @@ class Odd(Faithful):
 
     def prompt(self, body: Body) -> int:
         kept = [message for message in body["messages"] if not isinstance(message.get("content"), list)]
-        return len(json.dumps(kept)) // 4
+        return 5 + len(json.dumps(kept)) // 4
 
     def called(self, body: Body) -> list[str]:
         choice = body.get("tool_choice")

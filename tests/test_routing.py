@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -15,7 +16,7 @@ import httpx
 import pytest
 
 from app.main import create_app
-from app.settings import load_settings
+from app.settings import BackendSettings, load_settings
 from tests.api.test_http import client, events_of
 from tests.backends.routing import DOWN, HELLO, nobody, three
 from tests.core import laws
@@ -25,6 +26,7 @@ from tests.upstream import Upstream, call, chunk, finish, sse, status
 
 __all__ = ["three"]  # a fixture
 
+ROOT = Path(__file__).parent.parent
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -205,7 +207,24 @@ async def tell(http: httpx.AsyncClient, name: str, begun: set[str]) -> dict[str,
     return events[-1]
 
 
-# The settings, read anew.
+# The settings, and how they are read anew.
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/backends.md"])
+def test_the_examples_that_are_given_can_be_used(
+    page: str, configure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    examples = re.findall(r"```toml\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert examples
+    for example in examples:
+        configure(example)
+        assert list(load_settings().served()) == ["local", "cloud"]
+
+
+def test_every_key_of_a_backend_is_explained() -> None:
+    page = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
+    assert [name for name in BackendSettings.model_fields if f"`{name}`" not in page] == []
 
 
 @pytest.fixture

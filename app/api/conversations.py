@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.body import read_body
-from app.api.http import Door, json, page
+from app.api.http import Door, json, page, whole_number
 from app.core.schema import InputItem, Item, Metadata, typed
 
 # "You may add up to 20 items at a time."
@@ -92,7 +92,7 @@ def routes(door: Door) -> APIRouter:
     ) -> Response:
         listed = await conversations.items(conversation_id, owner(request))
         # Agents ask for as many as they want, and go on from the last one they get.
-        limit = "100" if limit.isascii() and limit.isdigit() and int(limit) > 100 else limit
+        limit = "100" if (whole_number(limit) or 0) > 100 else limit
         return json(_list(listed, limit, order, after, before))
 
     @router.get("/conversations/{conversation_id}/items/{item_id}", summary="Retrieve an item of a conversation")

@@ -34,12 +34,14 @@ async def _api_error(request: Request, error: Exception) -> Response:
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     """What the framework refuses by itself: an unknown path, or a method that a path does not have."""
-    status = cast(HTTPException, error).status_code
+    status, headers = cast(HTTPException, error).status_code, cast(HTTPException, error).headers
     what = f"{request.method} {request.url.path}"
     if status == 404:
         return answer(NotFound(f"There is no {what} here.", code="unknown_url"))
     if status == 405:
-        return answer(InvalidRequest(f"{what} is not allowed.", code="method_not_allowed", status=405))
+        refused = answer(InvalidRequest(f"{what} is not allowed.", code="method_not_allowed", status=405))
+        refused.headers.update(headers or {})  # `Allow`
+        return refused
     return answer(InvalidRequest(str(cast(HTTPException, error).detail), status=status))
 
 

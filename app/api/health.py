@@ -14,10 +14,13 @@ from app.responses import Responses
 def routes(responses: Responses) -> APIRouter:
     router = APIRouter(tags=["operation"])
 
+    # Balancers and `wget --spider` ask with HEAD.
+    @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz", summary="The process lives")
     async def healthz() -> Response:
         return json({"status": "ok"})
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz", summary="Backend and store answer")
     async def readyz() -> Response:
         backend, store = await asyncio.gather(_state(responses.backend.check()), _state(responses.store.check()))

@@ -226,15 +226,21 @@ def position(starting_after: str | None) -> int:
     """Return the sequence number after which to begin; raises `InvalidRequest`."""
     if starting_after is None:
         return -1
-    if not starting_after.isascii() or not starting_after.isdigit():
+    if (number := whole_number(starting_after)) is None:
         message = "Invalid 'starting_after': it has to be the sequence number of an event."
         raise InvalidRequest(message, param="starting_after")
-    return int(starting_after)
+    return number
+
+
+def whole_number(text: str) -> int | None:
+    """Return a number of a query, or None if it is none, or one of a size that nothing here has."""
+    return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 
 def page(items: list[Item], limit: str, order: str, after: str | None, before: str | None) -> dict[str, Any]:
     """Return a cursor page of items, which are given oldest first, as OpenAI shapes it; raises `InvalidRequest`."""
-    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= 100:
+    size = whole_number(limit)
+    if size is None or not 1 <= size <= 100:
         raise InvalidRequest("Invalid 'limit': it has to be a number from 1 to 100.", param="limit")
     if order not in ("asc", "desc"):
         raise InvalidRequest("Invalid 'order': it has to be 'asc' or 'desc'.", param="order")
@@ -242,7 +248,6 @@ def page(items: list[Item], limit: str, order: str, after: str | None, before: s
     ids = [item["id"] for item in listed]
     begin = _cursor(ids, after, "after") + 1 if after else 0
     end = _cursor(ids, before, "before") if before else len(listed)
-    size = int(limit)
     data = listed[begin:end]
     data, more = (data[:size], len(data) > size)
     return {

@@ -39,6 +39,7 @@ class Answer:
         self, response: httpx.Response, profile: Profile, error_in: Callable[[Chunk], BackendError | None]
     ) -> None:
         self.done = False  # has the server said that this was all?
+        self.empty = False  # has the body ended with nothing in it?
         self._reads = _reads(response)
         self._reader: Reader = Sniffer()
         self._filters = filters(profile)
@@ -99,7 +100,8 @@ class Answer:
         except BackendError as error:
             self._end = error
             return []
-        self._end = StopAsyncIteration() if chunks or self._heard else failure("failure", NO_ANSWER)
+        self.empty = not (chunks or self._heard)
+        self._end = failure("failure", NO_ANSWER) if self.empty else StopAsyncIteration()
         return chunks
 
     def _take(self, chunks: list[Chunk]) -> list[Chunk]:

@@ -168,9 +168,16 @@ _TOKENS = re.compile(
 )
 
 
+# Where in its own code a server was (FastAPI, as llama-cpp-python passes it on); that names files of its machine.
+_TRACE = re.compile(r'\s*\n\s*(Traceback \(most recent call last\):|File "[^"\n]+", line \d+).*', re.DOTALL)
+
+
 def scrubbed(text: str, secret: str | None = None) -> str:
-    """Return a text of a length fit to be shown, without anything that is or looks like an API key."""
+    """
+    Return a text of a length fit to be shown, without anything that is or looks like an API key, or tells of the
+    server's own code.
+    """
     if secret:
         text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
-    text = _TOKENS.sub(lambda match: f"{match[1] or ''}***", text)
+    text = _TOKENS.sub(lambda match: f"{match[1] or ''}***", _TRACE.sub("", text))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

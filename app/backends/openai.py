@@ -17,6 +17,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -91,11 +92,19 @@ class OpenAIBackend:
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[Answer]:
         """Ask, and answer in chunks: see `Backend.stream`."""
-        response = await self._ask(request)
-        answer = Answer(response, self._profile, lambda chunk: self._error_in(chunk, request.caller_key))
+        response, answer = await self._answer(request)
+        again = self._profile.response.empty_stream == "ask_whole"
         try:
-            if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                await answer.begin()  # perhaps no stream at all, but an error that is still to be answered by a status
+            if again or not response.headers.get("content-type", "").startswith("text/event-stream"):
+                try:
+                    await answer.begin()  # perhaps no stream, but an error that is still to be answered by a status
+                except BackendError:
+                    if not (again and answer.empty):
+                        raise
+                    await answer.aclose()
+                    await response.aclose()
+                    response, answer = await self._answer(_unstreamed(request))
+                    await answer.begin()
             yield answer
             if answer.done and (linger := response.extensions.get("linger")):
                 linger(_LINGER)
@@ -141,6 +150,10 @@ class OpenAIBackend:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._http.aclose()
+
+    async def _answer(self, request: ChatRequest) -> tuple[httpx.Response, Answer]:
+        response = await self._ask(request)
+        return response, Answer(response, self._profile, lambda chunk: self._error_in(chunk, request.caller_key))
 
     async def _ask(self, request: ChatRequest) -> httpx.Response:
         """Return a good answer whose body is to be read, asking again as long as that makes sense."""
@@ -258,6 +271,11 @@ def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
     """Return the transport to use for a URL: with the environment's proxies, but for what is on this machine."""
     local = url.host == "localhost" or url.host.startswith("127.") or url.host == "::1"
     return HTTPToolsTransport(trust_env=not local)
+
+
+def _unstreamed(request: ChatRequest) -> ChatRequest:
+    body = {name: value for name, value in request.body.items() if name != "stream_options"}
+    return replace(request, body={**body, "stream": False})
 
 
 def _encode(body: dict[str, Any]) -> bytes:

@@ -86,6 +86,7 @@ class Pool:
             Replica(one.url, build(one), Circuit(served.max_failures, served.recovery)) for one in served.each()
         ]
         self._waiters: deque[_Waiter] = deque()
+        self._complaint = ""  # the last failure
         self._held = 1.0  # seconds that a request takes, as a running mean
         self._watching: asyncio.Task[None] | None = None
         self._users = 0
@@ -194,7 +195,7 @@ class Pool:
             return ready
         wait = min(replica.circuit.wait for replica in self.replicas)
         raise BackendError(
-            f"The backend '{self.name}' has failed several times and is left alone for a moment.",
+            f"The backend '{self.name}' is left alone for a moment, since it failed several times: {self._complaint}",
             status=503,
             retry_after=max(1, min(wait, self.served.check_interval or wait)),
         )
@@ -244,6 +245,7 @@ class Pool:
         if not is_ill(error):
             replica.circuit.succeeded()
             return
+        self._complaint = error.message
         was_open = replica.circuit.open
         replica.circuit.failed()
         if replica.circuit.open and not was_open:

@@ -17,7 +17,7 @@ from app.core.kinds import Part
 class Dialect(NamedTuple):
     """One row of the table."""
 
-    content: tuple[Part, ...]  # raw reasoning, as content
+    content: tuple[Part, ...]  # raw reasoning, as content, or as what the client shows of it
     both: tuple[Part, ...]  # the same, and as a summary besides
     heartbeat: str  # `comment`, or `keepalive`: an event of that name
 
@@ -29,15 +29,30 @@ class Dialect(NamedTuple):
 DIALECTS = {
     "openresponses": Dialect(kinds.CONTENT_REASONING, kinds.BOTH_REASONING, "comment"),
     "openai": Dialect(kinds.OPENAI_CONTENT_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
+    # Of a client that would drop reasoning that is no summary.
+    "openai-summaries": Dialect(kinds.SUMMARY_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
 }
 
-# OpenAI's SDKs (and what is built on them: LangChain, Agents, pydantic-ai), the Vercel AI SDK, opencode, Codex.
-_OPENAI_CLIENTS = re.compile(r"openai|agents/|ai-sdk|\bai/|opencode|codex|langchain|litellm|pydantic-ai", re.IGNORECASE)
+# By user agent, the first that matches.
+_CLIENTS = tuple(
+    (re.compile(words, re.IGNORECASE), name)
+    for words, name in (
+        # The AI SDK, with either of its providers, opencode, which has it inside, and the Agents SDK for Node.
+        (r"\bai/\d|ai-sdk|opencode/|agents/javascript", "openai-summaries"),
+        # OpenAI's SDKs (and what is built on them: LangChain, LlamaIndex, llm), Agents, Codex, LiteLLM.
+        (r"openai|agents/|codex|langchain|litellm|pydantic-ai", "openai"),
+    )
+)
 
 
 def dialect_of(headers: Mapping[str, str], configured: str = "auto") -> Dialect:
     """Return the dialect for a client by its headers, or the configured one."""
-    if configured == "auto":
-        known = "x-stainless-lang" in headers or _OPENAI_CLIENTS.search(headers.get("user-agent", ""))
-        configured = "openai" if known or "originator" in headers else "openresponses"
-    return DIALECTS[configured]
+    return DIALECTS[_recognised(headers) if configured == "auto" else configured]
+
+
+def _recognised(headers: Mapping[str, str]) -> str:
+    agent = headers.get("user-agent", "")
+    for words, name in _CLIENTS:
+        if words.search(agent):
+            return name
+    return "openai" if "x-stainless-lang" in headers or "originator" in headers else "openresponses"

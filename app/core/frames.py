@@ -30,7 +30,7 @@ def beyond(data: bytes, first: int, after: int) -> bytes:
 
 def in_dialect(data: bytes, dialect: Dialect) -> bytes:
     """Return the events by the names that a dialect has for them, whichever they were written in."""
-    (row,) = dialect.content
+    row = dialect.both[0]
     names = {b"delta": row.delta.encode(), b"done": row.done.encode()}
 
     def renamed(match: re.Match[bytes]) -> bytes:

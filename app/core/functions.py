@@ -160,7 +160,7 @@ def _is_named(tool: Any) -> bool:
     """Tell if a tool is called by a name of its own."""
     if not isinstance(tool, dict) or tool.get("type") not in ("function", "custom"):
         return False
-    return NAME.fullmatch(str(tool.get("name") or "")) is not None
+    return isinstance(name := tool.get("name"), str) and NAME.fullmatch(name) is not None
 
 
 def brought(item: Item, offered: Offer) -> list[tuple[str, Tool]]:

@@ -126,6 +126,9 @@ class Response(_Options):
     choice_index: Literal["strict", "ignore", "merge"] = "strict"
     finish_map: dict[str, str] = {}
     finish_required: bool = False
+    # Of a stream that ends with nothing in it. ask_whole: there was an error, and the server tells it (or gives the
+    # answer after all) if it is asked again without a stream.
+    empty_stream: Literal["failure", "ask_whole"] = "failure"
     finish_grace_s: float = Field(5, ge=0)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import orjson
-
 from app.core.schema import CreateResponse, Response
+from app.core.tokens import estimate, estimate_chat
 
 
 def new_response(request: CreateResponse, *, id: str, created_at: int, model: str, store: bool = True) -> Response:
@@ -89,7 +88,7 @@ def usage_of(said: Mapping[str, Any] | None, body: Mapping[str, Any], output: li
     (Clients loop or crash on a finished response without usage.)
     """
     if not said:
-        return _usage(_estimate(body.get("messages")), _estimate(output))
+        return _usage(estimate_chat(body), sum(map(estimate, _said(output))))
     input_tokens = _count(said.get("prompt_tokens"), said.get("input_tokens"))
     output_tokens = _count(said.get("completion_tokens"), said.get("output_tokens"))
     prompt = _details(said, "prompt_tokens_details", "input_tokens_details")
@@ -127,6 +126,14 @@ def _count(*values: Any) -> int:
     return next((max(0, int(value)) for value in values if isinstance(value, int | float)), 0)
 
 
-def _estimate(value: Any) -> int:
-    """Guess how many tokens something is: four characters each, as a rule of thumb, of its JSON."""
-    return len(orjson.dumps(value)) // 4 if value else 0
+def _said(output: Iterable[Mapping[str, Any] | str]) -> Iterator[str]:
+    """Yield what the model wrote of items, or of texts that are to be in one: not their ids, nor what else is ours."""
+    for item in output:
+        if isinstance(item, str):
+            yield item
+            continue
+        for name in ("name", "arguments", "input"):
+            if isinstance(value := item.get(name), str):
+                yield value
+        for part in (*(item.get("summary") or ()), *(item.get("content") or ())):
+            yield part.get("text") or part.get("refusal") or ""

@@ -167,6 +167,16 @@ async def test_tools_and_formats_of_the_request_are_not_for_the_summary() -> Non
     assert answer.json()["tools"][0]["name"] == "look"
 
 
+async def test_tools_that_the_conversation_brought_are_not_to_be_called_for_the_summary() -> None:
+    bringing = {"type": "additional_tools", "tools": [{"type": "function", "name": "look"}]}
+    async with serving(SUMMARY) as (http, backend):
+        answer = await post(http, input=[bringing, *LAUNCH, TRIGGER])
+
+    assert backend.asked[0]["tool_choice"] == "none"
+    assert backend.asked[0]["tools"][0]["function"]["name"] == "look"
+    assert [item["type"] for item in answer.json()["output"]] == ["compaction"]
+
+
 async def test_the_operator_may_ask_for_the_summary_in_other_words() -> None:
     async with serving(SUMMARY, compaction_prompt="In one line, please.") as (http, backend):
         await post(http, "/responses/compact", input=LAUNCH)

@@ -202,7 +202,14 @@ async def test_input_items_are_listed_in_pages(served: tuple[httpx.AsyncClient, 
     assert (texts(page), page["has_more"]) == (["2", "3", "4"], False)
     page = (await http.get(path, params={"order": "asc", "before": page["first_id"]})).json()
     assert texts(page) == ["0", "1"]
-    for query in ({"limit": "0"}, {"limit": "x"}, {"limit": "101"}, {"order": "up"}, {"after": "msg_x"}):
+    for query in (
+        {"limit": "0"},
+        {"limit": "x"},
+        {"limit": "101"},
+        {"limit": "9" * 5000},
+        {"order": "up"},
+        {"after": "msg_x"},
+    ):
         answer = await http.get(path, params=query)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, next(iter(query)))
 
@@ -462,6 +469,19 @@ async def test_what_was_left_out_is_told_in_a_header(served: tuple[httpx.AsyncCl
     assert answer.status_code == 200
     assert "web_search" in answer.headers["x-antiphon-warning"]
     assert "tools" not in backend.asked[0]
+
+
+async def test_tools_without_a_proper_name_in_namespaces_are_left_out_and_said_so(
+    served: tuple[httpx.AsyncClient, Scripted],
+) -> None:
+    http, backend = served
+    nameless: list[Any] = [{"type": "function", "name": name} for name in (1, True, None, ["f"], "a b")]
+    for tools in (nameless, [{"type": "function"}], "f"):
+        lab = {"type": "namespace", "name": "lab", "tools": tools}
+        answer = await http.post("/v1/responses", json={"model": "m", "input": "a", "tools": [lab]})
+        assert answer.status_code == 200
+        assert ("lab" in answer.headers.get("x-antiphon-warning", "")) is (tools != "f")
+        assert "tools" not in backend.asked[-1]
 
 
 async def test_pages_of_other_origins_may_ask_if_configured() -> None:

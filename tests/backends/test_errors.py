@@ -393,6 +393,15 @@ def test_no_key_is_shown(text: str, shown: str) -> None:
     assert scrubbed(text, "s3cret-key") == shown
 
 
+def test_what_a_message_tells_of_the_server_s_own_code_is_left_out() -> None:
+    said = (
+        "1 validation error:\n  {'type': 'literal_error'}\n\n  File \"/srv/llama_cpp/app.py\", line 37, in x\n    POST"
+    )
+    assert scrubbed(said) == "1 validation error:\n  {'type': 'literal_error'}"
+    assert scrubbed("It failed.\nTraceback (most recent call last):\n  File ...") == "It failed."
+    assert scrubbed('There is no File "a.txt", line 3') == 'There is no File "a.txt", line 3'
+
+
 def test_a_message_is_shortened() -> None:
     message = refused(500, {"error": "x" * 100_000}).message
     assert message == "x" * 2000 + "..."

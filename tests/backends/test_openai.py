@@ -320,6 +320,25 @@ async def test_nothing_is_no_answer(upstream: Upstream, build: Build, steps: lis
     assert (chunks, error.status, error.message) == ([], 502, "The backend's answer is empty.")
 
 
+async def test_an_empty_stream_may_be_an_error_that_is_only_told_without_a_stream(
+    upstream: Upstream, build: Build
+) -> None:
+    too_long = {"message": "Requested tokens (5000) exceed context window of 4096", "type": "x", "code": None}
+    upstream.say(reply(b"", "text/event-stream"))
+    upstream.say(status(500, {"error": too_long}))
+    error = await refusal(build(response__empty_stream="ask_whole"))
+    assert (error.status, error.code) == (400, "context_length_exceeded")
+    first, second = (request.json for request in upstream.requests)
+    assert (first["stream"], second) == (True, {**QUESTION, "stream": False})
+
+
+async def test_an_empty_stream_may_have_an_answer_without_a_stream(upstream: Upstream, build: Build) -> None:
+    upstream.say(reply(b"", "text/event-stream"))
+    upstream.say(completion("Hi"))
+    first, *_ = await chunks_of(build(response__empty_stream="ask_whole"))
+    assert first["choices"][0]["delta"]["content"] == "Hi"
+
+
 NO_COMPLETIONS: dict[str, tuple[list[Step], int, str]] = {
     "a web page": (reply(b"<!doctype html><p>Hi", "text/html"), 502, "web page"),
     "a web page without a name": (reply(b"\n<html>", ""), 502, "web page"),

@@ -15,6 +15,7 @@ from app.backends.transport import HTTPToolsTransport
 from tests.backends.raw_server import (
     CERTIFICATE,
     OK,
+    PATIENCE,
     Peer,
     on_each_loop,
     read,
@@ -83,7 +84,8 @@ async def test_where_a_name_has_several_addresses_one_that_answers_is_found(monk
             addresses = ["127.0.0.3", "127.0.0.2", "127.0.0.2", "127.0.0.1", "127.0.0.2"]  # the first refuses
             found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, server.port)) for address in addresses]
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-            assert await read(transport, httpx.Request("GET", f"http://several.example:{server.port}/")) == b"hello"
+            async with asyncio.timeout(PATIENCE):
+                assert await read(transport, httpx.Request("GET", f"http://several.example:{server.port}/")) == b"hello"
             assert b"Host: several.example:" in server.requests[0]
 
 

@@ -57,6 +57,20 @@ async def test_a_body_that_is_generated_is_sent_in_chunks_or_as_long_as_it_is_sa
 
 
 @on_each_loop
+async def test_a_body_that_is_generated_is_not_sent_where_it_might_be_lost() -> None:
+    async def once(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(sized(b"hello"))
+        await peer.request()
+        peer.close()
+
+    async with serve(once) as server, HTTPToolsTransport(trust_env=False) as transport:
+        for _ in range(2):
+            assert await read(transport, request(server, "POST", pieces())) == b"hello"
+        assert [len(peer.requests) for peer in server.peers] == [1, 1]
+
+
+@on_each_loop
 async def test_a_body_that_fails_to_be_generated_closes_the_connection() -> None:
     left = asyncio.Event()
 
@@ -76,20 +90,27 @@ async def test_a_body_that_fails_to_be_generated_closes_the_connection() -> None
 
 @pytest.mark.parametrize("generated", [False, True])
 @on_each_loop
-async def test_a_server_that_refuses_need_not_read_the_rest(generated: bool) -> None:
+async def test_a_server_that_refuses_need_not_read_the_rest_and_is_then_asked_anew(generated: bool) -> None:
+    seen = asyncio.Event()
+
     async def script(peer: Peer) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await peer.send(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\nbig")
+        await peer.send(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\n")
+        await seen.wait()
+        await peer.send(b"big")
 
     async def endless() -> AsyncIterator[bytes]:
         while True:
             yield bytes(2**20)
 
-    content = endless() if generated else bytes(2**25)
     async with serve(script) as server, HTTPToolsTransport(trust_env=False) as transport:
-        response = await transport.handle_async_request(request(server, "POST", content))
-        assert (response.status_code, await response.aread()) == (413, b"big")
+        for _ in range(2):
+            content = endless() if generated else bytes(2**25)
+            response = await transport.handle_async_request(request(server, "POST", content))
+            seen.set()
+            assert (response.status_code, await response.aread()) == (413, b"big")
+        assert len(server.peers) == 2
 
 
 @on_each_loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ class Client(NamedTuple):
     driver: str
     package: str  # for Node, or the environment for Python
     variables: Mapping[str, str] = {}
+    without: frozenset[str] = frozenset()  # scenarios that it has nothing for
 
 
 CLIENTS = {
@@ -29,6 +31,9 @@ CLIENTS = {
     "langchain": Client("langchain/driver.py", "openai-3"),
     "langchain-v1": Client("langchain/driver.py", "openai-3", {"OUTPUT_VERSION": "v1"}),
     "pydantic-ai": Client("pydantic_ai/driver.py", "openai-3"),
+    "llama-index": Client("llama_index/driver.py", "openai-2", without=frozenset({"structured_streamed"})),
+    "litellm": Client("litellm/driver.py", "openai-2"),
+    "llm": Client("llm/driver.py", "openai-3", without=frozenset({"turns"})),
     **{
         name: Client("ai_sdk/driver.mjs", package, {"PACKAGE": package, "PROVIDER": f"@ai-sdk/{provider}"})
         for name, package, provider in (
@@ -39,6 +44,11 @@ CLIENTS = {
         )
     },
 }
+
+
+def playing(*scenarios: str) -> list[tuple[str, str]]:
+    """Return who plays which of some scenarios."""
+    return [(name, one) for name, client in CLIENTS.items() for one in scenarios if one not in client.without]
 
 
 class Driver(NamedTuple):
@@ -63,9 +73,9 @@ class Driver(NamedTuple):
         return shown
 
     async def _play(self, scenario: str, model: str, variables: Mapping[str, str]) -> tuple[Any, str]:
-        driver, package, own = self.client
+        driver, package, own, _ = self.client
         program = python if driver.endswith(".py") else node
         env = {"OPENAI_BASE_URL": self.server, "OPENAI_API_KEY": self.key, "MODEL": model, **own, **variables}
         ended = await program(HERE / driver, package, scenario, env=env, cwd=self.place)
         assert ended.out, ended.err
-        return ended.lines[-1], ended.err
+        return json.loads(ended.out.splitlines()[-1]), ended.err

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.clients.answers import PLACES, asking_for_the_weather, saying, thinking
-from tests.clients.clients import CLIENTS, Driver
+from tests.clients.clients import CLIENTS, Driver, playing
 from tests.upstream import Upstream
 
 ADA = {"name": "Ada Lovelace", "born": 1815}
@@ -22,9 +22,9 @@ SUNNY = "Sunny in both."
 THOUGHT = "Six times seven."
 
 
-@pytest.fixture(params=CLIENTS)
-def client(request: pytest.FixtureRequest, server: str, tmp_path: Path) -> Driver:
-    return Driver(CLIENTS[request.param], server, tmp_path)
+@pytest.fixture
+def client(name: str, server: str, tmp_path: Path) -> Driver:
+    return Driver(CLIENTS[name], server, tmp_path)
 
 
 def asked(upstream: Upstream) -> list[dict[str, Any]]:
@@ -42,6 +42,7 @@ def words(content: Any) -> Any:
     return content if isinstance(content, str | None) else "".join(part["text"] for part in content)
 
 
+@pytest.mark.parametrize("name", CLIENTS)
 async def test_text(client: Driver, upstream: Upstream) -> None:
     upstream.say(saying("Hel", "lo", "."))
     shown = await client.shows("text")
@@ -49,12 +50,13 @@ async def test_text(client: Driver, upstream: Upstream) -> None:
     assert told(upstream) == [("user", "Say hello.")]
 
 
+@pytest.mark.parametrize("name", CLIENTS)
 async def test_text_in_pieces(client: Driver, upstream: Upstream) -> None:
     upstream.say(saying("Hel", "lo", "."))
     assert await client.shows("stream") == {"pieces": ["Hel", "lo", "."], "text": "Hello.", "usage": [5, 3]}
 
 
-@pytest.mark.parametrize("scenario", ["tools", "tools_streamed"])
+@pytest.mark.parametrize(("name", "scenario"), playing("tools", "tools_streamed"))
 async def test_two_calls_at_once(client: Driver, upstream: Upstream, scenario: str) -> None:
     upstream.say(asking_for_the_weather())
     upstream.say(saying(SUNNY))
@@ -70,7 +72,7 @@ async def test_two_calls_at_once(client: Driver, upstream: Upstream, scenario: s
     ]
 
 
-@pytest.mark.parametrize("scenario", ["structured", "structured_streamed"])
+@pytest.mark.parametrize(("name", "scenario"), playing("structured", "structured_streamed"))
 async def test_an_answer_in_a_schema(client: Driver, upstream: Upstream, scenario: str) -> None:
     upstream.say(saying('{"name": "Ada Love', 'lace", "born": 1815}'))
     assert await client.shows(scenario) == ADA
@@ -79,7 +81,7 @@ async def test_an_answer_in_a_schema(client: Driver, upstream: Upstream, scenari
     assert format["json_schema"]["schema"]["required"] == ["name", "born"]
 
 
-@pytest.mark.parametrize("scenario", ["turns", "turns_replayed"])
+@pytest.mark.parametrize(("name", "scenario"), playing("turns", "turns_replayed"))
 async def test_a_second_turn(client: Driver, upstream: Upstream, scenario: str) -> None:
     upstream.say(saying("Nice to meet you."))
     upstream.say(saying("Your name is Ada."))
@@ -91,7 +93,7 @@ async def test_a_second_turn(client: Driver, upstream: Upstream, scenario: str) 
     ]
 
 
-@pytest.mark.parametrize("scenario", ["thinking", "thinking_streamed"])
+@pytest.mark.parametrize(("name", "scenario"), playing("thinking", "thinking_streamed"))
 async def test_thoughts_are_shown(client: Driver, upstream: Upstream, scenario: str) -> None:
     upstream.say(thinking(THOUGHT, "42", "."))
     assert await client.shows(scenario) == {"text": "42.", "reasoning": THOUGHT}

@@ -99,7 +99,9 @@ async def test_an_answer_that_was_cut_off_is_incomplete(client: Driver, upstream
     assert await client.shows("cut_off") == {"status": "incomplete", "reason": "max_output_tokens", "text": "Hel"}
 
 
-@pytest.mark.parametrize(("scenario", "shown"), [("asynchronous", {"text": "Hello."}), ("socket_asynchronous", "Hello.")])
+@pytest.mark.parametrize(
+    ("scenario", "shown"), [("asynchronous", {"text": "Hello."}), ("socket_asynchronous", "Hello.")]
+)
 @pytest.mark.parametrize("name", OPENAI[:2])
 async def test_the_asynchronous_client(
     name: str, scenario: str, shown: Any, server: str, upstream: Upstream, tmp_path: Path

@@ -67,7 +67,12 @@ def valid(event: Event) -> None:
         for item in extended:
             assert _OPENAI_ITEM.validate_python(item).type == item["type"]
         rest = [item for item in event["response"]["output"] if item not in extended]
-        event = {**event, "response": {**event["response"], "output": rest}}
+        # The spec's own schema has no place for a JSON schema in a response: `JsonSchemaResponseFormat.schema` is null.
+        format = {
+            name: None if name == "schema" else value for name, value in event["response"]["text"]["format"].items()
+        }
+        text = {**event["response"]["text"], "format": format}
+        event = {**event, "response": {**event["response"], "output": rest, "text": text}}
     SCHEMA[type_].model_validate({**event, "type": type_})
 
 

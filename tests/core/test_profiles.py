@@ -10,6 +10,7 @@ from app.backends.profiles import load_profile, profile_names
 from app.core.chat_request import Chat, to_chat
 from app.core.profile import Profile
 from app.core.schema import CreateResponse
+from app.errors import InvalidRequest
 
 NAMES = """
     openai azure vllm sglang llama.cpp llama-cpp-python ollama tgi lm-studio transformers mlx openrouter groq together
@@ -95,6 +96,16 @@ def test_deepseek_gets_a_thought_with_each_call_and_a_switch_with_a_grade() -> N
 @pytest.mark.parametrize("effort, sent", [("none", None), ("minimal", "low"), ("xhigh", "high"), ("medium", "medium")])
 def test_groq_gets_efforts_that_it_knows(effort: str, sent: Any) -> None:
     assert ask("groq", reasoning={"effort": effort}).body.get("reasoning_effort") == sent
+
+
+def test_llama_cpp_python_gets_only_what_it_does_not_lose() -> None:
+    chat = ask("llama-cpp-python", USER, CALL, OUTPUT, tools=[TOOL], top_logprobs=2, max_output_tokens=16)
+    assert chat.body["messages"][1]["content"] == ""
+    assert not {"logprobs", "top_logprobs", "max_completion_tokens"} & chat.body.keys()
+    assert len(chat.warnings) == 2
+    picture = {"role": "user", "content": [{"type": "input_image", "image_url": "https://example.com/a.png"}]}
+    with pytest.raises(InvalidRequest, match="takes no images"):
+        ask("llama-cpp-python", picture)
 
 
 def test_minimax_gets_one_system_message() -> None:

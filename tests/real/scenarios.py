@@ -151,12 +151,16 @@ SCENARIOS: dict[str, Scenario] = {
     "hello in parts": Scenario((_say([_user([{"type": "input_text", "text": "Say hello."}])]),), HELLO),
     "count": Scenario((_say("Count from 1 to 5."),), ["completed", "text: 1, 2, 3, 4, 5."]),
     "long": Scenario((_say("Count to one hundred."),), ["completed", f"text: {NUMBERS}"]),
-    "unicode": Scenario((_say("Write some unicode."),), ["completed", "text: Naïve café 😀 日本語 🇫🇷 👩\u200d👩\u200d👧 — done."]),
+    "unicode": Scenario(
+        (_say("Write some unicode."),), ["completed", "text: Naïve café 😀 日本語 🇫🇷 👩\u200d👩\u200d👧 — done."]
+    ),
     "code": Scenario(
         (_say("Show a code block."),),
         ["completed", 'text: Here is code:\n\n```python\nprint("hello <tool> & </b>")\n```\n\nThat is all.'],
     ),
-    "poem": Scenario((_say("Write a poem about the sea."),), ["completed", "text: The sea is wide,\nthe sea is deep,..."]),
+    "poem": Scenario(
+        (_say("Write a poem about the sea."),), ["completed", "text: The sea is wide,\nthe sea is deep,..."]
+    ),
     "logprobs": Scenario((_say("Say hello.", top_logprobs=2, include=["message.output_text.logprobs"]),), HELLO),
     # Who speaks.
     "instructions": Scenario((_say("Say hello.", instructions="Be brief."),), HELLO),
@@ -175,7 +179,11 @@ SCENARIOS: dict[str, Scenario] = {
         HELLO,
     ),
     "instructions and developer": Scenario(
-        (_say([{"role": "developer", "content": "Be brief."}, _user("Say hello.")], instructions="Answer in English."),),
+        (
+            _say(
+                [{"role": "developer", "content": "Be brief."}, _user("Say hello.")], instructions="Answer in English."
+            ),
+        ),
         HELLO,
     ),
     "two users": Scenario((_say([_user("Hi"), _user("Say hello.")]),), HELLO),
@@ -196,9 +204,7 @@ SCENARIOS: dict[str, Scenario] = {
         (_say("Multiply 6 by 7 with the calculator.", CALCULATE),),
         ["completed", f"call: calculate {json.dumps(CALCULATION)}"],
     ),
-    "two calls": Scenario(
-        (PARIS_AND_TOKYO,), ["completed", CALL_PARIS, 'call: get_weather {"location": "Tokyo"}']
-    ),
+    "two calls": Scenario((PARIS_AND_TOKYO,), ["completed", CALL_PARIS, 'call: get_weather {"location": "Tokyo"}']),
     "one call at a time": Scenario(({**PARIS_AND_TOKYO, "parallel_tool_calls": False},), ["completed", CALL_PARIS]),
     "text and call": Scenario(
         (_say("Tell me first, then check the weather in Rome.", WEATHER),),
@@ -285,7 +291,8 @@ SCENARIOS: dict[str, Scenario] = {
     "effort": Scenario((_say("Say hello.", reasoning={"effort": "low"}),), HELLO),
     # Cut off.
     "text cut": Scenario(
-        (_say("Count to one hundred.", max_output_tokens=16),), ["incomplete: max_output_tokens", "text (cut): 1, 2, ..."]
+        (_say("Count to one hundred.", max_output_tokens=16),),
+        ["incomplete: max_output_tokens", "text (cut): 1, 2, ..."],
     ),
     "thought cut": Scenario(
         (_say("Think for a very long time.", max_output_tokens=24),),

@@ -49,7 +49,11 @@ def play() -> None:
             if inspect.isawaitable(shown):
                 shown = asyncio.run(_awaited(shown))
         except Exception as error:
-            shown = {"error": type(error).__name__, "message": str(error), "status": getattr(error, "status_code", None)}
+            shown = {
+                "error": type(error).__name__,
+                "message": str(error),
+                "status": getattr(error, "status_code", None),
+            }
         print(json.dumps(shown), flush=True)
 
 

@@ -73,9 +73,7 @@ def stream() -> Any:
 @scenario
 def tools() -> Any:
     asked = client.responses.create(model=MODEL, input=WEATHER, tools=[TOOL])
-    told = client.responses.create(
-        model=MODEL, input=results(asked), tools=[TOOL], previous_response_id=asked.id
-    )
+    told = client.responses.create(model=MODEL, input=results(asked), tools=[TOOL], previous_response_id=asked.id)
     return {"text": told.output_text}
 
 
@@ -142,7 +140,12 @@ def thinking_summarized() -> Any:
 @scenario
 def thinking_sealed() -> Any:
     """Nothing is stored: the thoughts go back to the server with the call that they led to."""
-    given: dict[str, Any] = {"model": MODEL, "tools": [TOOL], "store": False, "include": ["reasoning.encrypted_content"]}
+    given: dict[str, Any] = {
+        "model": MODEL,
+        "tools": [TOOL],
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+    }
     said: list[Any] = [{"role": "user", "content": WEATHER}]
     asked = client.responses.create(input=said, **given)
     sealed = [item.encrypted_content for item in asked.output if item.type == "reasoning"]

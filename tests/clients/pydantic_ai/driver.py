@@ -34,8 +34,10 @@ def usage(result: Any) -> list[int]:
 
 
 def thoughts(result: Any) -> str:
-    parts = [part for message in result.all_messages() for part in message.parts]
-    return "".join(part.content for part in parts if isinstance(part, ThinkingPart))
+    """Return what was thought: a summary is shown as it is, and raw reasoning stands beside it."""
+    parts = [part for message in result.all_messages() for part in message.parts if isinstance(part, ThinkingPart)]
+    raw = [text for part in parts for text in (part.provider_details or {}).get("raw_content", ())]
+    return "".join([*(part.content for part in parts), *raw])
 
 
 @scenario
@@ -103,6 +105,13 @@ async def thinking_streamed() -> Any:
     async with agent().run_stream(SUM) as result:
         text = await result.get_output()
         return {"text": text, "reasoning": thoughts(result)}
+
+
+@scenario
+async def thinking_summarized() -> Any:
+    settings = OpenAIResponsesModelSettings(openai_reasoning_summary="auto")
+    result = await agent().run(SUM, model_settings=settings)
+    return {"text": result.output, "reasoning": result.response.thinking}
 
 
 @scenario

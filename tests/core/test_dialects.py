@@ -1,0 +1,42 @@
+"""Which client hears which words: by the headers that each of them really sends."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.core.dialects import DIALECTS, dialect_of
+
+AGENTS = {
+    "OpenAI/Python 3.52.0": "openai",
+    "AsyncOpenAI/Python 2.54.0": "openai",
+    "OpenAI/JS 7.55.0": "openai",
+    "Agents/Python 0.24.0": "openai",
+    "Agents/JavaScript 0.20.0": "openai-summaries",
+    "pydantic-ai/2.68.0": "openai",
+    "litellm/1.106.2": "openai",
+    "codex_exec/0.169.0 (Debian 12.0.0; x86_64) dumb (codex_exec; 0.169.0)": "openai",
+    "ai-sdk-openai/4.0.118 ai-sdk-provider-utils/5.0.81 node.js/v20.20.2": "openai-summaries",
+    "ai-sdk/openai/3.0.141 ai-sdk/provider-utils/4.0.66 runtime/node.js/v20.20.2": "openai-summaries",
+    "ai-sdk/open-responses/2.0.36 ai-sdk/provider-utils/5.0.34 runtime/node.js/v20.20.2": "openai-summaries",
+    "ai/7.0.173 ai-sdk-provider-utils/5.0.81 node.js/v20.20.2": "openai-summaries",
+    "ai/6.0.326 ai-sdk/provider-utils/4.0.66 runtime/node.js/v20.20.2": "openai-summaries",
+    "opencode/1.18.33 ai-sdk/provider-utils/4.0.40 runtime/bun/1.3.14": "openai-summaries",
+    "curl/8.5.0": "openresponses",
+    "python-httpx/0.28.1": "openresponses",
+    "node": "openresponses",
+}
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_client_is_known_by_its_user_agent(agent: str) -> None:
+    assert dialect_of({"user-agent": agent}) == DIALECTS[AGENTS[agent]]
+
+
+def test_an_sdk_in_a_browser_is_known_by_its_other_headers() -> None:
+    assert dialect_of({"user-agent": "Mozilla/5.0", "x-stainless-lang": "js"}) == DIALECTS["openai"]
+    assert dialect_of({"originator": "codex_vscode"}) == DIALECTS["openai"]
+
+
+@pytest.mark.parametrize("configured", ["openresponses", "openai"])
+def test_what_is_configured_is_for_every_client(configured: str) -> None:
+    assert all(dialect_of({"user-agent": agent}, configured) == DIALECTS[configured] for agent in AGENTS)

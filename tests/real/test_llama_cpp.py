@@ -1,0 +1,75 @@
+"""
+A real llama.cpp with the tiny model of `docs/backends.md` behind Antiphon: all that the model knows, streamed and not.
+
+    ANTIPHON_TEST_LLAMA_URL=http://127.0.0.1:18080/v1 pytest tests/real/test_llama_cpp.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.api.test_http import client, events_of
+from tests.core import laws
+from tests.real.scenarios import SCENARIOS, agrees, seen
+from tests.serving import antiphon
+
+URL = os.environ.get("ANTIPHON_TEST_LLAMA_URL")
+if not URL:
+    pytest.skip("ANTIPHON_TEST_LLAMA_URL is not set", allow_module_level=True)
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+# What this server does otherwise.
+OTHERWISE = {
+    "unknown model": ["completed", "text: Hello there, friend!"],  # it takes any name
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    backend = {"backend_url": URL, "backend_profile": "llama.cpp", "default_model": "tiny"}
+    async with antiphon(**backend) as url, client(url) as http:
+        http.timeout = httpx.Timeout(60)
+        yield http
+
+
+async def ask(http: httpx.AsyncClient, request: dict[str, Any], *, stream: bool) -> tuple[int, dict[str, Any]]:
+    asked = {"model": "tiny", "temperature": 0, **request, "stream": stream}
+    answer = await http.post("/v1/responses", json=asked)
+    if not stream or answer.status_code != 200:
+        return answer.status_code, answer.json()
+    events = await events_of(answer)
+    laws.check(events)
+    return 200, events[-1]["response"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_it_answers_as_the_model_was_taught(http: httpx.AsyncClient, name: str, stream: bool) -> None:
+    scenario = SCENARIOS[name]
+    responses: list[dict[str, Any]] = []
+    for turn in scenario.turns:
+        status, response = await ask(http, turn if isinstance(turn, dict) else turn(responses), stream=stream)
+        responses.append(response)
+    told = seen(status, response)
+    assert agrees(told, OTHERWISE.get(name, scenario.want)), told
+
+
+async def test_a_conversation_of_many_turns_is_remembered(http: httpx.AsyncClient) -> None:
+    previous = None
+    for said in ("My name is Alice.", "Count from 1 to 3.", "What is my name?"):
+        _, response = await ask(http, {"input": said, "previous_response_id": previous}, stream=True)
+        previous = response["id"]
+    assert seen(200, response) == ["completed", "text: Your name is Alice."]
+
+
+async def test_the_tokens_of_a_prompt_are_counted_by_the_server_itself(http: httpx.AsyncClient) -> None:
+    _, response = await ask(http, {"input": "Say hello."}, stream=False)
+    counted = (await http.post("/v1/responses/input_tokens", json={"model": "tiny", "input": "Say hello."})).json()
+    assert counted["input_tokens"] == response["usage"]["input_tokens"]
