@@ -19,6 +19,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from app import __version__, logs
 from app.api import conversations, errors, health, http, operation, websocket
 from app.api.auth import Auth
+from app.api.examples import Documented
 from app.api.middleware import RequestId
 from app.backends import BACKENDS, Backend
 from app.backends.router import Router
@@ -111,7 +112,7 @@ def create_app(
                 stack.push_async_callback(background.aclose, settings.shutdown_grace)
             yield
 
-    app = FastAPI(title="Antiphon", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
+    app = Documented(title="Antiphon", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
     router = http.routes(door)
     router.include_router(conversations.routes(door))
     connections = websocket.Limits(
@@ -124,6 +125,12 @@ def create_app(
     if metrics:
         app.include_router(operation.routes(metrics))
     errors.install(app)
+    _surround(app, settings, metrics, tracing)
+    return app
+
+
+def _surround(app: FastAPI, settings: Settings, metrics: Metrics | None, tracing: Tracing | None) -> None:
+    """Put around an application what has to do with all of its requests; what is added last is outermost."""
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -135,7 +142,6 @@ def create_app(
     if tracing:
         app.add_middleware(tracing.middleware)
     app.add_middleware(RequestId, metrics=metrics)
-    return app
 
 
 def build_metrics(settings: Settings) -> Metrics | None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
@@ -52,14 +53,18 @@ class Metrics:
             ProcessCollector(registry=registry)
             PlatformCollector(registry=registry)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"antiphon_{name}", text, labels, registry=registry)
+        # To find the series of some labels takes the library longer than to count: `cache` remembers them.
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"antiphon_{name}", text, labels, registry=registry, multiprocess_mode="livesum")
+        def counter(name: str, text: str, *labels: str) -> Callable[..., Counter]:
+            return cache(Counter(f"antiphon_{name}", text, labels, registry=registry).labels)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"antiphon_{name}_seconds", text, labels, buckets=buckets, registry=registry)
+        def gauge(name: str, text: str, *labels: str) -> Callable[..., Gauge]:
+            made = Gauge(f"antiphon_{name}", text, labels, registry=registry, multiprocess_mode="livesum")
+            return cache(made.labels) if labels else lambda: made
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
+            made = Histogram(f"antiphon_{name}_seconds", text, labels, buckets=buckets, registry=registry)
+            return cache(made.labels) if labels else lambda: made
 
         self._requests = counter("http_requests", "HTTP requests that were answered.", "method", "route", "status")
         self._sockets = gauge("websockets_open", "WebSocket connections that are open.")
@@ -83,28 +88,28 @@ class Metrics:
 
         self._store = histogram("store", "Time for one operation of the store.", STORE, "operation")
         self._store_errors = counter("store_errors", "Operations that the store failed in.", "operation")
-        gauge("build_info", "Which version this is, once for each process.", "version").labels(__version__).set(1)
+        gauge("build_info", "Which version this is, once for each process.", "version")(__version__).set(1)
 
     # What is told by others.
 
     def began(self, course: Course) -> None:
         """A response is being made."""
-        self._open.labels(course.way).inc()
+        self._open(course.way).inc()
 
     def ended(self, course: Course) -> None:
         """It is over."""
-        self._open.labels(course.way).dec()
+        self._open(course.way).dec()
         status = course.status
         # A name has proven itself when a backend has answered to it: anybody can ask for any.
         model = self._models(str(course.response["model"]), proven=status in ("completed", "incomplete"))
-        self._responses.labels(model, course.way, status).inc()
-        self._whole.labels(model, course.way).observe(course.seconds)
+        self._responses(model, course.way, status).inc()
+        self._whole(model, course.way).observe(course.seconds)
         if course.failure:
-            self._failures.labels(self._kinds(course.failure.code)).inc()
+            self._failures(self._kinds(course.failure.code)).inc()
         if (first := course.seconds_to_first) is not None:
-            self._first.labels(model).observe(first)
+            self._first(model).observe(first)
         if (each := course.seconds_per_token) is not None:
-            self._each.labels(model).observe(each)
+            self._each(model).observe(each)
         if usage := course.usage:
             for kind, count in (
                 ("input", usage["input_tokens"]),
@@ -112,21 +117,21 @@ class Metrics:
                 ("output", usage["output_tokens"]),
                 ("reasoning", usage["output_tokens_details"]["reasoning_tokens"]),
             ):
-                self._tokens.labels(model, kind).inc(count)
+                self._tokens(model, kind).inc(count)
 
     def answered(self, method: str, route: str, status: int) -> None:
         """An HTTP request was answered; `route` is the path's pattern."""
-        self._requests.labels(method, route, str(status)).inc()
+        self._requests(method, route, str(status)).inc()
 
     @contextmanager
     def socket(self) -> Iterator[None]:
         """A WebSocket connection is open for as long as the context lasts."""
-        with self._sockets.track_inprogress():
+        with self._sockets().track_inprogress():
             yield
 
     def limited(self, limit: str) -> None:
         """A request was refused by a limit."""
-        self._refused.labels(limit).inc()
+        self._refused(limit).inc()
 
     # What is told to others.
 
@@ -167,22 +172,25 @@ class Metrics:
         try:
             yield
         except StoreUnavailable:
-            self._store_errors.labels(operation).inc()
+            self._store_errors(operation).inc()
             raise
         finally:
-            self._store.labels(operation).observe(time.perf_counter() - began)
+            self._store(operation).observe(time.perf_counter() - began)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
         """Measure how long a backend takes to begin its answer, which the context is around."""
         began = time.perf_counter()
-        with self._waiting.track_inprogress():
+        self._waiting().inc()
+        try:
             yield
-        self._status.observe(time.perf_counter() - began)
+        finally:
+            self._waiting().dec()
+        self._status().observe(time.perf_counter() - began)
 
     def failed(self, error: BackendError) -> None:
         """A backend failed, or refused."""
-        self._errors.labels(self._kinds(error.code)).inc()
+        self._errors(self._kinds(error.code)).inc()
 
 
 class _MeasuredStore:

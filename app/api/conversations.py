@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.body import read_body
+from app.api.examples import ERRORS, takes
 from app.api.http import Door, json, page, whole_number
 from app.core.schema import InputItem, Item, Metadata, typed
 
@@ -33,20 +34,15 @@ class CreateItems(_Body):
     items: Items
 
 
-def _takes(model: type[BaseModel]) -> dict[str, Any]:
-    """Return what `/docs` shows of a request body."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
-
-
 def routes(door: Door) -> APIRouter:
     """Return the routes, without the `/v1`."""
-    router = APIRouter(tags=["conversations"])
+    router = APIRouter(tags=["conversations"], responses=ERRORS)
     conversations, limit = door.responses.conversations, door.max_body_bytes
 
     def owner(request: Request) -> str:
         return door.auth.caller(request.headers).owner
 
-    @router.post("/conversations", summary="Create a conversation", openapi_extra=_takes(CreateConversation))
+    @router.post("/conversations", summary="Create a conversation", openapi_extra=takes(CreateConversation))
     async def create(request: Request) -> Response:
         who = owner(request)
         body = await read_body(request, CreateConversation, limit)
@@ -59,7 +55,7 @@ def routes(door: Door) -> APIRouter:
     @router.post(
         "/conversations/{conversation_id}",
         summary="Give a conversation other metadata",
-        openapi_extra=_takes(UpdateConversation),
+        openapi_extra=takes(UpdateConversation),
     )
     async def update(request: Request, conversation_id: str) -> Response:
         who = owner(request)
@@ -74,7 +70,7 @@ def routes(door: Door) -> APIRouter:
     @router.post(
         "/conversations/{conversation_id}/items",
         summary="Add items to a conversation",
-        openapi_extra=_takes(CreateItems),
+        openapi_extra=takes(CreateItems),
     )
     async def add(request: Request, conversation_id: str) -> Response:
         who = owner(request)

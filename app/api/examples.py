@@ -1,8 +1,11 @@
-"""What `/docs` shows of the request body: its schema, and examples to try as they are."""
+"""What `/docs` and `/openapi.json` say of request bodies, with examples to try as they are, and of errors."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
 
 from app.core.schema import CreateResponse
 
@@ -24,12 +27,48 @@ _EXAMPLES = {
 }
 
 
-def _body(model: Any, examples: dict[str, Any]) -> dict[str, Any]:
-    content = {
-        "schema": model.model_json_schema(),
-        "examples": {name: {"summary": name, "value": value} for name, value in examples.items()},
-    }
+_ERROR = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "type": {"type": "string"},
+                "code": {"type": "string"},
+                "message": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+            },
+            "required": ["type", "code", "message", "param"],
+        }
+    },
+    "required": ["error"],
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "default": {"description": "What went wrong", "content": {"application/json": {"schema": _ERROR}}}
+}
+
+
+def takes(model: type[BaseModel], **examples: Any) -> dict[str, Any]:
+    """Return what is said of a request body, for `openapi_extra`."""
+    content: dict[str, Any] = {"schema": model.model_json_schema(ref_template="#/components/schemas/{model}")}
+    if examples:
+        content["examples"] = {name: {"summary": name, "value": value} for name, value in examples.items()}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
-CREATE = _body(CreateResponse, _EXAMPLES)
+CREATE = takes(CreateResponse, **_EXAMPLES)
+STREAMED = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}}
+
+
+class Documented(FastAPI):
+    """An application whose document has the parts of request bodies where its readers look for them."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the document."""
+        if not self.openapi_schema:
+            document = super().openapi()
+            parts = document.setdefault("components", {}).setdefault("schemas", {})
+            for operation in (operation for path in document["paths"].values() for operation in path.values()):
+                for content in operation.get("requestBody", {}).get("content", {}).values():
+                    parts |= content["schema"].pop("$defs", {})
+        return super().openapi()

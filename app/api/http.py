@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from app.api.auth import Auth
 from app.api.body import read_body
-from app.api.examples import CREATE
+from app.api.examples import CREATE, ERRORS, STREAMED
 from app.api.stream import EventStream
 from app.background import Following
 from app.compaction import CompactResponse
@@ -50,13 +50,13 @@ class Door:
 
 def routes(door: Door) -> APIRouter:
     """Return the routes, without the `/v1`."""
-    router = APIRouter()
+    router = APIRouter(responses=ERRORS)
     responses = door.responses
 
     def caller(request: Request) -> Caller:
         return door.auth.caller(request.headers)
 
-    @router.post("/responses", summary="Create a response", openapi_extra=CREATE)
+    @router.post("/responses", summary="Create a response", openapi_extra=CREATE | STREAMED)
     async def create(request: Request) -> Response:
         who = caller(request)
         async with door.admit(who) as grant:

@@ -146,6 +146,7 @@ RULES = (
         r"\bmodel\b.{0,200}? (does not|doesn't|not) exist",  # OpenAI, vLLM, DeepSeek
         r"\b(unknown|invalid|no such|unrecognized) model\b",  # LiteLLM
         r"not a valid model",  # OpenRouter
+        r"server is pinned to",  # transformers
         r"(model|repository) ('[^']*' |\"[^\"]*\" |`[^`]*` |\S+ )?(is |was )?not found",  # Ollama, llama.cpp, mlx-lm
         r"has been (deprecated|decommissioned)",  # Groq
     ),

@@ -35,7 +35,7 @@ class Chat:
 
     body: dict[str, Any]  # the Chat Completions request; not to be changed
     calls: Mapping[str, Callee]  # what each function that was sent is to the client, by the backend's name for it
-    allowed: frozenset[str] | None  # which of them the model may call; None: any; none at all where there are none
+    allowed: frozenset[str] | None  # which of them the model may call; None: any, also one that it was not offered
     warnings: tuple[str, ...]  # what was left out or changed, a sentence each
 
 

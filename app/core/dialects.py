@@ -29,18 +29,22 @@ class Dialect(NamedTuple):
 DIALECTS = {
     "openresponses": Dialect(kinds.CONTENT_REASONING, kinds.BOTH_REASONING, "comment"),
     "openai": Dialect(kinds.OPENAI_CONTENT_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
-    # Of a client that would drop reasoning that is no summary.
-    "openai-summaries": Dialect(kinds.SUMMARY_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
+    # Of clients that would drop raw reasoning, and of those of which one does and another drops a summary.
+    "openai-summary": Dialect(kinds.SUMMARY_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
+    "openai-both": Dialect(kinds.OPENAI_BOTH_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
 }
 
 # By user agent, the first that matches.
 _CLIENTS = tuple(
     (re.compile(words, re.IGNORECASE), name)
     for words, name in (
-        # The AI SDK, with either of its providers, opencode, which has it inside, and the Agents SDK for Node.
-        (r"\bai/\d|ai-sdk|opencode/|agents/javascript", "openai-summaries"),
-        # OpenAI's SDKs (and what is built on them: LangChain, LlamaIndex, llm), Agents, Codex, LiteLLM.
-        (r"openai|agents/|codex|langchain|litellm|pydantic-ai", "openai"),
+        # The AI SDK's provider `openai`, opencode, which has it inside, and the Agents SDK for Node.
+        (r"ai-sdk[-/]openai/|opencode/|agents/javascript", "openai-summary"),
+        # The AI SDK where it does not stream, and does not say by which provider it asks.
+        (r"(?<![\w-])ai/\d", "openai-both"),
+        # OpenAI's SDKs (and what is built on them: LangChain, LlamaIndex, llm), Agents, the AI SDK's provider
+        # `open-responses`, Codex, LiteLLM.
+        (r"openai|agents/|ai-sdk|codex|langchain|litellm|pydantic-ai", "openai"),
     )
 )
 

@@ -83,7 +83,6 @@ class Unknown(TypedDict):
 
     __pydantic_config__ = _TOLERANT  # type: ignore[misc]
     type: str
-    id: NotRequired[str | None]
     call_id: NotRequired[str | None]
 
 

@@ -46,7 +46,8 @@ def _by_mode(mode: str | None, offered: Offer, options: Request, warnings: list[
     if not offered.functions:
         if mode == "required":
             warnings.append("There is no tool to offer, so the tool_choice 'required' was left out.")
-        return Choice({}, allowed=frozenset())
+        # A model that calls what it was never offered is not kept from it: the caller will know what to say to that.
+        return Choice({}, allowed=frozenset() if mode == "none" else None)
     if mode == "none":
         return _none(offered, options)
     if mode == "required":

@@ -244,6 +244,11 @@ MEANINGS: dict[str, tuple[int, Any, tuple[int, str, str]]] = {
         {"error": {"message": "x is not a valid model ID", "code": 400}},
         (404, "not_found", "model_not_found"),
     ),
+    "transformers' unknown model": (
+        400,
+        {"detail": "Server is pinned to '/models/tiny'; requested 'x'."},
+        (404, "not_found", "model_not_found"),
+    ),
     "Ollama's unknown model": (
         404,
         {"error": {"message": "model 'x' not found"}},

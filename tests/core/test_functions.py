@@ -108,7 +108,7 @@ def test_tools_that_cannot_be_offered_are_left_out_with_a_warning() -> None:
 def test_tools_of_which_none_can_be_offered_are_no_tools() -> None:
     chat = ask([{"type": "web_search"}], tool_choice="required", parallel_tool_calls=False)
     assert set(chat.body) == {"model", "messages", "stream", "stream_options"}
-    assert chat.allowed == frozenset()
+    assert chat.allowed is None
     assert chat.warnings[1] == "There is no tool to offer, so the tool_choice 'required' was left out."
 
 

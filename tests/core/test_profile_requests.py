@@ -121,7 +121,10 @@ def all_asked(name: str) -> dict[str, Any]:
         if "tools" in changed:
             changed["tools"] = [tool["function"]["name"] for tool in changed["tools"]]
         variants[variant] = {**made, "body": changed}
-    return {"rich": asked(name, REQUEST), **variants}
+    rich = {"rich": asked(name, REQUEST)}
+    if "refused" in rich["rich"]:
+        rich["rich, without images"] = asked(name, {**REQUEST, "input": [one for one in INPUT if PNG not in str(one)]})
+    return {**rich, **variants}
 
 
 def written(value: Any, depth: int = 0) -> str:

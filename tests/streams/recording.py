@@ -15,8 +15,8 @@ is to know, each of it optional:
     then       what follows the body: nothing if left out, `break` a connection that breaks, `hang` silence
 
 `NAME.events.jsonl` is what becomes of it, an event in each line. Of a response there is only what has changed since it
-was created. A refusal is one line, `{"refused": ...}`; and a last line, `{"upstream": ...}`, has what is kept of the
-backend's own words, to be sent back to it.
+was created, and its usage only where the backend told it. A refusal is one line, `{"refused": ...}`; and a last line,
+`{"upstream": ...}`, has what is kept of the backend's own words, to be sent back to it.
 """
 
 from __future__ import annotations
@@ -113,24 +113,25 @@ async def play(recording: Recording, places: Iterable[int] = ()) -> tuple[list[E
     except APIError as error:
         refused = {"status": error.status, **error.payload(), **error.headers()}
         return [], [json.dumps({"refused": refused}, ensure_ascii=False)]
-    return events, _golden(events, run)
+    return events, _golden(
+        events, run, left_out={"completed_at", *(() if b'"usage"' in recording.body else ("usage",))}
+    )
 
 
-def _golden(events: list[Event], run: Run) -> list[str]:
-    said: list[dict[str, Any]] = [_brief(event, events[0]) for event in events]
+def _golden(events: list[Event], run: Run, left_out: set[str]) -> list[str]:
+    said: list[dict[str, Any]] = [_brief(event, events[0], left_out) for event in events]
     if upstream := run.turn().upstream:
         said.append({"upstream": upstream})
     lines = [json.dumps(one, ensure_ascii=False) for one in said]
     return _with_short_ids(lines, chain_key(run.response["id"]) or "")
 
 
-def _brief(event: Event, created: Event) -> dict[str, Any]:
+def _brief(event: Event, created: Event, left_out: set[str]) -> dict[str, Any]:
     if "response" not in event:
         return event
     before, now = created["response"], event["response"]
     changed = {name: value for name, value in now.items() if name == "status" or value != before[name]}
-    changed.pop("completed_at", None)
-    return {**event, "response": changed}
+    return {**event, "response": {name: value for name, value in changed.items() if name not in left_out}}
 
 
 def _with_short_ids(lines: list[str], key: str) -> list[str]:

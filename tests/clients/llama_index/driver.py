@@ -57,6 +57,10 @@ def worked(ask: Any) -> Any:
             said.append(ChatMessage(role="tool", content=result.content, additional_kwargs=kwargs))
 
 
+def given(said: list[ChatMessage]) -> dict[str, Any]:
+    return {"tools": [tool], "chat_history": said, "allow_parallel_tool_calls": True}
+
+
 def user(text: str) -> ChatMessage:
     return ChatMessage(role="user", content=text)
 
@@ -76,19 +80,12 @@ def stream() -> Any:
 
 @scenario
 def tools() -> Any:
-    return {
-        "text": worked(
-            lambda llm, said: llm.chat_with_tools([tool], chat_history=said, allow_parallel_tool_calls=True)
-        ).message.content
-    }
+    return {"text": worked(lambda llm, said: llm.chat_with_tools(**given(said))).message.content}
 
 
 @scenario
 def tools_streamed() -> Any:
-    response = worked(
-        lambda llm, said: last(llm.stream_chat_with_tools([tool], chat_history=said, allow_parallel_tool_calls=True))
-    )
-    return {"text": response.message.content}
+    return {"text": worked(lambda llm, said: last(llm.stream_chat_with_tools(**given(said)))).message.content}
 
 
 @scenario

@@ -1,0 +1,86 @@
+"""The Agents SDKs: their agents hand over to each other, and keep what was said in sessions of every kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.answers import asking_for_the_weather, calling, saying
+from tests.clients.clients import CLIENTS, Driver
+from tests.upstream import Upstream
+
+AGENTS = ["agents-python", "agents-node"]
+TURNS = ["My name is Ada.", "Nice to meet you.", "What is my name?"]
+
+
+@pytest.fixture
+def client(name: str, server: str, tmp_path: Path) -> Driver:
+    return Driver(CLIENTS[name], server, tmp_path)
+
+
+def contents(upstream: Upstream) -> list[Any]:
+    return [message["content"] for message in upstream.requests[-1].json["messages"]]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+async def test_a_session_of_the_client(client: Driver, upstream: Upstream) -> None:
+    upstream.say(saying("Nice to meet you."))
+    upstream.say(saying("Your name is Ada."))
+    assert await client.shows("turns_in_a_session") == {"text": "Your name is Ada."}
+    assert contents(upstream) == TURNS
+
+
+@pytest.mark.parametrize("name", AGENTS)
+async def test_a_session_of_the_server(client: Driver, upstream: Upstream) -> None:
+    upstream.say(saying("Nice to meet you."))
+    upstream.say(saying("Your name is Ada."))
+    shown = await client.shows("turns_in_a_conversation")
+    assert shown == {"text": "Your name is Ada.", "items": [*TURNS, "Your name is Ada."]}
+    assert contents(upstream) == TURNS
+
+
+@pytest.mark.parametrize("name", AGENTS)
+async def test_a_session_that_is_compacted(client: Driver, upstream: Upstream) -> None:
+    upstream.say(saying("Nice to meet you."))
+    upstream.say(saying("The user is Ada."))
+    upstream.say(saying("Your name is Ada."))
+    upstream.say(saying("The user is still Ada."))
+    # Only models whose names look like OpenAI's are compacted.
+    shown = await client.shows("turns_compacted", model="gpt-oss-20b")
+    assert shown == {"text": "Your name is Ada.", "kept": "compaction"}
+    _, asked, continued, _ = (request.json["messages"] for request in upstream.requests)
+    assert "Nice to meet you." in str(asked)
+    assert "The user is Ada." in str(continued) and "Nice to meet you." not in str(continued)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+async def test_a_handoff(client: Driver, upstream: Upstream) -> None:
+    upstream.say(calling("transfer_to_expert", "{}"))
+    upstream.say(saying("Sunny in both."))
+    assert await client.shows("handoff") == {"text": "Sunny in both.", "by": "expert"}
+    system, *_, result = upstream.requests[-1].json["messages"]
+    assert (system["role"], system["content"]) == ("system", "You know the weather.")
+    assert result["role"] == "tool" and "expert" in result["content"]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+async def test_sealed_thoughts_come_back_with_the_results(client: Driver, upstream: Upstream) -> None:
+    upstream.say(asking_for_the_weather(thought="Ask twice."))
+    upstream.say(saying("Sunny in both."))
+    assert await client.shows("thinking_sealed") == {"text": "Sunny in both.", "sealed": True}
+    roles = [message["role"] for message in upstream.requests[-1].json["messages"]]
+    assert roles == ["user", "assistant", "tool", "tool"]
+
+
+@pytest.mark.parametrize("name", ["agents-python"])
+@pytest.mark.parametrize("scenario", ["tools_continued", "turns_on_a_socket"])
+async def test_nothing_but_the_results_is_sent_or_all_of_it_over_a_socket(
+    client: Driver, upstream: Upstream, scenario: str
+) -> None:
+    upstream.say(asking_for_the_weather())
+    upstream.say(saying("Sunny in both."))
+    assert await client.shows(scenario) == {"text": "Sunny in both."}
+    roles = [message["role"] for message in upstream.requests[-1].json["messages"]]
+    assert roles == ["user", "assistant", "tool", "tool"]

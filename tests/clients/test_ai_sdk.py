@@ -1,0 +1,75 @@
+"""The AI SDK goes on with references to what the server keeps, with names of responses, or with all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.clients.answers import asking_for_the_weather, calling, saying
+from tests.clients.clients import CLIENTS, Driver
+from tests.upstream import DONE, Upstream, chunk, finish, sse, usage
+
+ALL = [name for name in CLIENTS if name.startswith("ai-sdk")]
+OPENAI = [name for name in ALL if name.endswith("-openai")]
+
+
+@pytest.fixture
+def client(name: str, server: str, tmp_path: Path) -> Driver:
+    return Driver(CLIENTS[name], server, tmp_path)
+
+
+def roles(upstream: Upstream) -> list[str]:
+    return [message["role"] for message in upstream.requests[-1].json["messages"]]
+
+
+@pytest.mark.parametrize("name", OPENAI)
+async def test_a_thought_that_led_to_a_call_is_referred_to(client: Driver, upstream: Upstream) -> None:
+    upstream.say(asking_for_the_weather(thought="Ask twice."))
+    upstream.say(saying("Sunny in both."))
+    assert await client.shows("thinking_again") == {"text": "Sunny in both.", "reasoning": "Ask twice."}
+    assert roles(upstream) == ["user", "assistant", "tool", "tool"]
+
+
+@pytest.mark.parametrize("name", OPENAI)
+async def test_a_thought_is_sealed_where_nothing_is_stored(client: Driver, upstream: Upstream) -> None:
+    upstream.say(asking_for_the_weather(thought="Ask twice."))
+    upstream.say(saying("Sunny in both."))
+    assert await client.shows("thinking_sealed") == {"text": "Sunny in both.", "sealed": True}
+    assert roles(upstream) == ["user", "assistant", "tool", "tool"]
+
+
+@pytest.mark.parametrize("name", OPENAI)
+async def test_a_turn_goes_on_from_a_named_response(client: Driver, upstream: Upstream) -> None:
+    upstream.say(saying("Nice to meet you."))
+    upstream.say(saying("Your name is Ada."))
+    assert await client.shows("turns_named") == {"text": "Your name is Ada."}
+    assert roles(upstream) == ["user", "assistant", "user"]
+
+
+@pytest.mark.parametrize("name", ALL)
+async def test_three_steps_in_one_call(client: Driver, upstream: Upstream) -> None:
+    upstream.say(calling("weather", '{"place": "Paris"}'))
+    upstream.say(calling("weather", '{"place": "Oslo"}', id="call_2"))
+    upstream.say(saying("Sunny in both."))
+    assert await client.shows("tools") == {"text": "Sunny in both.", "steps": 3}
+    assert roles(upstream) == ["user", "assistant", "tool", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("name", ALL)
+async def test_an_output_in_a_schema(client: Driver, upstream: Upstream) -> None:
+    upstream.say(saying('{"name": "Ada Love', 'lace", "born": 1815}'))
+    assert await client.shows("structured_output") == {"name": "Ada Lovelace", "born": 1815}
+
+
+@pytest.mark.parametrize("name", ALL)
+async def test_instructions_come_first(client: Driver, upstream: Upstream) -> None:
+    upstream.say(saying("Hello."))
+    assert await client.shows("instructions") == {"text": "Hello."}
+    assert upstream.requests[-1].json["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+@pytest.mark.parametrize("name", ALL)
+async def test_an_answer_that_was_cut_off_says_so(client: Driver, upstream: Upstream) -> None:
+    upstream.say(sse(chunk("Hel"), finish("length"), usage(), DONE))
+    assert await client.shows("cut_off") == {"text": "Hel", "status": "length"}

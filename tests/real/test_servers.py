@@ -1,0 +1,167 @@
+"""
+Real servers with the tiny model of `docs/backends.md` behind Antiphon, each under the default profile and its own.
+
+    ANTIPHON_TEST_SERVERS="vllm=http://127.0.0.1:18081/v1 transformers=http://127.0.0.1:18082/v1#/models/tiny-qwen3" \
+    ANTIPHON_TEST_SERVERS="vllm=http://127.0.0.1:18081/v1 transformers=http://127.0.0.1:18082/v1#/models/tiny-qwen3"
+
+names them, separated by blanks: the profile, the URL and, behind a `#`, the name of the model if it is not `tiny`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from tests.core import laws
+from tests.real.scenarios import HELLO, SCENARIOS, Json, agrees, seen
+from tests.test_cli import served
+
+
+class Server(NamedTuple):
+    """A real server, and the profile to use it with."""
+
+    kind: str
+    profile: str
+    url: str
+    model: str
+
+    def __str__(self) -> str:
+        return self.kind if self.profile == self.kind else f"{self.kind} as {self.profile}"
+
+
+def _servers(named: str) -> Iterator[Server]:
+    for one in named.split():
+        kind, _, address = one.partition("=")
+        url, _, model = address.partition("#")
+        for profile in ("default", kind):
+            yield Server(kind, profile, url, model or "tiny")
+
+
+SERVERS = list(_servers(os.environ.get("ANTIPHON_TEST_SERVERS", "")))
+if not SERVERS:
+    pytest.skip("ANTIPHON_TEST_SERVERS is not set", allow_module_level=True)
+
+pytestmark = pytest.mark.real
+
+
+def _marked(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+_PARIS = "text: " + _marked("get_weather", '{"location": "Paris"}')
+_BOTH = _PARIS + "\n" + _marked("get_weather", '{"location": "Tokyo"}')
+_OSLO = _marked("get_weather", '{"location": "Oslo"}')
+_LIMA = "Checking Lima now.\n" + _marked("get_weather", '{"location": "Lima"}')
+_NO_CALL = ["400 invalid_value"]  # there was none that this could be the result of
+
+# What servers do otherwise, by their names: under both profiles, and as the default has it. None: not to be asked.
+OTHERWISE: dict[str, dict[str, list[str] | None]] = {
+    "llama.cpp": {
+        "unknown model": HELLO,  # it takes any name
+    },
+    "llama-cpp-python": {
+        # It knows nothing of the model's way to call, so the calls stay in the text.
+        "call": ["completed", _PARIS],
+        "call with a comma": ["completed", "text: " + _marked("get_weather", '{"location": "San Francisco, CA"}')],
+        "call without arguments": ["completed", "text: " + _marked("get_time", "{}")],
+        "call with nested arguments": ["completed", 'text: <tool_call>\n{"name": "calculate", ...'],
+        "two calls": ["completed", _BOTH],
+        "one call at a time": ["completed", _BOTH],
+        "text and call": [
+            "completed",
+            "text: Let me check the weather in Rome.\n" + _marked("get_weather", '{"location": "Rome"}'),
+        ],
+        "two tools": ["completed", _PARIS],
+        "tool choice required": ["completed", _PARIS],
+        "tool choice named": ["completed", "call: get_weather ..."],  # that one it forces
+        "tool choice allowed": ["completed", _PARIS],
+        "thought and call": ["completed", "thought: I need the weather tool for Oslo.", "text: " + _OSLO],
+        "thought, text and call": ["completed", "thought: The user wants Lima.", "text: " + _LIMA],
+        "call cut": ["incomplete: max_output_tokens", 'text (cut): <tool_call>\n{"name": "calculate", ...'],
+        "result": _NO_CALL,
+        "result as JSON": _NO_CALL,
+        "result in parts": _NO_CALL,
+        "result without tools": _NO_CALL,
+        "two results": _NO_CALL,
+        "thought, call and result": _NO_CALL,
+        "image from a tool": _NO_CALL,
+        "unknown model": HELLO,
+    },
+    "llama-cpp-python as default": {
+        "thought": ["completed", "text: <think>\nThe user wants 2+2. That is 4.\n</think>\n\nThe answer is 4."],
+        "thought and call": ["completed", "text: <think>\nI need the weather tool for Oslo.\n</think>\n\n" + _OSLO],
+        "thought, text and call": ["completed", "text: <think>\nThe user wants Lima.\n</think>\n\n" + _LIMA],
+        "thought cut": ["incomplete: max_output_tokens", "text (cut): <think>\nStep 1: ..."],
+        "logprobs": ["completed", "text: Hello there friend friend!"],  # a token lost, and another twice
+        "JSON schema": ["400 invalid_request"],
+        "image": ["completed", "text: ..."],  # it does not see that there is a message
+        "too long": ["502 server_error"],  # an empty stream
+    },
+    "transformers": {
+        "tool choice none": ["completed"],  # the model calls, though it is told of no tool
+        "call cut": ["incomplete: max_output_tokens"],  # half a call is none
+        "image": HELLO,  # a model of texts is shown the texts
+        "image from a tool": ["completed", "text: ..."],
+        "file": HELLO,
+        "too long": None,  # it computes on
+    },
+    "vllm": {},
+}
+
+
+def wanted(server: Server, name: str) -> list[str] | None:
+    tables = (OTHERWISE.get(str(server), {}), OTHERWISE.get(server.kind, {}))
+    return next((table[name] for table in tables if name in table), SCENARIOS[name].want)
+
+
+@pytest.fixture(scope="module", params=SERVERS, ids=str)
+def server(request: pytest.FixtureRequest) -> Server:
+    chosen: Server = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def http(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    options = ("--backend-url", server.url, "--backend-profile", server.profile)
+    with served(Path(tmp_path_factory.mktemp("real")), *options) as (_, address):
+        with httpx.Client(base_url=address, timeout=180, trust_env=False) as http:
+            yield http
+
+
+def ask(http: httpx.Client, server: Server, request: Json, *, stream: bool) -> tuple[int, Json]:
+    body = {"model": server.model, "temperature": 0, **request, "stream": stream}
+    answer = http.post("/v1/responses", json=body)
+    if not stream or answer.status_code != 200:
+        return answer.status_code, answer.json()
+    frames = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert frames.pop() == "[DONE]"
+    events: list[Any] = [json.loads(frame) for frame in frames]
+    laws.check(events)
+    return 200, events[-1]["response"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_it_answers_as_the_model_was_taught(http: httpx.Client, server: Server, name: str, stream: bool) -> None:
+    want = wanted(server, name)
+    if want is None:
+        pytest.skip("not to be asked of this server")
+    responses: list[Json] = []
+    for turn in SCENARIOS[name].turns:
+        status, response = ask(http, server, turn if isinstance(turn, dict) else turn(responses), stream=stream)
+        responses.append(response)
+    told = seen(status, response)
+    assert agrees(told, want), told
+
+
+def test_a_client_that_goes_does_not_hold_up_the_next(http: httpx.Client, server: Server) -> None:
+    long = {"model": server.model, "temperature": 0, "input": "Count to one hundred.", "stream": True}
+    with http.stream("POST", "/v1/responses", json=long) as answer:
+        assert any("output_text.delta" in line for line in answer.iter_lines())
+    assert seen(*ask(http, server, {"input": "Say hello."}, stream=False)) == HELLO
