@@ -18,7 +18,7 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help serve check test lint fmt types unit bench smoke env-example lock wheel docker clean
+.PHONY: help serve check test lint fmt types unit bench smoke env-example lock audit wheel docker clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -58,7 +58,11 @@ env-example: $(VENV)/serve.stamp ## write .env.example anew from app/settings.py
 lock: $(VENV)/test.stamp ## write docker/requirements.txt anew, for the image
 	$(PIP) install uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url --no-annotate \
-		--custom-compile-command 'make lock' --output-file docker/requirements.txt pyproject.toml
+		--extra otel --custom-compile-command 'make lock' --output-file docker/requirements.txt pyproject.toml
+
+audit: $(VENV)/serve.stamp ## look for known vulnerabilities of what the image has; needs the network
+	$(PIP) install pip-audit
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement docker/requirements.txt
 
 wheel: $(VENV)/serve.stamp ## build dist/*.whl
 	$(PIP) wheel --no-deps --wheel-dir dist .

@@ -76,7 +76,8 @@ def create_app(
     tracing = tracing or build_tracing(settings)
     watchers = [watcher for watcher in (metrics, tracing) if watcher]
     watched = partial(_watched, watchers)
-    backend = watched(backend) if backend else build_backend(settings, watched)
+    queued = metrics.queued if metrics else lambda change: None
+    backend = watched(backend) if backend else build_backend(settings, watched, queued)
     store = store or build_store(settings)
     background = build_background(settings, store)
     if metrics:
@@ -178,9 +179,13 @@ def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
     )
 
 
-def build_backend(settings: Settings, watched: Callable[[Backend], Backend] = lambda backend: backend) -> Router:
+def build_backend(
+    settings: Settings,
+    watched: Callable[[Backend], Backend] = lambda backend: backend,
+    queued: Callable[[int], None] = lambda change: None,
+) -> Router:
     """Return the backends of the settings, as one; `watched` is put around each of their servers."""
-    return Router(settings.served(), lambda served: watched(_backend(served)))
+    return Router(settings.served(), lambda served: watched(_backend(served)), queued)
 
 
 def renew(router: Router, reload: Callable[[], Settings]) -> None:

@@ -82,6 +82,7 @@ class Metrics:
             "tokens", "Tokens: cached ones are part of the input, reasoning is part of the output.", "model", "kind"
         )
 
+        self._queue = gauge("backend_queue", "Requests that wait for a backend with a place for them.")
         self._waiting = gauge("backend_waiting", "Questions to backends that no answer has begun to.")
         self._status = histogram("backend_answer", "Time until a backend begins its answer.", TO_FIRST)
         self._errors = counter("backend_errors", "Failures and refusals of backends, also those tried again.", "kind")
@@ -122,6 +123,10 @@ class Metrics:
     def answered(self, method: str, route: str, status: int) -> None:
         """An HTTP request was answered; `route` is the path's pattern."""
         self._requests(method, route, str(status)).inc()
+
+    def queued(self, change: int) -> None:
+        """So many more requests wait for a backend, or fewer."""
+        self._queue().inc(change)
 
     @contextmanager
     def socket(self) -> Iterator[None]:

@@ -29,6 +29,9 @@ from tests.api import sockets
 from tests.core.build import delta, finish
 from tests.scripted import Scripted
 from tests.serving import antiphon
+from tests.upstream import DONE as END
+from tests.upstream import Upstream, chunk, sse
+from tests.upstream import finish as stop
 
 ROOT = Path(__file__).parent.parent
 USAGE = {
@@ -157,6 +160,20 @@ async def test_what_is_open_is_seen_while_it_is_open() -> None:
         await asking
         told = await scrape(http)
         assert (told("responses_open", way="json"), told("backend_waiting")) == (0, 0)
+
+
+async def test_who_waits_for_a_place_at_a_backend_is_in_the_queue() -> None:
+    go = asyncio.Event()
+    async with Upstream() as upstream:
+        upstream.always(go, sse(chunk("Hi"), stop(), END))
+        async with served(backends={"local": {"url": upstream.url, "max_concurrency": 1}}) as http:
+            asking = [asyncio.ensure_future(ask(http)) for _ in range(3)]
+            while (told := await scrape(http))("backend_queue") != 2:
+                await asyncio.sleep(0.01)
+            assert told("backend_waiting") == 1
+            go.set()
+            assert [answer.status_code for answer in await asyncio.gather(*asking)] == [200] * 3
+            assert (await scrape(http))("backend_queue") == 0
 
 
 async def test_a_client_that_goes_leaves_an_interrupted_response_and_nothing_open() -> None:

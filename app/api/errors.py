@@ -11,15 +11,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.core.dialects import needs_strings
 from app.errors import APIError, InvalidRequest, NotFound
 
 log = logging.getLogger(__name__)
 
 
-def answer(error: APIError) -> Response:
-    """Return an error as an HTTP answer."""
-    body = orjson.dumps(error.body())
-    return Response(body, error.status, headers=error.headers(), media_type="application/json")
+def answer(error: APIError, *, nulls: bool = True) -> Response:
+    """Return an error as an HTTP answer; without `nulls`, what it does not tell is an empty string."""
+    body = error.body()
+    if not nulls:
+        body = {"error": {name: value or "" for name, value in error.payload().items()}}
+    return Response(orjson.dumps(body), error.status, headers=error.headers(), media_type="application/json")
 
 
 def install(app: FastAPI) -> None:
@@ -29,7 +32,7 @@ def install(app: FastAPI) -> None:
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
-    return answer(cast(APIError, error))
+    return answer(cast(APIError, error), nulls=not needs_strings(request.headers))
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:

@@ -73,19 +73,30 @@ class Replica:
 @dataclass(eq=False, slots=True)
 class _Waiter:
     but: Collection[Replica]
+    alone: bool
     place: asyncio.Future[Replica] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Pool:
-    """The servers of the backend `name`; `build` makes the backend of the settings of one of them."""
+    """
+    The servers of the backend `name`; `build` makes the backend of the settings of one of them, and `queued` hears of
+    each request that begins to wait (1), or ends (-1).
+    """
 
-    def __init__(self, name: str, served: Served, build: Callable[[Any], Backend]) -> None:
+    def __init__(
+        self,
+        name: str,
+        served: Served,
+        build: Callable[[Any], Backend],
+        queued: Callable[[int], None] = lambda change: None,
+    ) -> None:
         self.name = name
         self.served = served
         self.replicas = [
             Replica(one.url, build(one), Circuit(served.max_failures, served.recovery)) for one in served.each()
         ]
         self._waiters: deque[_Waiter] = deque()
+        self._queued = queued
         self._complaint = ""  # the last failure
         self._held = 1.0  # seconds that a request takes, as a running mean
         self._watching: asyncio.Task[None] | None = None
@@ -101,21 +112,27 @@ class Pool:
         return any(replica.circuit.ready for replica in self.replicas if replica not in but)
 
     @asynccontextmanager
-    async def place(self, conversation: str, but: Collection[Replica]) -> AsyncIterator[Replica]:
+    async def place(
+        self, conversation: str, but: Collection[Replica], *, alone: bool = False
+    ) -> AsyncIterator[Replica]:
         """
         Take a place at the server that fits best, beside those in `but`, waiting for one if need be.
+
+        A server that failed is left alone for a while, but not one that is `alone`: nobody is there in its place, and
+        what it says itself is worth more than our word for it.
 
         What ends the context is noted as what became of the request. Raises `BackendError` where no server can be
         asked, or too many wait already, or the wait is too long.
         """
-        replica = await self._take(conversation, but)
+        replica = await self._take(conversation, but, alone)
         loop = asyncio.get_running_loop()
         since = loop.time()
         try:
             yield replica
             replica.circuit.succeeded()
         except BackendError as error:
-            self._note(replica, error)
+            if not alone:
+                self._note(replica, error)
             raise
         finally:
             self._held += 0.1 * (loop.time() - since - self._held)
@@ -168,13 +185,14 @@ class Pool:
 
     # Who gets what.
 
-    async def _take(self, conversation: str, but: Collection[Replica]) -> Replica:
-        if (free := self._free(self._ready(but))) and not self._waiters:
+    async def _take(self, conversation: str, but: Collection[Replica], alone: bool) -> Replica:
+        if (free := self._free(self._ready(but, alone))) and not self._waiters:
             return self._given(preferred(conversation, free))
         if len(self._waiters) >= (most := self.served.max_queue):
             raise self._busy(f"and {most} requests wait already")
-        waiter = _Waiter(but)
+        waiter = _Waiter(but, alone)
         self._waiters.append(waiter)
+        self._queued(1)
         self._serve()
         try:
             async with asyncio.timeout(self.served.queue_timeout):
@@ -187,10 +205,11 @@ class Pool:
             raise
         finally:
             self._waiters.remove(waiter)
+            self._queued(-1)
 
-    def _ready(self, but: Collection[Replica]) -> list[Replica]:
+    def _ready(self, but: Collection[Replica], alone: bool) -> list[Replica]:
         """Return the servers that may be asked; raise `BackendError` if there are none."""
-        ready = [replica for replica in self.replicas if replica.circuit.ready and replica not in but]
+        ready = [replica for replica in self.replicas if (replica.circuit.ready or alone) and replica not in but]
         if ready:
             return ready
         wait = min(replica.circuit.wait for replica in self.replicas)
@@ -220,7 +239,7 @@ class Pool:
             if waiter.place.done():
                 continue
             try:
-                free = self._free(self._ready(waiter.but))
+                free = self._free(self._ready(waiter.but, waiter.alone))
             except BackendError as error:
                 waiter.place.set_exception(error)
                 continue

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from app.backends import ChatRequest, Chunk, TokenCounter
@@ -30,12 +31,18 @@ class Router:
     The backend that asks others.
 
     `served` are the settings of the backends by name, in the order in which they are asked whether they serve a model;
-    `build` makes the backend of the settings of one server.
+    `build` makes the backend of the settings of one server; `queued` hears of each request that begins to wait for one
+    (1), or ends (-1).
     """
 
-    def __init__(self, served: Mapping[str, Served], build: Callable[[Any], Any]) -> None:
-        self._build = build
-        self._pools = {name: Pool(name, settings, build) for name, settings in served.items()}
+    def __init__(
+        self,
+        served: Mapping[str, Served],
+        build: Callable[[Any], Any],
+        queued: Callable[[int], None] = lambda change: None,
+    ) -> None:
+        self._pool = partial(Pool, build=build, queued=queued)
+        self._pools = {name: self._pool(name, settings) for name, settings in served.items()}
         self._leaving: dict[Pool, asyncio.Task[None]] = {}
 
     def renew(self, served: Mapping[str, Served]) -> None:
@@ -46,7 +53,7 @@ class Router:
         """
         old = self._pools
         kept = {name: old[name] for name, settings in served.items() if name in old and old[name].served == settings}
-        self._pools = {name: kept.get(name) or Pool(name, settings, self._build) for name, settings in served.items()}
+        self._pools = {name: kept.get(name) or self._pool(name, settings) for name, settings in served.items()}
         for name, pool in old.items():
             if name not in kept:
                 self._leaving[pool] = asyncio.create_task(self._drain(pool))
@@ -139,6 +146,7 @@ class Asked:
         self._request = request
         self._first = pools[0]
         self._pools = [*pools]  # those that are left
+        self._alone = len(pools) == 1 and len(pools[0].replicas) == 1  # is there but one server to ask?
         self._tried: set[Replica] = set()
         self._error: APIError | None = None  # what the first backend said
         self._use = ExitStack()
@@ -197,7 +205,8 @@ class Asked:
     async def _try(self, pool: Pool) -> None:
         body = self._body_for(pool)
         async with AsyncExitStack() as stack:
-            replica = await stack.enter_async_context(pool.place(self._request.conversation, self._tried))
+            place = pool.place(self._request.conversation, self._tried, alone=self._alone)
+            replica = await stack.enter_async_context(place)
             self._tried.add(replica)
             others = len(self._pools) > 1 or pool.others(self._tried)
             request = dataclasses.replace(self._request, body=body, patient=self._request.patient and not others)

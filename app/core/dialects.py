@@ -38,15 +38,19 @@ DIALECTS = {
 _CLIENTS = tuple(
     (re.compile(words, re.IGNORECASE), name)
     for words, name in (
-        # The AI SDK's provider `openai`, opencode, which has it inside, and the Agents SDK for Node.
-        (r"ai-sdk[-/]openai/|opencode/|agents/javascript", "openai-summary"),
+        # The AI SDK's provider `openai`, opencode, which has it inside, the Agents SDK for Node, LiteLLM in its chat.
+        (r"ai-sdk[-/]openai/|opencode/|agents/javascript|litellm/", "openai-summary"),
         # The AI SDK where it does not stream, and does not say by which provider it asks.
         (r"(?<![\w-])ai/\d", "openai-both"),
         # OpenAI's SDKs (and what is built on them: LangChain, LlamaIndex, llm), Agents, the AI SDK's provider
-        # `open-responses`, Codex, LiteLLM.
+        # `open-responses`, Codex.
         (r"openai|agents/|ai-sdk|codex|langchain|litellm|pydantic-ai", "openai"),
     )
 )
+
+
+# The AI SDK's provider `open-responses`, and the SDK where it does not say by which provider it asks.
+_NEEDS_STRINGS = re.compile(r"ai-sdk/open-responses/|(?<![\w-])ai/\d", re.IGNORECASE)
 
 
 def dialect_of(headers: Mapping[str, str], configured: str = "auto") -> Dialect:
@@ -60,3 +64,8 @@ def _recognised(headers: Mapping[str, str]) -> str:
         if words.search(agent):
             return name
     return "openai" if "x-stainless-lang" in headers or "originator" in headers else "openresponses"
+
+
+def needs_strings(headers: Mapping[str, str]) -> bool:
+    """Tell if a client shows the message of an error only where every other field of it is a string, too."""
+    return bool(_NEEDS_STRINGS.search(headers.get("user-agent", "")))

@@ -83,6 +83,7 @@ class Unknown(TypedDict):
 
     __pydantic_config__ = _TOLERANT  # type: ignore[misc]
     type: str
+    id: NotRequired[Annotated[str | None, BeforeValidator(lambda id: id if isinstance(id, str) else None)]]
     call_id: NotRequired[str | None]
 
 

@@ -81,6 +81,9 @@ class ChunkDecoder:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _events(self, block: bytes) -> list[Chunk]:
+        if not self._begun:
+            block = block.removeprefix(_BOM)
+            self._begun = True
         events = block.split(b"\n\n")
         # If no event has a second line then each that looks plain is a whole frame, and need not be taken apart.
         plain = block.count(b"\n") == 2 * (len(events) - 1) and not self._mender.holds
@@ -95,13 +98,9 @@ class ChunkDecoder:
             chunks += self._event(event)
             if self._done:
                 break
-        self._begun = True
         return chunks
 
     def _event(self, event: bytes) -> list[Chunk]:
-        if not self._begun:
-            event = event.removeprefix(_BOM)
-            self._begun = True
         name, data, chunks = b"", list[bytes](), list[Chunk]()
         for line in (*event.split(b"\n"), b""):
             if not line:

@@ -351,6 +351,18 @@ async def test_bad_input_names_the_field(
     assert not backend.asked
 
 
+@pytest.mark.parametrize("id", [["odd"], {}, 7, None])
+async def test_a_call_of_an_unknown_kind_with_an_id_that_is_no_text_is_told_all_the_same(
+    id: Any, served: tuple[httpx.AsyncClient, Scripted]
+) -> None:
+    http, backend = served
+    shell = {"type": "local_shell_call", "id": id, "call_id": "c", "action": {"type": "exec", "command": ["ls"]}}
+    output = {"type": "local_shell_call_output", "id": id, "call_id": "c", "output": "a.txt"}
+    answer = await http.post("/v1/responses", json={"model": "m", "input": [shell, output]})
+    assert answer.status_code == 200
+    assert "a.txt" in json.dumps(backend.asked[0]["messages"])
+
+
 def nested(levels: int) -> Any:
     """An object of so many levels of objects."""
     value: Any = {}

@@ -50,7 +50,7 @@ async def test_a_session_that_is_compacted(client: Driver, upstream: Upstream) -
     # Only models whose names look like OpenAI's are compacted.
     shown = await client.shows("turns_compacted", model="gpt-oss-20b")
     assert shown == {"text": "Your name is Ada.", "kept": "compaction"}
-    _, asked, continued, _ = (request.json["messages"] for request in upstream.requests)
+    _, asked, continued, *_ = (request.json["messages"] for request in upstream.requests)
     assert "Nice to meet you." in str(asked)
     assert "The user is Ada." in str(continued) and "Nice to meet you." not in str(continued)
 

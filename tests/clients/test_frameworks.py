@@ -19,9 +19,7 @@ def client(name: str, server: str, tmp_path: Path) -> Driver:
     return Driver(CLIENTS[name], server, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "function"), [("langchain", "Person"), ("pydantic-ai", "final_result"), ("llama-index", "Person")]
-)
+@pytest.mark.parametrize(("name", "function"), [("langchain", "Person"), ("pydantic-ai", "final_result")])
 async def test_an_answer_by_the_call_of_a_function(client: Driver, upstream: Upstream, function: str) -> None:
     upstream.say(calling(function, '{"name": "Ada Love', 'lace", "born": 1815}'))
     assert await client.shows("structured_by_a_function") == ADA

@@ -37,7 +37,7 @@ LEAST = {
 
 
 def test_the_least_that_is_sent() -> None:
-    assert ask() == Chat(body=LEAST, calls={}, allowed=frozenset(), warnings=())
+    assert ask() == Chat(body=LEAST, calls={}, allowed=None, warnings=())
 
 
 def test_nulls_and_what_is_kept_here_are_not_sent() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.dialects import DIALECTS, dialect_of
+from app.core.dialects import DIALECTS, dialect_of, needs_strings
 
 AGENTS = {
     "OpenAI/Python 3.52.0": "openai",
@@ -13,7 +13,7 @@ AGENTS = {
     "Agents/Python 0.24.0": "openai",
     "Agents/JavaScript 0.20.0": "openai-summary",
     "pydantic-ai/2.68.0": "openai",
-    "litellm/1.106.2": "openai",
+    "litellm/1.106.2": "openai-summary",
     "codex_exec/0.169.0 (Debian 12.0.0; x86_64) dumb (codex_exec; 0.169.0)": "openai",
     "ai-sdk-openai/4.0.118 ai-sdk-provider-utils/5.0.81 node.js/v20.20.2": "openai-summary",
     "ai-sdk/openai/3.0.141 ai-sdk/provider-utils/4.0.66 runtime/node.js/v20.20.2": "openai-summary",
@@ -40,3 +40,8 @@ def test_an_sdk_in_a_browser_is_known_by_its_other_headers() -> None:
 @pytest.mark.parametrize("configured", ["openresponses", "openai"])
 def test_what_is_configured_is_for_every_client(configured: str) -> None:
     assert all(dialect_of({"user-agent": agent}, configured) == DIALECTS[configured] for agent in AGENTS)
+
+
+def test_the_ai_sdk_is_told_nothing_but_strings_where_it_may_need_them() -> None:
+    told = {agent.partition(" ")[0] for agent in AGENTS if needs_strings({"user-agent": agent})}
+    assert told == {"ai-sdk/open-responses/2.0.36", "ai/7.0.173", "ai/6.0.326"}

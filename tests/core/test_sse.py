@@ -104,6 +104,12 @@ ENDS = st.sampled_from([b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n", b"\r\r"])
 STREAMS = st.lists(st.tuples(LINES, ENDS).map(b"".join) | FRAMES, max_size=8).map(b"".join)
 
 
+def test_a_byte_order_mark_is_one_only_at_the_beginning() -> None:
+    marked = b'\xef\xbb\xbfdata: {"n": 1}\n\n'
+    assert decoded(marked) == [{"n": 1}]
+    assert decoded(b"data: {}\n\n" + marked) == decoded(b"data: {}\n\n", marked) == [{}]
+
+
 @given(STREAMS, st.lists(st.integers(0, 400)))
 def test_any_cut_gives_the_same_chunks(stream: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]

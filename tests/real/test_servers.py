@@ -1,8 +1,8 @@
 """
 Real servers with the tiny model of `docs/backends.md` behind Antiphon, each under the default profile and its own.
 
-    ANTIPHON_TEST_SERVERS="vllm=http://127.0.0.1:18081/v1 transformers=http://127.0.0.1:18082/v1#/models/tiny-qwen3" \
-    ANTIPHON_TEST_SERVERS="vllm=http://127.0.0.1:18081/v1 transformers=http://127.0.0.1:18082/v1#/models/tiny-qwen3"
+    export ANTIPHON_TEST_SERVERS="vllm=http://127.0.0.1:18081/v1 transformers=http://127.0.0.1:18082/v1#/models/tiny"
+    pytest tests/real/test_servers.py
 
 names them, separated by blanks: the profile, the URL and, behind a `#`, the name of the model if it is not `tiny`.
 """
@@ -111,13 +111,31 @@ OTHERWISE: dict[str, dict[str, list[str] | None]] = {
         "file": HELLO,
         "too long": None,  # it computes on
     },
+    "vllm as default": {
+        "thought and call": [
+            "completed",
+            "thought: I need the weather tool for Oslo.",
+            "text: ",  # the blanks between the two
+            'call: get_weather {"location": "Oslo"}',
+        ],
+    },
     "vllm": {},
 }
+
+# vLLM's parser for Qwen3 takes an answer without tags for a thought, as this model's are.
+_UNTAGGED = frozenset(
+    name
+    for name, scenario in SCENARIOS.items()
+    if scenario.want[1:] and scenario.want[1].startswith("text") and name != "tool choice none"
+)
 
 
 def wanted(server: Server, name: str) -> list[str] | None:
     tables = (OTHERWISE.get(str(server), {}), OTHERWISE.get(server.kind, {}))
-    return next((table[name] for table in tables if name in table), SCENARIOS[name].want)
+    want = next((table[name] for table in tables if name in table), SCENARIOS[name].want)
+    if want and server.kind == "vllm" and name in _UNTAGGED:
+        return [line.replace("text", "thought", 1) if line.startswith("text") else line for line in want]
+    return want
 
 
 @pytest.fixture(scope="module", params=SERVERS, ids=str)
@@ -163,5 +181,5 @@ def test_it_answers_as_the_model_was_taught(http: httpx.Client, server: Server, 
 def test_a_client_that_goes_does_not_hold_up_the_next(http: httpx.Client, server: Server) -> None:
     long = {"model": server.model, "temperature": 0, "input": "Count to one hundred.", "stream": True}
     with http.stream("POST", "/v1/responses", json=long) as answer:
-        assert any("output_text.delta" in line for line in answer.iter_lines())
-    assert seen(*ask(http, server, {"input": "Say hello."}, stream=False)) == HELLO
+        assert any(".delta" in line for line in answer.iter_lines())
+    assert agrees(seen(*ask(http, server, {"input": "Say hello."}, stream=False)), wanted(server, "hello") or [])

@@ -36,7 +36,9 @@ async function streamed(params) {
     if (part.type === "error") throw part.error;
   }
   if (failure) throw failure;
-  return { ...shown, text: await result.text, usage: usage(await result.totalUsage), finish: await result.finishReason };
+  const finish = await result.finishReason;
+  if (finish === "error") throw new Error(`finishReason: ${finish}`);
+  return { ...shown, text: await result.text, usage: usage(await result.totalUsage) };
 }
 
 await play({
@@ -121,7 +123,9 @@ await play({
     const openai = { store: false, include: ["reasoning.encrypted_content"] };
     const params = { model, prompt: WEATHER, tools, stopWhen, providerOptions: { openai } };
     const { text, steps } = await generateText(params);
-    const sealed = steps[0].reasoning.map((part) => part.providerMetadata?.openai?.reasoningEncryptedContent);
+    const sealed = steps[0].reasoning
+      .map((part) => part.providerMetadata ?? part.providerOptions) // in version 6, in version 7
+      .map(({ openai }) => openai.reasoningEncryptedContent);
     return { text, sealed: sealed.length === 1 && Boolean(sealed[0]) };
   },
 

@@ -94,11 +94,6 @@ def structured() -> Any:
 
 
 @scenario
-def structured_by_a_function() -> Any:
-    return last(model().stream_structured_predict(Person, PromptTemplate(WHO))).model_dump()
-
-
-@scenario
 def turns() -> Any:
     llm = model(track_previous_responses=True)
     llm.chat([user(NAME)])

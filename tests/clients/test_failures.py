@@ -1,0 +1,109 @@
+"""
+What each client shows of a failure, and which of them it tries again.
+
+The tables in docs/clients.md tell the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from tests.clients.answers import saying
+from tests.clients.clients import CLIENTS, Driver
+from tests.serving import antiphon
+from tests.upstream import CLOSE, Upstream, chunk, sse, status
+
+
+class Refusal(NamedTuple):
+    """What a backend refuses with, and the status and the words that are to be shown."""
+
+    said: int
+    error: dict[str, str]
+    shown: int
+
+    @property
+    def words(self) -> str:
+        return self.error["message"]
+
+    def steps(self, **headers: str) -> list[Any]:
+        return status(self.said, {"error": self.error}, headers)
+
+
+def _refusal(said: int, code: str, message: str) -> Refusal:
+    return Refusal(said, {"message": message, "type": "some_error", "code": code}, said)
+
+
+REFUSALS = {
+    "context": _refusal(400, "context_length_exceeded", "This model's maximum context length is 8192 tokens."),
+    "model": _refusal(404, "model_not_found", "The model 'm' does not exist."),
+    "rate": _refusal(429, "rate_limit_exceeded", "Slow down."),
+}
+BROKEN = {"error": {"message": "The GPU is on fire.", "type": "server_error"}}
+
+# They make one attempt, unless they are told otherwise.
+IMPATIENT = {"litellm"}
+# Version 1 of the AI SDK's `open-responses` has no place for words: it ends with the finish reason `error`.
+SPEECHLESS = {"ai-sdk-6-open-responses"}
+
+
+@pytest_asyncio.fixture
+async def server(upstream: Upstream) -> AsyncIterator[str]:
+    """An Antiphon that wants a key, and does not ask its backend again by itself."""
+    async with antiphon(backend_url=upstream.url, backend_retries=0, api_keys=["lab"]) as url:
+        yield f"{url}/v1"
+
+
+@pytest.fixture
+def client(name: str, server: str, tmp_path: Path) -> Driver:
+    return Driver(CLIENTS[name], server, tmp_path)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("failure", ["context", "model"])
+async def test_a_refusal_is_shown_in_the_words_of_the_backend(client: Driver, upstream: Upstream, failure: str) -> None:
+    refusal = REFUSALS[failure]
+    upstream.say(refusal.steps())
+    failed = await client.fails("stream")
+    assert refusal.words in failed["message"]
+    assert failed["status"] == refusal.shown
+    assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_a_key_that_is_not_known(client: Driver, upstream: Upstream) -> None:
+    failed = await client._replace(key="other").fails("text")
+    assert "Incorrect API key provided." in failed["message"]
+    assert failed["status"] == 401
+    assert not upstream.requests
+
+
+@pytest.mark.parametrize("name", [name for name in CLIENTS if name not in IMPATIENT])
+async def test_too_many_requests_are_tried_again_when_they_may_be(client: Driver, upstream: Upstream) -> None:
+    upstream.say(REFUSALS["rate"].steps(**{"Retry-After": "1"}))
+    upstream.say(saying("Hello."))
+    assert (await client.shows("stream"))["text"] == "Hello."
+    assert len(upstream.requests) == 2
+
+
+@pytest.mark.parametrize("name", sorted(IMPATIENT))
+async def test_too_many_requests_are_shown_by_a_client_that_does_not_wait(client: Driver, upstream: Upstream) -> None:
+    upstream.say(REFUSALS["rate"].steps(**{"Retry-After": "1"}))
+    failed = await client.fails("stream")
+    assert (failed["status"], "Slow down." in failed["message"]) == (429, True)
+    assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_a_stream_that_breaks_off_is_not_taken_for_an_answer(
+    name: str, client: Driver, upstream: Upstream
+) -> None:
+    # Later than the first chunk: a failure that comes sooner is an HTTP error.
+    upstream.say(sse(chunk("Hel"), 0.3, BROKEN, CLOSE))
+    failed = await client.fails("stream")
+    assert ("finishReason: error" if name in SPEECHLESS else "The GPU is on fire.") in failed["message"]
+    assert len(upstream.requests) == 1
