@@ -94,6 +94,10 @@ _PARTS: dict[str, Callable[[Part, Content], ChatPart]] = {
 }
 
 
+# The option that says whether a backend takes what is not text.
+_LIMITS = {"input_image": "images", "input_file": "files", "input_audio": "audio"}
+
+
 def read(content: str | Sequence[Part] | None, options: Content, warnings: list[str]) -> list[ChatPart]:
     """
     Return the chat parts of an item's content.
@@ -109,6 +113,10 @@ def read(content: str | Sequence[Part] | None, options: Content, warnings: list[
     for index, part in enumerate(content):
         if (make := _PARTS.get(part["type"])) is None:
             warnings.append(f"Content of type {label(part['type'])} is not known and was left out.")
+            continue
+        if _LIMITS.get(part["type"]) and getattr(options, _LIMITS[part["type"]]) == "drop":
+            warnings.append(f"This backend takes no {part['type']}; the model was told that there was one.")
+            parts.append({"type": "text", "text": f"({part['type']} that this model cannot take)"})
             continue
         try:
             parts.append(make(part, options))

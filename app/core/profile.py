@@ -47,9 +47,10 @@ class Content(_Options):
     assistant_null: Literal["omit", "null", "empty"] = "omit"  # `content` of a message that only calls tools
     tool_content: Literal["string", "array"] = "string"
     tool_images: Literal["hoist", "inline", "drop", "error"] = "hoist"
-    files: Literal["pass", "error"] = "pass"
-    audio: Literal["pass", "error"] = "pass"
-    images: Literal["pass", "error"] = "pass"
+    # drop: the model is told that there was one, and the caller is warned
+    files: Literal["pass", "error", "drop"] = "pass"
+    audio: Literal["pass", "error", "drop"] = "pass"
+    images: Literal["pass", "error", "drop"] = "pass"
 
 
 class ToolChoice(_Options):

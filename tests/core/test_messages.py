@@ -187,3 +187,12 @@ def test_a_compaction_of_a_stranger_is_left_out_with_a_warning() -> None:
     chat = ask({"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}, user("Go on"))
     assert chat.body["messages"] == [user("Go on")]
     assert chat.warnings == ("A compaction item could not be read, so what it stands for was left out.",)
+
+
+def test_what_a_text_only_backend_cannot_take_is_told_instead_of_sent() -> None:
+    content = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": "https://x/y.png"}]
+    request = CreateResponse.model_validate({"model": "m", "input": [{"role": "user", "content": content}]})
+    blind = Profile().override({"request.content.images": "drop"})
+    chat = to_chat(request, request.items(), blind, model="m")
+    assert chat.body["messages"][0]["content"] == "What is this?\n(input_image that this model cannot take)"
+    assert any("input_image" in warning for warning in chat.warnings)
