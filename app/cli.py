@@ -5,6 +5,7 @@ The command line.
     antiphon check
     antiphon probe http://localhost:8000/v1
     antiphon settings > .env
+    antiphon codex -- exec "Mend the tests."
     antiphon version
 
 An option is a variable by another name: it is put into the environment, where the workers find it too.
@@ -18,15 +19,18 @@ import math
 import os
 import platform
 import secrets
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Awaitable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Annotated
+from typing import Annotated, NoReturn
 
+import httpx
 import typer
 import uvicorn
 
-from app import __version__, logs
+from app import __version__, configure, logs
 from app.errors import APIError
 from app.setting_types import environment
 from app.settings import (
@@ -165,6 +169,54 @@ def show_settings() -> None:
     typer.echo(env_example(), nl=False)
 
 
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def codex(
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="What Codex is given.")] = None,
+    url: Annotated[str | None, typer.Option(help="Base URL of an Antiphon; that of the settings if left out.")] = None,
+    show: Annotated[bool, typer.Option("--print", help="Print the lines for Codex's config.toml instead.")] = False,
+) -> None:
+    """Run Codex with this server, without changing its configuration: `antiphon codex -- exec "Mend the tests."`."""
+    settings = _settings(status=2)
+    own = url is None  # then its keys are ours to give
+    base = (url or f"{_address(settings, reachable=True)}/v1").rstrip("/")
+    keys = [key.get_secret_value() for key in settings.api_keys] if own else []
+    key = environment().get(configure.KEY) or next(iter(keys), None)
+    program = shutil.which("codex")
+    if program is None and not show:
+        _refuse("Codex is not installed: npm install --global @openai/codex", status=127)
+    model = (settings.default_model if own else None) or _first_model(base, key, proxied=not own)
+    if show:
+        typer.echo(configure.toml(configure.codex(base, model=model or "YOUR_MODEL", keyed=bool(key))), nl=False)
+        return
+    if model is None:
+        _refuse(f"There is no model at {base}. If nothing is there at all: antiphon serve", status=1)
+    options = configure.options(configure.codex(base, model=model, keyed=bool(key)))
+    _become([str(program), *options, *(arguments or [])], {configure.KEY: key} if key else {})
+
+
+def _first_model(url: str, key: str | None, *, proxied: bool) -> str | None:
+    """Ask a server for the first of its models; None if there is none, or no server."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        listed = httpx.get(f"{url}/models", headers=headers, timeout=PATIENCE, trust_env=proxied)
+        return str(listed.raise_for_status().json()["data"][0]["id"])
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError):
+        return None
+
+
+def _become(command: list[str], variables: dict[str, str]) -> NoReturn:
+    """Go on as another program, which has the terminal and its signals to itself; where that cannot be, await it."""
+    variables = {**os.environ, **variables}
+    if os.name == "posix":
+        os.execve(command[0], command, variables)
+    raise typer.Exit(subprocess.run(command, env=variables, check=False).returncode)
+
+
+def _refuse(problem: str, *, status: int) -> NoReturn:
+    typer.echo(problem, err=True)
+    raise typer.Exit(status)
+
+
 @cli.command()
 def version() -> None:
     """Print the version."""
@@ -192,8 +244,10 @@ def _build_store(settings: Settings) -> None:
         raise typer.Exit(2) from None
 
 
-def _address(settings: Settings) -> str:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+def _address(settings: Settings, *, reachable: bool = False) -> str:
+    """Return where the server listens; if it is to be `reachable`, where a program on this machine finds it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host) if reachable else settings.host
+    host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{settings.port}"
 
 

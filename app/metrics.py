@@ -15,7 +15,15 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import cache
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
@@ -46,6 +54,7 @@ class Metrics:
     """
 
     def __init__(self, directory: str | None = None) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # when a series began is as much again
         self._directory = directory
         self._registry = registry = CollectorRegistry()
         self._models, self._kinds = Labels(MODELS), Labels(KINDS)

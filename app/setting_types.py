@@ -218,6 +218,11 @@ class BackendSettings(BaseModel):
         """Whether callers have to show a key of this backend's."""
         return self.key is not None and self.key.get_secret_value() == PASSTHROUGH
 
+    @property
+    def given(self) -> frozenset[str]:
+        """The names of the settings that were given, and not left at their defaults."""
+        return frozenset(self.model_fields_set)
+
     def each(self) -> list[BackendSettings]:
         """Return the settings of each of its servers."""
         return [

@@ -40,6 +40,7 @@ LAYERS = {
     "app.tools.*": BELOW | {"app.tools"},
     "app.sealing": BELOW,
     "app.about": set(),
+    "app.configure": set(),
     "app.course": BELOW,
     **dict.fromkeys(WATCHERS, BELOW | PROTOCOLS | {"app.about", "app.course"}),
     **dict.fromkeys(PARTS, BELOW | PROTOCOLS | {"app.sealing"}),

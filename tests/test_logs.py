@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
-from app import logs
+from app import about, logs
 from app.settings import Settings
+from tests.core.build import delta
+from tests.scripted import Scripted
+from tests.serving import antiphon
 
 Logged = Callable[[], str]
 
@@ -121,3 +126,49 @@ def test_every_secret_of_the_settings_is_known() -> None:
         backends={"local": {"url": "http://user:url-password@localhost/v1", "api_key": "upstream"}},
     )
     assert set(logs.secrets_of(settings)) == {"caller", "encryption", "store-password", "url-password", "upstream"}
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_line_has_the_ids_of_what_it_is_about(capsys: pytest.CaptureFixture[str], format: str) -> None:
+    log = configured(log_format=format)
+
+    def work() -> None:
+        about.begin(request_id="req_1")
+        about.add(response_id="resp_1")
+        log.info("done", extra={"status": "completed"})
+        about.begin(request_id="req_2")
+        log.info("next")
+
+    contextvars.copy_context().run(work)
+    first, second = capsys.readouterr().err.splitlines()
+    for id in ("req_1", "resp_1", "completed"):
+        assert id in first
+    assert "req_2" in second
+    assert "resp_1" not in second
+
+
+async def test_lines_of_one_request_do_not_speak_of_another_on_the_same_connection() -> None:
+    lines: list[dict[str, Any]] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(json.loads(logs.JSONFormatter().format(record)))
+
+    access = logging.getLogger("app.access")
+    handler, level = Lines(), access.level
+    access.addHandler(handler)
+    access.setLevel(logging.INFO)
+    try:
+        async with antiphon(Scripted([delta(content="Hi")])) as url:
+            async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+                made = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": True})).text
+                await http.get("/v1/models")
+                await http.get("/healthz")
+    finally:
+        access.removeHandler(handler)
+        access.setLevel(level)
+    asked, listed = lines
+    assert asked["response_id"] in made
+    assert "response_id" not in listed
+    assert asked["request_id"] != listed["request_id"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -23,7 +24,7 @@ from app.core.chat_stream import DONE
 from app.core.profile import Profile
 from app.course import Labels
 from app.errors import BackendError, StoreUnavailable
-from app.metrics import MODELS
+from app.metrics import MODELS, Metrics
 from app.stores.memory import MemoryStore
 from tests.api import sockets
 from tests.core.build import delta, finish
@@ -257,6 +258,28 @@ async def test_metrics_can_be_turned_off() -> None:
     async with served(Scripted(HELLO), metrics=False) as http:
         assert (await ask(http)).status_code == 200
         assert (await http.get("/metrics")).status_code == 404
+
+
+# Those who speak of metrics.
+
+
+def known() -> set[str]:
+    """The names of all metrics, as a scrape has them."""
+    text, _ = Metrics().expose()
+    return set(re.findall(r"^# TYPE (antiphon_\w+) ", text.decode(), re.MULTILINE))
+
+
+def test_the_documentation_has_every_metric_and_no_other() -> None:
+    table = (ROOT / "docs" / "operation.md").read_text().partition("## Metrics")[2].partition("`way` is")[0]
+    assert set(re.findall(r"^\| `(antiphon_\w+)`", table, re.MULTILINE)) == known()
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    dashboard = json.loads((ROOT / "docker" / "grafana" / "antiphon.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    asked = {re.sub(r"_bucket$", "", name) for query in queries for name in re.findall(r"antiphon_\w+", query)}
+    assert asked <= known()
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
 # Several processes.

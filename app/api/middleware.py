@@ -16,6 +16,7 @@ from app.api.errors import unexpected
 from app.metrics import Metrics
 
 log = logging.getLogger("app.access")
+_OFTEN = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds
 _SANE = re.compile(r"[\w.:-]{1,128}")
 
 
@@ -67,7 +68,8 @@ class RequestId:
         finally:
             if self._metrics and status:
                 self._metrics.answered(scope["method"], _pattern(scope), status)
-            log.info(
+            log.log(
+                logging.DEBUG if scope["path"] in _OFTEN else logging.INFO,
                 "request",
                 extra={
                     "method": scope["method"],

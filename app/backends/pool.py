@@ -57,6 +57,9 @@ class Served(Protocol):
     def check_interval(self) -> float: ...
     @property
     def passes_keys(self) -> bool: ...
+    @property
+    def given(self) -> frozenset[str]: ...  # the names of the settings that were given, and not left at their defaults
+
     def each(self) -> Sequence[Any]: ...
 
 

@@ -146,7 +146,8 @@ class Asked:
         self._request = request
         self._first = pools[0]
         self._pools = [*pools]  # those that are left
-        self._alone = len(pools) == 1 and len(pools[0].replicas) == 1  # is there but one server to ask?
+        # Is there but one server to ask, and has nobody said how often it may fail?
+        self._alone = len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].served.given
         self._tried: set[Replica] = set()
         self._error: APIError | None = None  # what the first backend said
         self._use = ExitStack()

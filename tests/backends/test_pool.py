@@ -169,27 +169,24 @@ async def test_places_are_neither_lost_nor_given_twice_whoever_comes_goes_or_fai
 
 
 async def test_a_server_that_fails_again_and_again_is_left_alone(build: Build, three: list[Upstream]) -> None:
-    for server in three[:2]:
-        server.always(DOWN)
-    urls = [server.url for server in three[:2]]
-    router = build(local={"replicas": urls, "max_failures": 3, "check_interval": 0, "recovery": 17})
+    three[0].always(DOWN)
+    router = build(local={"url": three[0].url, "max_failures": 3, "check_interval": 0, "recovery": 17})
     for _ in range(3):
         assert (await refusal(router)).message == "Oh no."
     error = await refusal(router)
     assert (error.status, error.headers()) == (503, {"Retry-After": "17"})
     assert error.message == "The backend 'local' is left alone for a moment, since it failed several times: Oh no."
-    assert [len(server.requests) for server in three[:2]] == [3, 3]
+    assert len(three[0].requests) == 3
 
 
 async def test_a_server_that_has_no_other_beside_it_is_asked_however_often_it_failed(
     build: Build, three: list[Upstream]
 ) -> None:
     three[0].always(DOWN)
-    router = build(local={"url": three[0].url, "max_failures": 1, "check_interval": 0})
-    for _ in range(5):
+    router = build(local={"url": three[0].url})
+    for _ in range(8):
         assert (await refusal(router)).message == "Oh no."
-    three[0].always(sse(chunk("Hello"), finish(), END))
-    assert await ask(router) == "Hello"
+    assert len(three[0].requests) == 8
 
 
 async def test_others_are_asked_without_trying_a_server_that_is_left_alone(build: Build, three: list[Upstream]) -> None:
@@ -213,10 +210,8 @@ async def test_what_callers_do_wrong_leaves_a_server_in_good_health(build: Build
 
 async def test_streams_that_break_off_count_as_failures(build: Build, three: list[Upstream]) -> None:
     three[0].always(sse(chunk("a"), RESET))
-    three[1].always(sse(chunk("a"), RESET))
-    urls = [server.url for server in three[:2]]
-    router = build(local={"replicas": urls, "max_failures": 2, "check_interval": 0})
-    for _ in range(4):
+    router = build(local={"url": three[0].url, "max_failures": 2, "check_interval": 0})
+    for _ in range(2):
         assert "ended early" in (await refusal(router)).message
     assert (await refusal(router)).status == 503
 

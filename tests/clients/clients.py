@@ -32,7 +32,7 @@ CLIENTS = {
     "langchain-v1": Client("langchain/driver.py", "openai-3", {"OUTPUT_VERSION": "v1"}),
     "pydantic-ai": Client("pydantic_ai/driver.py", "openai-3"),
     "llama-index": Client("llama_index/driver.py", "openai-2", without=frozenset({"structured_streamed"})),
-    "litellm": Client("litellm/driver.py", "openai-2"),
+    "litellm": Client("litellm/driver.py", "openai-2", {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}),
     "llm": Client("llm/driver.py", "openai-3", without=frozenset({"turns"})),
     **{
         name: Client("ai_sdk/driver.mjs", package, {"PACKAGE": package, "PROVIDER": f"@ai-sdk/{provider}"})

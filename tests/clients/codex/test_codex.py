@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from tests.clients.answers import calling, saying
-from tests.clients.program import Ended, installed, run
+from tests.clients.codex.program import Codex, said
 from tests.upstream import Upstream
-
-MCP_SERVER = Path(__file__).parent / "mcp_server.py"
 
 PATCH = """\
 *** Begin Patch
@@ -21,69 +17,6 @@ PATCH = """\
 +He said "hello" \\ 😀
 +	twice
 *** End Patch"""
-
-
-class Codex(NamedTuple):
-    """Codex, with a home and a repository of its own."""
-
-    server: str
-    home: Path
-    repository: Path
-
-    async def exec(self, prompt: str, *settings: str, model: str = "m", provider: str = "lab") -> Ended:
-        """
-        Run one task, as scripts do; each line of the output is an event.
-
-        A model that Codex has heard of comes with tools of its own. The provider `lab` is Antiphon as one configures
-        it; `openai` is the one that is built in, which may be sent elsewhere.
-        """
-        options = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-        for setting in (f'model_provider="{provider}"', *settings):
-            options += ["--config", setting]
-        program = installed("@openai/codex") / "bin" / "codex.js"
-        return await run(
-            *("node", str(program), "exec", "--model", model, *options, prompt),
-            env={"CODEX_HOME": str(self.home), "CODEX_API_KEY": "lab", "LAB_API_KEY": "lab"},
-            cwd=self.repository,
-        )
-
-    @property
-    def catalog(self) -> str:
-        """The setting that makes Antiphon's list of models the catalog."""
-        return f'model_providers.lab.model_catalog_url="{self.server}/models"'
-
-
-@pytest.fixture
-def codex(server: str, tmp_path: Path) -> Codex:
-    """Codex in front of Antiphon, with a tool server beside it and nothing that needs the world outside."""
-    home, repository = tmp_path / "home", tmp_path / "repository"
-    home.mkdir()
-    repository.mkdir()
-    config = f"""
-        web_search = "disabled"
-        check_for_update_on_startup = false
-        openai_base_url = "{server}"
-        features.plugins = false
-
-        [model_providers.lab]
-        name = "Lab"
-        base_url = "{server}"
-        wire_api = "responses"
-        env_key = "LAB_API_KEY"
-
-        [mcp_servers.lab]
-        command = "{sys.executable}"
-        args = ["{MCP_SERVER}"]
-    """
-    (home / "config.toml").write_text(config)
-    return Codex(server, home, repository)
-
-
-def said(ended: Ended) -> list[str]:
-    """What the agent said to its user."""
-    assert ended.code == 0, ended.err
-    items = [event["item"] for event in ended.lines if event["type"] == "item.completed"]
-    return [item["text"] for item in items if item["type"] == "agent_message"]
 
 
 def offered(upstream: Upstream) -> dict[str, Any]:

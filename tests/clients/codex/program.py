@@ -1,0 +1,52 @@
+"""Codex, as scripts run it, and what it tells them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.clients.program import Ended, installed, run
+
+
+class Codex(NamedTuple):
+    """Codex, with a home and a repository of its own."""
+
+    server: str
+    home: Path
+    repository: Path
+
+    async def exec(
+        self, prompt: str, *settings: str, model: str = "m", provider: str = "lab", key: str = "lab"
+    ) -> Ended:
+        """
+        Run one task, as scripts do; each line of the output is an event.
+
+        A model that Codex has heard of comes with tools of its own. The provider `lab` is Antiphon as one configures
+        it; `openai` is the one that is built in, which may be sent elsewhere.
+        """
+        options = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+        for setting in (f'model_provider="{provider}"', *settings):
+            options += ["--config", setting]
+        program = installed("@openai/codex") / "bin" / "codex.js"
+        return await run(
+            *("node", str(program), "exec", "--model", model, *options, prompt),
+            env={"CODEX_HOME": str(self.home), "CODEX_API_KEY": key, "LAB_API_KEY": key},
+            cwd=self.repository,
+        )
+
+    @property
+    def catalog(self) -> str:
+        """The setting that makes Antiphon's list of models the catalog."""
+        return f'model_providers.lab.model_catalog_url="{self.server}/models"'
+
+
+def said(ended: Ended) -> list[str]:
+    """What the agent said to its user."""
+    assert ended.code == 0, ended.err
+    items = [event["item"] for event in ended.lines if event["type"] == "item.completed"]
+    return [item["text"] for item in items if item["type"] == "agent_message"]
+
+
+def troubles(ended: Ended) -> list[str]:
+    """What the agent told its user of failures, in order."""
+    return [event["message"] for event in ended.lines if event["type"] == "error"]

@@ -1,0 +1,95 @@
+"""`antiphon codex` runs Codex with the server of the settings, and leaves Codex's own configuration alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.clients.answers import calling, saying
+from tests.clients.codex.program import said, troubles
+from tests.clients.program import PACKAGES, Ended, installed, run
+from tests.serving import antiphon
+from tests.upstream import Upstream
+
+ROOT = Path(__file__).parents[3]
+EXEC = ("exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """An empty directory to work in, with Codex's home in it."""
+    installed("@openai/codex")
+    (tmp_path / "home").mkdir()
+    return tmp_path
+
+
+async def command(server: str, place: Path, *arguments: str, **variables: str) -> Ended:
+    """Type `antiphon codex`, where the settings say that the server is there."""
+    env = {
+        "PATH": f"{PACKAGES / '.bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "CODEX_HOME": str(place / "home"),
+        "ANTIPHON_PORT": str(urlsplit(server).port),
+        **variables,
+    }
+    return await run(sys.executable, "-m", "app", "codex", *arguments, env=env, cwd=place)
+
+
+def tools(upstream: Upstream) -> list[str]:
+    return [tool["function"]["name"] for tool in upstream.requests[0].json["tools"]]
+
+
+async def test_it_works_in_a_directory_with_the_first_model_of_the_server(
+    server: str, upstream: Upstream, place: Path
+) -> None:
+    upstream.say(calling("exec_command", '{"cmd": "printf hello > greeting.txt"}'))
+    upstream.say(saying("Done."))
+    assert said(await command(server, place, "--", *EXEC, "Write a greeting.")) == ["Done."]
+    assert (place / "greeting.txt").read_text() == "hello"
+    assert upstream.requests[0].json["model"] == "m"
+    assert "apply_patch" in tools(upstream)  # the catalog was read
+    assert not (place / "home" / "config.toml").exists()
+
+
+async def test_another_model_may_be_named(server: str, upstream: Upstream, place: Path) -> None:
+    upstream.say(saying("Hello."))
+    assert said(await command(server, place, *EXEC, "--model", "other", "Say hello.")) == ["Hello."]
+    assert upstream.requests[0].json["model"] == "other"
+
+
+async def test_it_gives_the_key_of_the_settings(upstream: Upstream, place: Path) -> None:
+    upstream.say(saying("Hello."))
+    async with antiphon(backend_url=upstream.url, api_keys=["hush", "other"]) as server:
+        ended = await command(server, place, *EXEC, "Say hello.", ANTIPHON_API_KEYS="hush,other")
+        assert said(ended) == ["Hello."]
+        assert "apply_patch" in tools(upstream)
+        assert "hush" not in ended.out + ended.err
+
+        # The key is not given to another server than that of the settings.
+        refused = await command("http://x:1", place, "--url", f"{server}/v1", *EXEC, "Hi.", ANTIPHON_API_KEYS="hush")
+        assert (refused.code, refused.out) == (1, "")
+        assert refused.err.startswith(f"There is no model at {server}/v1.")
+
+
+async def test_the_lines_that_it_prints_are_a_configuration(server: str, upstream: Upstream, place: Path) -> None:
+    upstream.say(saying("Hello."))
+    printed = await command(server, place, "--print")
+    assert printed.out.startswith('model = "m"\nmodel_provider = "antiphon"\n')
+    (place / "home" / "config.toml").write_text(printed.out)
+    env = {"CODEX_HOME": str(place / "home")}
+    codex = str(PACKAGES / ".bin" / "codex")
+    ended = await run(codex, *EXEC, "Say hello.", env=env, cwd=place)
+    assert said(ended) == ["Hello."]
+    assert "apply_patch" in tools(upstream)
+    assert not troubles(ended)
+
+
+async def test_it_says_what_is_missing(server: str, place: Path) -> None:
+    nowhere: dict[str, Any] = {"PATH": str(place)}
+    missing = await command(server, place, *EXEC, "Say hello.", **nowhere)
+    assert (missing.code, missing.err) == (127, "Codex is not installed: npm install --global @openai/codex\n")

@@ -1,0 +1,64 @@
+"""What Codex shows of a failure, and which of them it tries again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.clients.answers import saying
+from tests.clients.codex.program import Codex, said, troubles
+from tests.serving import antiphon
+from tests.upstream import CLOSE, Upstream, chunk, sse, status
+
+TOO_LONG = {
+    "error": {"message": "This model's maximum context length is 8192 tokens.", "code": "context_length_exceeded"}
+}
+UNKNOWN = {"error": {"message": "The model 'm' does not exist.", "code": "model_not_found"}}
+SLOW = {"error": {"message": "Slow down.", "code": "rate_limit_exceeded"}}
+BROKEN = {"error": {"message": "The GPU is on fire.", "type": "server_error"}}
+
+# As it is, Codex tries so often and so long that a test would wait for minutes.
+HASTY = ("model_providers.lab.request_max_retries=1", "model_providers.lab.stream_max_retries=1")
+
+
+@pytest_asyncio.fixture
+async def server(upstream: Upstream) -> AsyncIterator[str]:
+    """An Antiphon that wants a key, and does not ask its backend again by itself."""
+    async with antiphon(backend_url=upstream.url, backend_retries=0, api_keys=["lab"]) as url:
+        yield f"{url}/v1"
+
+
+async def test_codex_waits_when_there_are_too_many_requests(codex: Codex, upstream: Upstream) -> None:
+    upstream.say(status(429, SLOW, {"Retry-After": "1"}))
+    upstream.say(saying("Hello."))
+    assert said(await codex.exec("Say hello.")) == ["Hello."]
+    assert len(upstream.requests) == 2
+
+
+async def test_codex_says_that_there_is_no_more_room(codex: Codex, upstream: Upstream) -> None:
+    upstream.say(status(400, TOO_LONG))
+    ended = await codex.exec("Say hello.")
+    assert ended.code == 1
+    assert "ran out of room in the model's context window" in troubles(ended)[-1]
+    assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("lab", "The model 'm' does not exist."), ("other", "Incorrect API key provided.")]
+)
+async def test_codex_shows_the_words_of_a_refusal(codex: Codex, upstream: Upstream, key: str, words: str) -> None:
+    upstream.always(status(404, UNKNOWN))
+    ended = await codex.exec("Say hello.", *HASTY, key=key)
+    assert ended.code == 1
+    assert words in troubles(ended)[-1]
+
+
+async def test_codex_asks_again_when_a_stream_breaks_off(codex: Codex, upstream: Upstream) -> None:
+    upstream.say(sse(chunk("Hel"), 0.3, BROKEN, CLOSE))
+    upstream.say(saying("Hello."))
+    ended = await codex.exec("Say hello.")
+    assert said(ended)[-1] == "Hello."
+    assert any("The GPU is on fire." in trouble for trouble in troubles(ended))
+    assert len(upstream.requests) == 2

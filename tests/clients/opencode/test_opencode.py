@@ -1,0 +1,117 @@
+"""opencode works in a directory, thinks aloud, and ends: also where the backend does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from tests.clients.answers import calling, saying, thinking
+from tests.clients.program import Ended, installed, run
+from tests.serving import antiphon
+from tests.upstream import CLOSE, Upstream, chunk, sse, status
+
+# The program itself, as it is published for one kind of machine; the package `opencode-ai` chooses among such.
+PACKAGE = "opencode-linux-x64-baseline"
+
+
+class Opencode(NamedTuple):
+    """opencode, with a directory of its own."""
+
+    place: Path
+
+    async def __call__(self, prompt: str) -> Ended:
+        """Run one task, as scripts do; each line of the output is an event."""
+        return await run(
+            str(installed(PACKAGE) / "bin" / "opencode"),
+            *("run", "--pure", "--auto", "--thinking", "--format", "json", "--title", "A task", prompt),
+            env={"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"},
+            cwd=self.place,
+        )
+
+
+@pytest_asyncio.fixture
+async def server(upstream: Upstream) -> AsyncIterator[str]:
+    """An Antiphon that does not ask its backend again by itself."""
+    async with antiphon(backend_url=upstream.url, backend_retries=0, api_keys=["lab"]) as url:
+        yield f"{url}/v1"
+
+
+@pytest.fixture(params=["lab"])
+def opencode(request: pytest.FixtureRequest, server: str, tmp_path: Path) -> Opencode:
+    """opencode, configured for Antiphon, with a key."""
+    provider = {
+        "npm": "@ai-sdk/openai",
+        "name": "Antiphon",
+        "options": {"baseURL": server, "apiKey": request.param},
+        "models": {"m": {"tool_call": True, "reasoning": True, "limit": {"context": 32_000, "output": 4_000}}},
+    }
+    settings = {"provider": {"antiphon": provider}, "model": "antiphon/m", "share": "disabled"}
+    (tmp_path / "opencode.json").write_text(json.dumps(settings))
+    return Opencode(tmp_path)
+
+
+def parts(ended: Ended, kind: str) -> list[Any]:
+    return [event["part"] for event in ended.lines if event["type"] == kind]
+
+
+def troubles(ended: Ended) -> list[str]:
+    return [event["error"]["data"]["message"] for event in ended.lines if event["type"] == "error"]
+
+
+async def test_opencode_writes_a_file_and_goes_on(opencode: Opencode, upstream: Upstream) -> None:
+    path = opencode.place / "greeting.txt"
+    upstream.say(calling("write", json.dumps({"filePath": str(path), "content": "hello"})))
+    upstream.say(thinking("It is done.", "Done", "."))
+    ended = await opencode("Write a greeting.")
+    assert ended.code == 0, ended.err
+    assert path.read_text() == "hello"
+    assert [part["text"] for part in parts(ended, "text")] == ["Done."]
+    assert [part["text"] for part in parts(ended, "reasoning")] == ["It is done."]
+    assert [part["tokens"]["input"] for part in parts(ended, "step_finish")] == [5, 5]
+    roles = [message["role"] for message in upstream.requests[-1].json["messages"]]
+    assert roles == ["system", "user", "assistant", "tool"]
+    assert len(upstream.requests) == 2
+
+
+async def test_opencode_waits_when_there_are_too_many_requests(opencode: Opencode, upstream: Upstream) -> None:
+    upstream.say(status(429, {"error": {"message": "Slow down."}}, {"Retry-After": "1"}))
+    upstream.say(saying("Hello."))
+    ended = await opencode("Say hello.")
+    assert [part["text"] for part in parts(ended, "text")] == ["Hello."]
+    assert len(upstream.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("opencode", "words"),
+    [("lab", "The model 'm' does not exist."), ("other", "Incorrect API key provided.")],
+    indirect=["opencode"],
+)
+async def test_opencode_shows_the_words_of_a_refusal(opencode: Opencode, upstream: Upstream, words: str) -> None:
+    upstream.always(status(404, {"error": {"message": "The model 'm' does not exist."}}))
+    ended = await opencode("Say hello.")
+    assert ended.code == 1
+    assert words in troubles(ended)[-1]
+
+
+async def test_opencode_asks_again_when_a_stream_breaks_off(opencode: Opencode, upstream: Upstream) -> None:
+    upstream.say(sse(chunk("Hel"), 0.3, {"error": {"message": "The GPU is on fire."}}, CLOSE))
+    upstream.say(saying("Hello."))
+    ended = await opencode("Say hello.")
+    assert [part["text"] for part in parts(ended, "text")][-1] == "Hello."
+    assert len(upstream.requests) == 2
+
+
+async def test_opencode_ctx(opencode: Opencode, upstream: Upstream) -> None:
+    upstream.say(status(400, {"error": {"message": "This model's maximum context length is 8192 tokens.", "code": "context_length_exceeded"}}))
+    upstream.say(saying("Summary."))
+    upstream.say(saying("Hello."))
+    upstream.say(saying("Hello2."))
+    ended = await opencode("Say hello.")
+    print(ended.out, ended.err, ended.code)
+    for r in upstream.requests: print(str(r.json["messages"][-1])[:300])
+    assert 0
