@@ -106,12 +106,12 @@ async def test_opencode_asks_again_when_a_stream_breaks_off(opencode: Opencode, 
     assert len(upstream.requests) == 2
 
 
-async def test_opencode_ctx(opencode: Opencode, upstream: Upstream) -> None:
-    upstream.say(status(400, {"error": {"message": "This model's maximum context length is 8192 tokens.", "code": "context_length_exceeded"}}))
-    upstream.say(saying("Summary."))
+async def test_opencode_summarizes_when_there_is_no_more_room(opencode: Opencode, upstream: Upstream) -> None:
+    error = {"message": "This model's maximum context length is 8192 tokens.", "code": "context_length_exceeded"}
+    upstream.say(status(400, {"error": error}))
+    upstream.say(saying("The user wants to be greeted."))
     upstream.say(saying("Hello."))
-    upstream.say(saying("Hello2."))
     ended = await opencode("Say hello.")
-    print(ended.out, ended.err, ended.code)
-    for r in upstream.requests: print(str(r.json["messages"][-1])[:300])
-    assert 0
+    assert troubles(ended) == [error["message"]]
+    assert [part["text"] for part in parts(ended, "text")][-1] == "Hello."
+    assert "The user wants to be greeted." in str(upstream.requests[-1].json["messages"])
