@@ -45,8 +45,12 @@ def process(store_url: str, *options: str) -> Iterator[tuple[subprocess.Popen[by
                     time.sleep(0.05)
             yield running, http
         finally:
-            running.kill()
-            running.wait()
+            running.terminate()  # workers end with the process that started them only if it can tell them
+            try:
+                running.wait(10)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                running.wait()
 
 
 def test_a_killed_process_loses_nothing_that_was_told_complete(tmp_path: Path) -> None:
