@@ -31,18 +31,22 @@ def flat_logprobs(logprobs: Any) -> list[dict[str, Any]]:
     """Return a choice's logprobs; servers leave out the bytes, or give null, or add fields of their own."""
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     return [
-        {**_logprob(token), "top_logprobs": [_logprob(top) for top in token.get("top_logprobs") or ()]}
-        for token in content or ()
-        if isinstance(token, dict)
+        {**_logprob(token), "top_logprobs": [_logprob(top) for top in _objects(token.get("top_logprobs"))]}
+        for token in _objects(content)
     ]
+
+
+def _objects(values: Any) -> list[dict[str, Any]]:
+    return [one for one in values if isinstance(one, dict)] if isinstance(values, list) else []
 
 
 def _logprob(token: dict[str, Any]) -> dict[str, Any]:
     text = str(token.get("token") or "")
-    given = token.get("bytes")
-    encoded = given if given is not None else list(text.encode("utf-8", "replace"))
-    return {"token": text, "logprob": token.get("logprob") or 0.0, "bytes": encoded}
+    given, logprob = token.get("bytes"), token.get("logprob")
+    whole = isinstance(given, list) and all(type(byte) is int for byte in given)
+    encoded = given if whole else list(text.encode("utf-8", "replace"))
+    return {"token": text, "logprob": logprob if type(logprob) in (int, float) else 0.0, "bytes": encoded}
 
 
 def _count(value: Any) -> int:
-    return max(0, value) if isinstance(value, int) else 0
+    return max(0, int(value)) if isinstance(value, int) else 0

@@ -42,7 +42,7 @@ class Reader(Protocol):
 
 
 class ObjectReader:
-    """Follows a JSON text, piece by piece, to the brace that closes its top-level object; tells it as it is."""
+    """Follows a JSON text, piece by piece, to the brace that closes its top-level object; tells it as it is, so far."""
 
     _OUTSIDE = re.compile(r'["{}\[\]]')
     _INSIDE = re.compile(r'["\\]')
@@ -59,7 +59,10 @@ class ObjectReader:
         return self._closed
 
     def feed(self, piece: str) -> str:
-        self._follow(piece)
+        if self._closed:
+            return ""
+        if behind := self._follow(piece).lstrip():
+            return piece.removesuffix(behind)  # marks of the template, a brace too many, the same once more
         return piece
 
     def end(self) -> str:
@@ -69,10 +72,11 @@ class ObjectReader:
         # An object that is not closed, or what is no JSON at all; without arguments it is the answer that tells.
         return not _is_json(written) if written.strip() else broken
 
-    def _follow(self, piece: str) -> None:
+    def _follow(self, piece: str) -> str:
+        """Return what stands behind the object, where it closes."""
         if not self._begun:
             if not (piece := piece.lstrip()):
-                return
+                return ""
             self._begun = True
             self._depth = 0 if piece[0] == "{" else 1 << 62  # what is no object is never closed by a brace
         at, self._skip = self._skip, 0
@@ -80,10 +84,11 @@ class ObjectReader:
             at = match.end()
             self._step(match[0])
             if self._closed:
-                return
+                return piece[at:]
             if match[0] == "\\":
                 at += 1
         self._skip = max(0, at - len(piece))
+        return ""
 
     def _step(self, character: str) -> None:
         if character == '"':

@@ -2,7 +2,8 @@
 The ids of tool calls, as a backend takes them.
 
 Ids go as they came, which Kimi insists on, unless the backend has a rule for them: Mistral takes nine letters and
-digits, and nobody more than 64 characters. An id that has to change always becomes the same other one, so that the
+digits, and nobody more than 64 characters, but for the server that made a longer one: LiteLLM hides Gemini's signatures
+in ids, and wants them back. An id that has to change always becomes the same other one, so that the
 prompt of the next turn begins as that of this one did.
 """
 
@@ -64,16 +65,22 @@ class CallIds:
         self._used: set[str] = set()
         self._tried: dict[str, int] = {}  # how many others were made of an id
 
-    def take(self, id: str) -> str:
-        """Return the id for a call that has this one; a second call of the same id gets another."""
-        taken = id if self._fits(id) else self._other(id)
+    def take(self, id: str, said: object = None) -> str:
+        """
+        Return the id for a call that has this one; a second call of the same id gets another.
+
+        `said` is the id that the backend gave the call, where that was too long to be told.
+        """
+        kept = id if self._fits(id) else self._other(id)
+        taken = said if isinstance(said, str) and self._is_free(said) else kept
         self._used.add(taken)
         return taken
 
     def _fits(self, id: str) -> bool:
-        if id in self._used or len(id) > MAX_CALL_ID:
-            return False
-        return self._pattern is None or self._pattern.fullmatch(id) is not None
+        return len(id) <= MAX_CALL_ID and self._is_free(id)
+
+    def _is_free(self, id: str) -> bool:
+        return id not in self._used and (self._pattern is None or self._pattern.fullmatch(id) is not None)
 
     def _other(self, id: str) -> str:
         for attempt in range(self._tried.get(id, 0), self._tried.get(id, 0) + _ATTEMPTS):

@@ -84,7 +84,7 @@ def to_chat(
         "messages": arrange(messages, options.roles),
         **_streaming(options, with_tools=bool(choice.functions)),
         **_tools(request, choice, options, warnings),
-        **_asked(request, options),
+        **_asked(request, options, warnings),
         **_effort(request, options, warnings),
     }
     if format:
@@ -152,10 +152,15 @@ _FORWARDED: dict[str, Callable[[CreateResponse], Any]] = {
 
 _NOTHING: tuple[Any, ...] = (None, [], {})
 
+# Parameters that are known nowhere here, and say nothing to a model.
+_IDLE = frozenset({"client_metadata", "prompt_cache_retention", "type", "generate", "stream_id"})
 
-def _asked(request: CreateResponse, options: Request) -> dict[str, Any]:
+
+def _asked(request: CreateResponse, options: Request, warnings: list[str]) -> dict[str, Any]:
     """Return the parameters that the caller gave, under the names of chat."""
-    extra = request.model_extra or {}
+    extra = {name: value for name, value in (request.model_extra or {}).items() if value not in _NOTHING}
+    known = {*_BESIDE, *options.forward, *_IDLE}
+    warnings += [f"The parameter {label(name)} is not known and was left out." for name in extra if name not in known]
     fields = {name: getattr(request, name) for name in _SAME}
     fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], request.max_output_tokens)
     fields |= {name: extra.get(name) for name in _BESIDE}

@@ -7,7 +7,7 @@ before a chunk comes this way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -38,6 +38,9 @@ FINISH = {
     ),
     **dict.fromkeys(("error", "network_error", "insufficient_system_resource", "abort"), "error"),
 }
+
+
+_TEXT_ALONE = {"content"}  # what nearly every delta has
 
 
 class ChunkReader:
@@ -74,20 +77,26 @@ class ChunkReader:
         if chunk is DONE:
             self.done = True
             return
-        if usage := chunk.get("usage") or (chunk.get("x_groq") or {}).get("usage"):
-            self.usage = usage
+        usage = chunk.get("usage")
+        if not usage and (groq := chunk.get("x_groq")):
+            usage = groq.get("usage") if isinstance(groq, dict) else None
+        if usage:
+            self._count(usage)
         choice = _first(chunk.get("choices"))
         if choice is None:
             return  # the chunk carries usage only, or a gateway's remarks
         if usage := choice.get("usage"):  # Moonshot has it there
-            self.usage = usage
+            self._count(usage)
         delta = choice.get("delta")
         if delta is None and not self._heard and "delta" not in choice:
             delta = choice.get("message")  # all at once; MiniMax repeats it at the end of a stream
         if isinstance(delta, dict):
             self._heard = self._heard or any(value for name, value in delta.items() if name != "role")
-            self._feed_delta(delta, choice)
-        if tier := chunk.get("service_tier"):
+            if delta.keys() == _TEXT_ALONE:
+                self._feed_content(delta["content"], choice)
+            else:
+                self._feed_delta(delta, choice)
+        if (tier := chunk.get("service_tier")) and isinstance(tier, str):
             self.service_tier = tier
         if citations := chunk.get("citations"):
             self._cite(citations)
@@ -106,8 +115,7 @@ class ChunkReader:
             self._feed_details(details, shown=bool(text))
         if opaque := delta.get("reasoning_opaque"):  # Copilot's own copy of the thought, to be sent back
             self.builder.reasoning_upstream()["reasoning_opaque"] = opaque
-        if content := delta.get("content"):
-            self._feed_content(content, choice)
+        self._feed_content(delta.get("content"), choice)
         if (refusal := delta.get("refusal")) and isinstance(refusal, str):
             self.builder.refusal(refusal)
         if annotations := delta.get("annotations"):
@@ -121,8 +129,9 @@ class ChunkReader:
 
     def _feed_content(self, content: Any, choice: dict[str, Any]) -> None:
         if isinstance(content, str):
-            logprobs = choice.get("logprobs") if self._logprobs else None
-            self.builder.text(content, flat_logprobs(logprobs) if logprobs else None)
+            if content:
+                logprobs = choice.get("logprobs") if self._logprobs else None
+                self.builder.text(content, flat_logprobs(logprobs) if logprobs else None)
             return
         for part in content if isinstance(content, list) else ():
             text, thought = _part_text(part)
@@ -141,9 +150,13 @@ class ChunkReader:
             kept = said["reasoning_details"] = ReasoningDetails()
         kept.feed(details)
 
-    def _cite(self, citations: Iterable[Any]) -> None:
+    def _count(self, usage: Any) -> None:
+        if isinstance(usage, dict):
+            self.usage = usage
+
+    def _cite(self, citations: Any) -> None:
         """Perplexity lists the sources of the whole answer, again in every chunk."""
-        for url in citations:
+        for url in citations if isinstance(citations, list) else ():
             if isinstance(url, str) and url not in self._cited:
                 self._cited.add(url)
                 self.builder.annotation(
@@ -169,10 +182,13 @@ class ChunkReader:
         return "max_output_tokens" if meaning == "completed" and self.calls.cut else meaning
 
 
+_FIRST = (0, None, "0")
+
+
 def _first(choices: Any) -> dict[str, Any] | None:
     """Return the choice of index 0; a gateway may send others although one was asked for."""
     for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict) and not choice.get("index"):
+        if isinstance(choice, dict) and choice.get("index") in _FIRST:
             return choice
     return None
 
@@ -185,7 +201,7 @@ def _part_text(part: Any) -> tuple[str, str]:
         return "", ""
     if part.get("type") in ("thinking", "reasoning"):
         inner = part.get("thinking") or part.get("summary") or part.get("text") or ""
-        texts = [inner] if isinstance(inner, str) else [one.get("text") or "" for one in inner if isinstance(one, dict)]
-        return "", "".join(texts)
+        parts = [{"text": inner}] if isinstance(inner, str) else inner if isinstance(inner, list) else []
+        return "", "".join(_part_text(one)[0] for one in parts if isinstance(one, dict))
     text = part.get("text")
     return (text if isinstance(text, str) else ""), ""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from app.core import grammar
 from app.core.arguments import INPUT
 from app.core.kinds import CUSTOM_TOOL_CALL, FUNCTION_CALL, TOOL_SEARCH_CALL, Call
 from app.core.profile import Request
@@ -66,16 +67,22 @@ def _custom(tool: Tool, options: Request) -> dict[str, Any]:
     if isinstance(format, Mapping) and isinstance(definition := format.get("definition"), str):
         syntax = str(format.get("syntax"))
         said.append(f"{_GRAMMARS.get(syntax, 'The text has to match this grammar:')}\n\n{definition}")
-        if syntax == "regex" and options.grammar == "pattern":
-            text["pattern"] = _anchored(definition)
+        if pattern := _pattern(syntax, definition, options.grammar):
+            text["pattern"] = pattern
     parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
     description = "\n\n".join(one for one in said if isinstance(one, str) and one)
-    return _function({"description": description, "parameters": parameters}, options)
+    # There are servers that hold a call to its schema only where they are told to be strict.
+    strict = {"strict": True} if "pattern" in text else {}
+    return _function({"description": description, "parameters": parameters, **strict}, options)
 
 
-def _anchored(pattern: str) -> str:
-    """A pattern of a schema may match anywhere in a text; llama.cpp holds to none but those that begin with `^`."""
-    return pattern if pattern.startswith("^") and pattern.endswith("$") else f"^({pattern})$"
+def _pattern(syntax: str, definition: str, form: str) -> str | None:
+    if form == "none":
+        return None
+    if form != "pattern" or syntax != "regex":
+        return grammar.pattern(syntax, definition, form)
+    # As it is: the server may know more of regular expressions than is understood here. It matches anywhere otherwise.
+    return definition if definition.startswith("^") and definition.endswith("$") else f"^({definition})$"
 
 
 _SEARCH = {

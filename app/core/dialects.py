@@ -20,6 +20,7 @@ class Dialect(NamedTuple):
     content: tuple[Part, ...]  # raw reasoning, as content, or as what the client shows of it
     both: tuple[Part, ...]  # the same, and as a summary besides
     heartbeat: str  # `comment`, or `keepalive`: an event of that name
+    schema: bool = True  # is the schema of an answer told again in the response? in the spec it is null there
 
     def reasoning(self, shown: str) -> tuple[Part, ...]:
         """Return the forms in which to show raw reasoning: as `content`, as `summary`, or as `both`."""
@@ -27,7 +28,7 @@ class Dialect(NamedTuple):
 
 
 DIALECTS = {
-    "openresponses": Dialect(kinds.CONTENT_REASONING, kinds.BOTH_REASONING, "comment"),
+    "openresponses": Dialect(kinds.CONTENT_REASONING, kinds.BOTH_REASONING, "comment", schema=False),
     "openai": Dialect(kinds.OPENAI_CONTENT_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
     # Of clients that would drop raw reasoning, and of those of which one does and another drops a summary.
     "openai-summary": Dialect(kinds.SUMMARY_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
@@ -40,6 +41,8 @@ _CLIENTS = tuple(
     for words, name in (
         # The AI SDK's provider `openai`, opencode, which has it inside, the Agents SDK for Node, LiteLLM in its chat.
         (r"ai-sdk[-/]openai/|opencode/|agents/javascript|litellm/", "openai-summary"),
+        # Codex, before it asked for a summary also of models that it has not heard of. It shows nothing else.
+        (r"codex\w*/0\.(?:\d\d?|1[01]\d)\.", "openai-summary"),
         # The AI SDK where it does not stream, and does not say by which provider it asks.
         (r"(?<![\w-])ai/\d", "openai-both"),
         # OpenAI's SDKs (and what is built on them: LangChain, LlamaIndex, llm), Agents, the AI SDK's provider

@@ -261,7 +261,12 @@ class EventBuilder:
             open_ = self._turn_to(rows)
         for part in open_.parts:
             part.pieces.append(delta)
-            self._emit(part.row.delta, **part.where, delta=delta, **extra)
+            number = self._sequence_number
+            self._sequence_number = number + 1
+            # As `_emit` would, which costs twice as much: this is what happens per token.
+            self._events.append(
+                {"type": part.row.delta, "sequence_number": number, **part.where, "delta": delta, **extra}
+            )
         return part
 
     def _turn_to(self, rows: tuple[Part, ...]) -> OpenItem:

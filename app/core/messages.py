@@ -23,6 +23,7 @@ from app.core.profile import Content, Profile
 from app.core.replay import Replay, is_replayed, source
 from app.core.roles import Message
 from app.core.schema import Item
+from app.core.tool_calls import SAID_ID
 from app.errors import InvalidRequest
 
 NO_OUTPUT = "(no output)"
@@ -226,9 +227,9 @@ class _Conversation:
         if not said.calls:
             yield message
             return
-        ids = [self.ids.take(self.items[call]["call_id"]) for call in said.calls]
         calls = [self.items[call] for call in said.calls]
-        heard = [self.upstream.get(call.get("id") or "") if back else None for call in calls]
+        heard = [self.upstream.get(call.get("id") or "") or {} for call in calls]
+        ids = [self.ids.take(call["call_id"], source.get(SAID_ID)) for call, source in zip(calls, heard, strict=True)]
         message["tool_calls"] = [
             {"id": id, "type": "function", "function": self.called(call), **extra}
             for id, call, extra in zip(ids, calls, self.replay.calls(heard) if back else [{}] * len(calls), strict=True)

@@ -95,9 +95,11 @@ class Request(_Options):
     parallel_tool_calls: Literal["send", "drop", "drop_false"] = "send"
     strict: Literal["send", "drop", "force"] = "send"
     schema_drop: list[str] = []  # keywords to strip from the schemas of tools
-    # A grammar of a custom tool is always described to the model. pattern: a regular expression goes into the schema,
-    # too, for servers that hold the arguments of calls to it. (None takes other grammars beside tools.)
-    grammar: Literal["none", "pattern"] = "none"
+    # A grammar of a custom tool is always described to the model. pattern: as a regular expression it goes into the
+    # schema, too, for servers that hold the arguments of calls to it (llguidance). None takes other grammars beside
+    # tools. json_pattern: the same, for servers that hold the JSON string to it as it is written, with its backslashes
+    # (llama.cpp, outlines); xgrammar: where that library does not take it for less than it is.
+    grammar: Literal["none", "pattern", "json_pattern", "xgrammar"] = "none"
     response_format: ResponseFormat = ResponseFormat()
     effort: Effort = "reasoning_effort"
     effort_map: dict[str, str | None] = {}  # None: leave it out
@@ -120,6 +122,8 @@ class Response(_Options):
     """How the server's answers differ from OpenAI's."""
 
     think_tags: Literal["off", "auto", "implicit_open"] | ThinkTags = "off"
+    # Calls that stand in the text, between the marks of the model's template. auto: of every model known to do so.
+    call_marks: Literal["off", "auto"] = "off"
     reasoning_fields: list[str] = ["reasoning_content", "reasoning", "reasoning_text"]
     cumulative: list[Literal["content", "reasoning", "tool_arguments"]] = []
     reasoning_only_as_message: bool = False

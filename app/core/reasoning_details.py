@@ -23,15 +23,20 @@ class ReasoningDetails:
         for fragment in fragments:
             if not isinstance(fragment, dict):
                 continue
-            key = (fragment.get("index"), fragment.get("type"))
-            if key[0] is None:  # no index: whatever comes under one id, else one after the other
-                key = (fragment.get("id") or len(self._details), fragment.get("type"))
+            index, id, type_ = (fragment.get(name) for name in ("index", "id", "type"))
+            if not isinstance(index, int):  # whatever comes under one id, else one after the other
+                index = id if id and isinstance(id, str) else len(self._details)
+            key = (index, str(type_))
             detail = self._details.setdefault(key, {})
             for name, value in fragment.items():
-                if name in _JOINED and isinstance(value, str):
-                    detail.setdefault(name, []).append(value)
-                elif value is not None or name not in detail:
-                    detail[name] = value
+                if name not in _JOINED:
+                    if value is not None or name not in detail:
+                        detail[name] = value
+                elif isinstance(value, str):
+                    detail[name] = detail.get(name) or []
+                    detail[name].append(value)
+                else:
+                    detail.setdefault(name, None)
 
     def __call__(self) -> list[dict[str, Any]]:
         return [

@@ -16,6 +16,7 @@ from app.core.profile import Profile, ThinkTags
 from app.core.reasoning_details import ReasoningDetails
 from app.core.roles import joined
 from app.core.schema import Item
+from app.core.tool_calls import SAID_ID
 
 _DEFAULT = "reasoning_content"  # the name that most backends understand
 _TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "think_tags")
@@ -89,7 +90,7 @@ class Replay:
         return fields
 
     def _takes(self, name: str) -> bool:
-        return name == "extra_content" or (self._field == "auto" and name not in ("id", "type", "function"))
+        return name == "extra_content" or (self._field == "auto" and name not in ("id", "type", "function", SAID_ID))
 
 
 def _as_it_came(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from app.core.schema import CreateResponse, Response
 from app.core.tokens import estimate, estimate_chat
 
 
-def new_response(request: CreateResponse, *, id: str, created_at: int, model: str, store: bool = True) -> Response:
+def new_response(
+    request: CreateResponse, *, id: str, created_at: int, model: str, store: bool = True, schema: bool = False
+) -> Response:
     """
     Return the resource of a response that is about to be made: every required field is there, what was asked is
-    echoed, and what was not is told with the default that took effect.
+    echoed, and what was not is told with the default that took effect. With `schema` that of an answer is echoed, too.
     """
     reasoning = request.reasoning
     return {
@@ -40,7 +42,7 @@ def new_response(request: CreateResponse, *, id: str, created_at: int, model: st
         "service_tier": "default" if request.service_tier == "auto" else request.service_tier,
         "store": store,
         "temperature": _or(request.temperature, 1.0),
-        "text": _text(request),
+        "text": _text(request, schema),
         "tool_choice": _tool_choice(request.tool_choice),
         "tools": [_tool(tool) for tool in request.tools],
         "top_logprobs": request.top_logprobs or 0,
@@ -57,11 +59,13 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-def _text(request: CreateResponse) -> dict[str, Any]:
+def _text(request: CreateResponse, schema: bool) -> dict[str, Any]:
     text = request.text
     shown: dict[str, Any] = {"format": text.format.model_dump(by_alias=True)}
     if text.format.type == "json_schema":
         shown["format"].setdefault("description", None)
+        if not schema:
+            shown["format"]["schema"] = None
     if text.verbosity:
         shown["verbosity"] = text.verbosity
     return shown
@@ -121,9 +125,12 @@ def _details(said: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     return next((said[name] for name in names if isinstance(said.get(name), dict)), {})
 
 
+_ENDLESS = 2**53  # what is not less is no count: infinite, not a number
+
+
 def _count(*values: Any) -> int:
     """Return the first number among values as a count."""
-    return next((max(0, int(value)) for value in values if isinstance(value, int | float)), 0)
+    return next((max(0, int(value)) for value in values if isinstance(value, int | float) and value < _ENDLESS), 0)
 
 
 def _said(output: Iterable[Mapping[str, Any] | str]) -> Iterator[str]:

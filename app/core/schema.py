@@ -344,11 +344,11 @@ class CreateResponse(_Body):
     input: Input | None = None
     previous_response_id: str | None = None
     conversation: Conversation | None = None
-    include: list[str] = []
-    tools: list[Tool] = []
+    include: list[str] = Field(default_factory=list)  # pydantic makes deep copies of other defaults
+    tools: list[Tool] = Field(default_factory=list)
     tool_choice: ToolChoice = "auto"
-    metadata: Metadata = {}
-    text: TextOptions = TextOptions()
+    metadata: Metadata = Field(default_factory=dict)
+    text: TextOptions = Field(default_factory=TextOptions)
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None

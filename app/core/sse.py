@@ -13,6 +13,12 @@ from typing import Any, TypeAlias
 import orjson
 
 from app.core.chat_stream import DONE, Chunk
+from app.errors import BackendError
+
+# Bytes that are kept of one event, or of an answer that is one document, before its end has come. The largest that
+# mean something hold an image or a piece of sound, and have a few millions.
+LONGEST = 32 * 1024 * 1024
+TOO_LONG = f"The backend's answer has more than {LONGEST // 1024**2} MiB in one piece."
 
 _BOM = b"\xef\xbb\xbf"
 _PLAIN = b"data: {"  # how nearly every event of nearly every backend begins
@@ -30,12 +36,13 @@ class ChunkDecoder:
             chunks += decoder.decode(data)
         chunks += decoder.end()
 
-    How the bytes are cut makes no difference to the chunks, lines may be of any length, and the cost is linear.
-    After `DONE` everything is ignored.
+    How the bytes are cut makes no difference to the chunks, and the cost is linear. Lines may be long, but where an
+    event has not ended after `LONGEST` bytes, `decode` raises `BackendError`. After `DONE` everything is ignored.
     """
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []  # of the event that has not ended yet, with line ends made LF
+        self._kept = 0  # bytes of them
         self._after_cr = False  # was the last byte a CR, whose LF may come with the next read?
         self._begun = False
         self._done = False
@@ -57,12 +64,18 @@ class ChunkDecoder:
         else:
             if data:
                 pieces.append(data)
+                self._kept += len(data)
+                if self._kept > LONGEST:
+                    pieces.clear()
+                    raise BackendError(TOO_LONG)
             return []
         if pieces:
             block = b"".join((*pieces, block))
             pieces.clear()
+            self._kept = 0
         if rest:
             pieces.append(rest)
+            self._kept = len(rest)
         return self._events(block)
 
     def end(self) -> list[Chunk]:

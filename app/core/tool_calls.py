@@ -20,6 +20,7 @@ from app.core.events import EventBuilder, OpenCall
 from app.core.kinds import FUNCTION_CALL, Callee
 
 MAX_CALL_ID = 64  # characters, by the spec
+SAID_ID = "said_id"  # where an id that is longer is kept, of what the backend said
 
 
 @dataclass(slots=True)
@@ -107,7 +108,7 @@ class ToolCalls:
         """Find the call that a fragment belongs to, or begin a new one."""
         index = index if isinstance(index, int) else None
         if index is not None and (call := self._by_index.get(index)):
-            return self._begin(index) if _another(call, id, name) else call
+            return self._begin(index) if _another(call, id, name, arguments) else call
         last = self._calls[-1] if self._calls else None
         if index is None and id and (call := self._known(id)):
             again = not name or not call.reader.closed or arguments in ("", call.arguments)
@@ -134,7 +135,8 @@ class ToolCalls:
 
     def _identify(self, call: _Assembly, id: str | None, name: str | None) -> None:
         if call.open is None and name and name != call.name and not (call.name and call.pieces):
-            call.name += name
+            grown = name.startswith(call.name) and name in self._callees  # some servers repeat what there was of it
+            call.name = name if grown else call.name + name
         if call.id is None and id:
             call.id = id
 
@@ -160,7 +162,8 @@ class ToolCalls:
             call.suppressed = True
             return
         callee = self._callees.get(name) or Callee(FUNCTION_CALL, {"name": name})
-        call.open = self._builder.call(self._call_id(call.id), callee.kind, callee.fields, **call.extra)
+        said = {SAID_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
+        call.open = self._builder.call(self._call_id(call.id), callee.kind, callee.fields, **call.extra, **said)
         call.reader = callee.kind.reader()
         for piece in call.pieces:  # those that came before it could be announced
             self._tell(call, call.reader.feed(piece))
@@ -190,11 +193,16 @@ class ToolCalls:
         return id
 
 
-def _another(call: _Assembly, id: str | None, name: str | None) -> bool:
+def _another(call: _Assembly, id: str | None, name: str | None, arguments: str) -> bool:
     """Whether a fragment under a known index begins another call: gateways give every call the index 0."""
-    if not (name and id and call.name and call.id):
+    if not (name and call.name):
         return False
-    return id != call.id or (name != call.name and call.reader.closed)
+    if id and call.id and id != call.id:
+        return True
+    if not call.reader.closed:
+        return False
+    # Without ids, other arguments tell of another call of the same name; the same ones are only sent again.
+    return name != call.name or (not (id and call.id) and arguments.lstrip()[:1] == "{" and arguments != call.arguments)
 
 
 def _listed(fragments: Any) -> Iterator[dict[str, Any]]:

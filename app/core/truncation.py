@@ -39,7 +39,14 @@ def truncated(items: Sequence[Item], share: float) -> list[Item]:
             break
         excess -= sum(sizes[position] for position in piece - gone)
         gone |= piece
-    return [item for position, item in enumerate(items) if position not in gone]
+    left = (_remainder(item) if position in gone else item for position, item in enumerate(items))
+    return [item for item in left if item]
+
+
+def _remainder(item: Item) -> Item | None:
+    """Return what stays of an item that is left out: tools that were found can still be called, and say nothing."""
+    tools = item.get("tools") if item["type"] == "tool_search_output" else None
+    return {"type": item["type"], "tools": tools} if tools else None
 
 
 def _pieces(items: Sequence[Item]) -> Iterator[set[int]]:

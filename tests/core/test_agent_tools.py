@@ -68,16 +68,29 @@ def test_a_custom_tool_without_a_grammar(format: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "syntax, option, pattern",
-    [("regex", "none", None), ("regex", "pattern", "^(a|b)$"), ("lark", "pattern", None)],
+    "syntax, definition, option, pattern",
+    [
+        ("regex", "a|b", "none", None),
+        ("regex", "a|b", "pattern", "^(a|b)$"),
+        ("regex", "^a+$", "pattern", "^a+$"),
+        ("regex", "(?=a)b", "pattern", "^((?=a)b)$"),  # the server may understand it
+        ("regex", 'a|"', "json_pattern", r'^(a|\\")$'),
+        ("regex", "(?=a)b", "json_pattern", None),
+        ("lark", 'start: "a"+ "\\n"', "none", None),
+        ("lark", 'start: "a"+ "\\n"', "pattern", r"^((a)+\n)$"),
+        ("lark", 'start: "a"+ "\\n"', "json_pattern", r"^((a)+\\n)$"),
+        ("lark", 'start: "(" start ")" | "x"', "pattern", None),
+        ("gbnf", 'root ::= "a"', "json_pattern", None),
+    ],
 )
-def test_a_regular_expression_is_a_pattern_where_the_backend_holds_to_it(
-    syntax: str, option: str, pattern: Any
+def test_a_grammar_is_a_pattern_where_the_backend_holds_to_it(
+    syntax: str, definition: str, option: str, pattern: Any
 ) -> None:
-    tool = {**PATCH, "format": {"type": "grammar", "syntax": syntax, "definition": "a|b"}}
+    tool = {**PATCH, "format": {"type": "grammar", "syntax": syntax, "definition": definition}}
     (sent,) = ask([tool], options={"request.grammar": option}).body["tools"]
     assert sent["function"]["parameters"]["properties"]["input"].get("pattern") == pattern
-    assert sent["function"]["description"].endswith("\n\na|b")
+    assert sent["function"].get("strict") == (True if pattern else None)
+    assert sent["function"]["description"].endswith(f"\n\n{definition}")
 
 
 def test_a_call_of_a_custom_tool_comes_back_as_one() -> None:

@@ -147,5 +147,14 @@ def test_no_cut_changes_what_comes_out(text: str, cuts: list[int]) -> None:
 @given(text=texts, cuts=cuts)
 def test_the_arguments_of_a_function_are_told_as_they_are(text: str, cuts: list[int]) -> None:
     reader = ObjectReader()
-    assert "".join(map(reader.feed, in_pieces(text, cuts))) == text
+    told = "".join(map(reader.feed, in_pieces(text, cuts)))
+    assert told == text or (reader.closed and text.startswith(told) and told.rstrip().endswith(("}", "]")))
     assert reader.end() == ("" if text.strip() else "{}")
+
+
+@given(value=others, behind=texts, cuts=cuts)
+def test_what_stands_behind_the_arguments_is_not_told(value: Any, behind: str, cuts: list[int]) -> None:
+    arguments = json.dumps(value)
+    reader = ObjectReader()
+    told = "".join(map(reader.feed, in_pieces(arguments + behind, cuts)))
+    assert (told.rstrip(), reader.closed) == (arguments, True)

@@ -243,6 +243,13 @@ def test_an_object_that_cannot_be_forced() -> None:
     )
 
 
+def test_a_parameter_that_nobody_knows_is_left_out_and_said_so() -> None:
+    asked = {"max_tokens": 5, "n": 2, "seed": 7, "top_k": None, "client_metadata": {"a": "b"}}
+    chat = ask({"forward": ["n"]}, **asked)
+    assert chat.body == {**LEAST, "seed": 7, "n": 2}
+    assert chat.warnings == ("The parameter 'max_tokens' is not known and was left out.",)
+
+
 # Effort.
 
 MAP = {"minimal": "low", "xhigh": "high", "max": None, "low": "none"}

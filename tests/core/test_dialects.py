@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from app.core.dialects import DIALECTS, dialect_of, needs_strings
 
 AGENTS = {
     "OpenAI/Python 3.52.0": "openai",
+    "OpenAI/Python 2.54.0": "openai",
     "AsyncOpenAI/Python 2.54.0": "openai",
     "OpenAI/JS 7.55.0": "openai",
+    "OpenAI/JS 6.49.0": "openai",
     "Agents/Python 0.24.0": "openai",
     "Agents/JavaScript 0.20.0": "openai-summary",
     "pydantic-ai/2.68.0": "openai",
     "litellm/1.106.2": "openai-summary",
     "codex_exec/0.169.0 (Debian 12.0.0; x86_64) dumb (codex_exec; 0.169.0)": "openai",
+    "codex_exec/0.113.0 (Debian 12.0.0; x86_64) unknown (codex-exec; 0.113.0)": "openai-summary",
+    "codex_cli_rs/0.74.0 (Debian 12.0.0; x86_64) unknown": "openai-summary",
     "ai-sdk-openai/4.0.118 ai-sdk-provider-utils/5.0.81 node.js/v20.20.2": "openai-summary",
     "ai-sdk/openai/3.0.141 ai-sdk/provider-utils/4.0.66 runtime/node.js/v20.20.2": "openai-summary",
+    "ai-sdk/open-responses/1.0.39 ai-sdk/provider-utils/4.0.50 runtime/node.js/v20.20.2": "openai",
     "ai-sdk/open-responses/2.0.36 ai-sdk/provider-utils/5.0.34 runtime/node.js/v20.20.2": "openai",
     "ai/7.0.173 ai-sdk-provider-utils/5.0.81 node.js/v20.20.2": "openai-both",
     "ai/6.0.326 ai-sdk/provider-utils/4.0.66 runtime/node.js/v20.20.2": "openai-both",
@@ -25,6 +32,12 @@ AGENTS = {
     "python-httpx/0.28.1": "openresponses",
     "node": "openresponses",
 }
+
+
+def version(agent: str) -> str:
+    """Return the first product of a user agent, with its version: the others are what it runs on."""
+    found = re.match(r"\D*[\d.]+", agent)
+    return found[0] if found else agent
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -44,4 +57,4 @@ def test_what_is_configured_is_for_every_client(configured: str) -> None:
 
 def test_the_ai_sdk_is_told_nothing_but_strings_where_it_may_need_them() -> None:
     told = {agent.partition(" ")[0] for agent in AGENTS if needs_strings({"user-agent": agent})}
-    assert told == {"ai-sdk/open-responses/2.0.36", "ai/7.0.173", "ai/6.0.326"}
+    assert told == {"ai-sdk/open-responses/2.0.36", "ai-sdk/open-responses/1.0.39", "ai/7.0.173", "ai/6.0.326"}

@@ -466,6 +466,15 @@ def test_call_ids_are_kept_as_they_are_if_they_can_be() -> None:
     assert minted.startswith("call_")
 
 
+def test_an_id_that_is_too_long_to_be_told_is_kept_for_the_backend() -> None:
+    made = builder()
+    reader = ChunkReader(made)
+    for chunk in whole(call(0, "x" * 65, "f", "{}"), call(1, "call_b", "g", "{}")):
+        reader.feed(chunk)
+    reader.calls.end()
+    assert [*made.upstream.values()] == [{"said_id": "x" * 65}]
+
+
 def test_what_may_not_be_called_is_not_called() -> None:
     stream = whole(delta(content="Hi"), call(0, "a", "f", "{}"), call(1, "b", "g", "{}"), reason="tool_calls")
     assert calls(answer(stream, allowed=frozenset({"g"}))) == [("g", "{}", "completed")]

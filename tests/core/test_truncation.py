@@ -105,6 +105,16 @@ def test_what_stands_for_the_past_stays() -> None:
     assert truncated(items, 0.1) == [SUMMARY, user("two")]
 
 
+def test_tools_that_were_found_in_what_goes_can_still_be_called() -> None:
+    search = {"type": "tool_search_call", "call_id": "s", "execution": "client", "arguments": {"query": "add"}}
+    tools = [{"type": "function", "name": "add"}]
+    found = {"type": "tool_search_output", "call_id": "s", "execution": "client", "tools": tools}
+    items = [user("one " * 100), search, found, said("1"), user("two")]
+
+    assert truncated(items, 0.1) == [{"type": "tool_search_output", "tools": tools}, user("two")]
+    assert truncated([*items[:2], {**found, "tools": []}, *items[3:]], 0.1) == [user("two")]
+
+
 def test_a_picture_counts_as_a_picture_and_not_by_its_bytes() -> None:
     picture = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 1_000_000}
     items = [user("old " * 1500), {"type": "message", "role": "user", "content": [picture]}, user("and now?")]
@@ -141,7 +151,8 @@ def strays(items: list[Item]) -> int:
     unheard = 0
     for item in items:
         if item["type"] == "function_call":
-            waiting[item["call_id"]] += 1
+            unheard += waiting[item["call_id"]]  # nothing answers the earlier of two calls of one id
+            waiting[item["call_id"]] = 1
             known.add(item["call_id"])
         elif item["type"] == "function_call_output":
             unheard += item["call_id"] not in known

@@ -236,6 +236,15 @@ def test_ids_that_are_too_long_for_everybody_are_shortened() -> None:
     assert len(answered["tool_call_id"]) <= 64
 
 
+def test_the_server_that_made_an_id_too_long_to_be_told_gets_it_back() -> None:
+    made = "call_1__thought__" + "c2ln" * 20
+    items = [{**call("call_1"), "id": "fc_1"}, output("call_1")]
+    asked, answered = messages(*items, upstream={"fc_1": {"said_id": made}})
+    assert asked["tool_calls"][0]["id"] == answered["tool_call_id"] == made
+    asked, answered = messages(*items, upstream={"fc_1": {"said_id": made}}, tool_ids="^.{1,64}$")
+    assert asked["tool_calls"][0]["id"] == answered["tool_call_id"] == "call_1"
+
+
 def test_a_call_into_a_namespace_has_the_name_that_the_backend_knows() -> None:
     sent = messages(call("a", name="add", namespace="mcp__lab"), output("a"))
     assert sent[0]["tool_calls"][0]["function"]["name"] == "mcp__lab__add"
