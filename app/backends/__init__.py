@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from app.core.chat_stream import DONE, Chunk
 from app.core.profile import Profile
 
-__all__ = ["BACKENDS", "DONE", "Backend", "ChatRequest", "Chunk", "TokenCounter"]
+__all__ = ["BACKENDS", "DONE", "Around", "Backend", "ChatRequest", "Chunk", "TokenCounter"]
 
 # By name. A name that is not here is an import path, `package.module:Class`.
 BACKENDS = {
@@ -75,3 +75,14 @@ class TokenCounter(Protocol):
     async def count_tokens(self, request: ChatRequest) -> int | None:
         """Return how many tokens the prompt of a request is; None if the server does not say."""
         ...
+
+
+class Around:
+    """What a backend around another one passes on: all but `stream`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.profile, self.models = backend.profile, backend.models
+        self.check, self.aclose = backend.check, backend.aclose
+        if isinstance(backend, TokenCounter):
+            self.count_tokens = backend.count_tokens

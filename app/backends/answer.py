@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import httpx
 
@@ -20,8 +20,6 @@ from app.backends.refusals import failure
 from app.core.chat_stream import DONE, Chunk
 from app.core.profile import Profile
 from app.errors import BackendError
-
-T = TypeVar("T")
 
 SILENT = "The backend has been silent for too long."
 BROKEN = "The backend's answer ended early: the connection broke."
@@ -36,21 +34,28 @@ class Answer:
     """
 
     def __init__(
-        self, response: httpx.Response, profile: Profile, error_in: Callable[[Chunk], BackendError | None]
+        self,
+        response: httpx.Response,
+        profile: Profile,
+        error_in: Callable[[Chunk], BackendError | None],
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.done = False  # has the server said that this was all?
         self.empty = False  # has the body ended with nothing in it?
+        self._loop = asyncio.get_running_loop()
         self._reads = _reads(response)
+        self._reads.wait_at_most(profile.transport.first_byte_timeout)
         self._reader: Reader = Sniffer()
-        self._filters = filters(profile)
+        self._filters = filters(profile, tools)
         self._error_in = error_in
-        self._allowed = profile.transport.first_byte_timeout  # seconds for the next read
         self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s
-        self._patience = Patience()
+        self._begun = False  # has there been any read?
         self._first: list[Chunk] | None = None
         self._heard = False  # has there been any chunk?
         self._finished: float | None = None  # once there is a finish reason: when the last chunk came, in loop time
-        self._end: Exception | None = None  # what to raise behind the last list
+        # What to raise behind the last list. As a rule a class: an exception holds on to the frames that it has passed,
+        # and one that is kept here would have each answer wait for the garbage collector, with its chunks.
+        self._end: Exception | type[Exception] | None = None
 
     def __aiter__(self) -> Answer:
         return self
@@ -60,7 +65,18 @@ class Answer:
             first, self._first = self._first, None
             return first
         while self._end is None:
-            if chunks := self._take(await self._read()):
+            try:
+                if self._finished is not None:
+                    # Heartbeats show that the server lives, but behind the finish reason they show nothing.
+                    self._reads.wait_at_most(max(0, self._finished + self._grace - self._loop.time()))
+                data = await anext(self._reads)
+                if not self._begun:
+                    self._begun = True
+                    self._reads.wait_at_most(self._idle)
+                chunks = self._reader.decode(data)
+            except Exception as reason:
+                chunks = self._over(reason)
+            if chunks := self._take(chunks):
                 return chunks
         raise self._end
 
@@ -71,27 +87,21 @@ class Answer:
 
     async def aclose(self) -> None:
         """Let go of what belongs to the iteration; the connection belongs to whoever opened it."""
-        self._patience.close()
-        if isinstance(self._reads, AsyncGenerator):
-            await self._reads.aclose()
+        await self._reads.aclose()
 
-    async def _read(self) -> list[Chunk]:
-        """Return the chunks of one read, and note where there will be no other."""
-        now = self._patience.loop.time()
-        try:
-            # Heartbeats show that the server lives, but behind the finish reason they show nothing.
-            deadline = now + self._allowed if self._finished is None else self._finished + self._grace
-            data = await self._patience.wait(anext(self._reads), deadline)
-            self._allowed = self._idle
-            return self._reader.decode(data)
-        except StopAsyncIteration:
-            return self._last()
-        except BackendError as error:
-            self._end = error
-        except TimeoutError:
-            self._end = failure("timeout", SILENT) if self._finished is None else StopAsyncIteration()
-        except (httpx.TransportError, httpx.DecodingError, httpx.StreamError):
-            self._end = failure("failure", BROKEN) if self._finished is None else StopAsyncIteration()
+    def _over(self, reason: Exception) -> list[Chunk]:
+        """Note why there will be no other read, and return what was still to come of those before."""
+        match reason:
+            case StopAsyncIteration():
+                return self._last()
+            case BackendError():
+                self._end = reason
+            case TimeoutError() | httpx.ReadTimeout():
+                self._end = failure("timeout", SILENT) if self._finished is None else StopAsyncIteration
+            case httpx.TransportError() | httpx.DecodingError() | httpx.StreamError():
+                self._end = failure("failure", BROKEN) if self._finished is None else StopAsyncIteration
+            case _:
+                raise reason
         return []
 
     def _last(self) -> list[Chunk]:
@@ -101,7 +111,7 @@ class Answer:
             self._end = error
             return []
         self.empty = not (chunks or self._heard)
-        self._end = failure("failure", NO_ANSWER) if self.empty else StopAsyncIteration()
+        self._end = failure("failure", NO_ANSWER) if self.empty else StopAsyncIteration
         return chunks
 
     def _take(self, chunks: list[Chunk]) -> list[Chunk]:
@@ -111,10 +121,10 @@ class Answer:
             if chunks[-1] is DONE:
                 chunks.pop()
                 self.done = True
-                self._end = StopAsyncIteration()
+                self._end = StopAsyncIteration
             chunks = self._before_error(chunks)
             if self._finished is not None:
-                self._finished = self._patience.loop.time()
+                self._finished = self._loop.time()
         for each in self._filters:
             chunks = each.feed(chunks)
             if self._end:
@@ -124,8 +134,9 @@ class Answer:
     def _before_error(self, chunks: list[Chunk]) -> list[Chunk]:
         for n, chunk in enumerate(chunks):
             choices = chunk.get("choices")
-            reason = _finish_reason(choices) if choices else None
-            suspect = not choices or "error" in chunk or reason == "error"
+            choice = _first(choices) if choices else _NONE
+            reason = choice.get("finish_reason")
+            suspect = not choices or "error" in chunk or "error" in choice or reason == "error"
             if suspect and (error := self._error_in(chunk)):
                 self._end, self.done = error, False
                 return chunks[:n]
@@ -134,62 +145,51 @@ class Answer:
         return chunks
 
 
-def _finish_reason(choices: Any) -> Any:
+_NONE: dict[str, Any] = {}
+
+
+def _first(choices: Any) -> dict[str, Any]:
     choice = choices[0] if isinstance(choices, list) else None
-    return choice.get("finish_reason") if isinstance(choice, dict) else None
+    return choice if isinstance(choice, dict) else _NONE
 
 
-def _reads(response: httpx.Response) -> AsyncIterator[bytes]:
+class Reads(Protocol):
+    """
+    The body of an answer, as it comes in.
+
+    Where a read takes longer than it may, it raises `TimeoutError` or `httpx.ReadTimeout`, and is the last.
+    """
+
+    async def __anext__(self) -> bytes: ...
+
+    def wait_at_most(self, seconds: float) -> None:
+        """From now on, each read may take that long."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+def _reads(response: httpx.Response) -> Reads:
     if response.headers.get("content-encoding", "identity") != "identity":
-        return response.aiter_bytes()  # we did not ask for it
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    return aiter(response.stream)
+        return _Timed(aiter(response.aiter_bytes()))  # we did not ask for it
+    ours: Reads | None = response.extensions.get("stream")
+    return ours or _Timed(aiter(response.aiter_raw()))
 
 
-class Patience:
-    """
-    Bounds how long to wait for each of many things.
+class _Timed:
+    """What `httpx` reads, for which our own transport sets no limits."""
 
-    `asyncio.timeout` sets and cancels a timer each time; here one timer is moved on, and only when it fires.
-    """
+    def __init__(self, reads: AsyncIterator[bytes]) -> None:
+        self._reads = reads
+        self._seconds: float | None = None
 
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._deadline = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._waiting: asyncio.Task[Any] | None = None
-        self._over = False
+    async def __anext__(self) -> bytes:
+        async with asyncio.timeout(self._seconds):
+            return await anext(self._reads)
 
-    async def wait(self, awaited: Awaitable[T], deadline: float) -> T:
-        """Await something; raises `TimeoutError` if it takes longer than until `deadline`, in loop time."""
-        if self._timer is None or deadline < self._deadline:
-            self.close()
-            self._timer = self.loop.call_at(deadline, self._fire)
-        self._deadline = deadline
-        task = self._waiting = asyncio.current_task()
-        assert task
-        cancelling = task.cancelling()
-        try:
-            return await awaited
-        except asyncio.CancelledError:
-            if self._over and task.uncancel() <= cancelling:
-                raise TimeoutError from None
-            raise
-        finally:
-            self._waiting = None
+    def wait_at_most(self, seconds: float) -> None:
+        self._seconds = seconds
 
-    def close(self) -> None:
-        """Forget the timer."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-
-    def _fire(self) -> None:
-        self._timer = None
-        if not self._waiting:
-            return
-        if self.loop.time() < self._deadline:
-            self._timer = self.loop.call_at(self._deadline, self._fire)
-        else:
-            self._over = True
-            self._waiting.cancel()
+    async def aclose(self) -> None:
+        if isinstance(self._reads, AsyncGenerator):
+            await self._reads.aclose()

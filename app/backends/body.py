@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import orjson
 
 from app.backends.errors import error_in_chunk
 from app.core.chat_stream import DONE, Chunk
-from app.core.sse import ChunkDecoder, encodable
+from app.core.sse import LONGEST, TOO_LONG, ChunkDecoder, encodable
 from app.errors import BackendError
 
 
 class Reader(Protocol):
-    """Turns the bytes of a body into chunks."""
+    """Turns the bytes of a body into chunks; raises `BackendError` where it cannot."""
 
     def decode(self, data: bytes) -> list[Chunk]: ...
 
@@ -32,14 +33,15 @@ class Sniffer:
     def __init__(self) -> None:
         self._head = b""
         self._reader: Reader | None = None
+        self.decode: Callable[[bytes], list[Chunk]] = self._sniff
 
-    def decode(self, data: bytes) -> list[Chunk]:
+    def _sniff(self, data: bytes) -> list[Chunk]:
         """Return the chunks that are complete; raise `BackendError` if the body is a web page."""
-        if self._reader is None:
-            self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
-            if not data:
-                return []
-            self._reader = _READERS.get(data[:1], ChunkDecoder)()
+        self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
+        if not data:
+            return []
+        self._reader = _READERS.get(data[:1], ChunkDecoder)()
+        self.decode = self._reader.decode  # from here on directly
         return self._reader.decode(data)
 
     def end(self) -> list[Chunk]:
@@ -56,9 +58,14 @@ class _JSON:
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
+        self._kept = 0  # bytes of them
 
     def decode(self, data: bytes) -> list[Chunk]:
         self._pieces.append(data)
+        self._kept += len(data)
+        if self._kept > LONGEST:
+            self._pieces.clear()
+            raise BackendError(TOO_LONG)
         return []
 
     def end(self) -> list[Chunk]:

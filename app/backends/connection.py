@@ -211,7 +211,11 @@ class Reply(httpx.AsyncByteStream):
         while not pieces:
             if self.end:
                 raise self.end
-            await self.changed()
+            try:
+                await self.changed()
+            except asyncio.CancelledError:
+                self.close()
+                raise
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self.unread = 0
@@ -247,9 +251,9 @@ class Reply(httpx.AsyncByteStream):
         self._patience, self._too_late = seconds, error
         self._cancel_timer()
 
-    async def changed(self) -> None:
-        """Wait until there is something new to see."""
-        if self._waiter:
+    def changed(self) -> asyncio.Future[None]:
+        """Return what is done when there is something new to see; whoever is cancelled meanwhile has to `close`."""
+        if self._waiter and not self._waiter.done():
             raise RuntimeError("Somebody else is waiting for this reply.")
         if self._patience is not None:
             # One timer serves many waits: it is moved on only when it fires.
@@ -257,13 +261,7 @@ class Reply(httpx.AsyncByteStream):
             if self._timer is None:
                 self._timer = self._loop.call_later(self._patience, self._expire)
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        except asyncio.CancelledError:
-            self.close()
-            raise
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def wake(self) -> None:
         """Tell whoever waits that there is something new to see."""

@@ -46,6 +46,7 @@ _CANDIDATES = (
     "a@b.co",
 )
 _USUAL = {"name": "Ada Lovelace", "city": "Paris", "location": "Paris", "country": "France", "language": "en"}
+_USUAL |= dict.fromkeys(("cmd", "command"), "echo hello")  # coding agents run what they are given
 # Words with a capital that do not begin a sentence.
 _NAMES = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]\w*(?:,? [A-Z]\w*)*")
 _SUM = re.compile(r"[\d.]+(\s*[-+*/x^]\s*[\d.]+)+")

@@ -74,14 +74,17 @@ def _error(
     telling = kind in ("mistake", "missing", "failure", "model_error") and re.fullmatch(
         r"(?![45]\d\d$)[\w.-]{1,64}", code
     )
-    return BackendError(
-        row.message if kind in SILENT or not message else scrubbed(message, secret),
+    quoted = bool(message) and kind not in SILENT
+    error = BackendError(
+        scrubbed(message, secret) if quoted else row.message,
         param=str(complaint["param"]) if complaint.get("param") else None,
         code=code if telling else row.code,
         type=row.type,
         status=row.status,
         retry_after=wait if row.status in (429, 503) else None,
     )
+    error.quoted = quoted
+    return error
 
 
 def _read(value: Any) -> dict[str, Any]:
@@ -151,7 +154,7 @@ def _complains(chunk: Chunk) -> bool:
         return True
     if "choices" in chunk:
         return any(_choice_errors(chunk))
-    return any(isinstance(chunk.get(name), str) for name in ("message", "detail"))
+    return bool(chunk.get("errors")) or any(isinstance(chunk.get(name), str) for name in ("message", "detail"))
 
 
 def _choice_errors(chunk: Chunk) -> Iterator[Any]:

@@ -7,16 +7,18 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import is_
 from typing import Any, Protocol, TypeAlias
 
+from app.backends.call_marks import Call, CallFinder, Piece, Schema, Thought
 from app.backends.think_tags import Splitter
 from app.core.chat_stream import FINISH, REASONING_FIELDS, Chunk
 from app.core.profile import Profile, Response, ThinkTags
 from app.core.reasoning_details import ReasoningDetails
 
 Delta: TypeAlias = dict[str, Any]
+Tools: TypeAlias = Sequence[Mapping[str, Any]]  # of the request
 
 
 class Filter(Protocol):
@@ -31,10 +33,10 @@ class Filter(Protocol):
         ...
 
 
-def filters(profile: Profile) -> list[Filter]:
-    """Return the filters for one answer, in the order in which they are to be fed."""
+def filters(profile: Profile, tools: Tools = ()) -> list[Filter]:
+    """Return the filters for one answer, in the order in which they are to be fed; `tools` are those of the request."""
     options = profile.response
-    return [build(options) for needed, build in _FILTERS if needed(options)]
+    return [build(options, tools) for needed, build in _FILTERS if needed(options)]
 
 
 class OneChoice:
@@ -50,7 +52,7 @@ class OneChoice:
         return []
 
     def _split(self, chunk: Chunk) -> list[Chunk]:
-        choices = [choice for choice in chunk.get("choices") or () if isinstance(choice, dict)]
+        choices = _choices(chunk)
         if not choices or (len(choices) == 1 and choices[0].get("index") in (0, None)):
             return [chunk]
         return [{**chunk, "choices": [{**choice, "index": 0}]} for choice in choices[: self._limit]]
@@ -110,14 +112,14 @@ class Increments:
     def _detail(self, index: int, position: int, detail: Any) -> Any:
         if not isinstance(detail, dict) or not isinstance(detail.get("text"), str):
             return detail
-        place = (index, "detail", detail.get("index", position))
+        place = (index, "detail", _place(detail.get("index"), position))
         return {**detail, "text": self._new(place, detail["text"])}
 
     def _call(self, index: int, position: int, call: Any) -> Any:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
             return call
-        place = (index, "call", call.get("index", position))
+        place = (index, "call", _place(call.get("index"), position))
         if (id := call.get("id")) and id != self._calls.setdefault(place, id):
             self._calls[place] = id
             self._seen.pop(place, None)  # another call in the same place
@@ -168,6 +170,43 @@ class Untag:
         if (thought, text) == ("", content):
             return delta
         return _with({name: value for name, value in delta.items() if name != "content"}, thought, text)
+
+
+class MarkedCalls:
+    """`call_marks`: calls that stand in the text become calls, each in a chunk of its own."""
+
+    def __init__(self, tools: Tools) -> None:
+        functions: dict[str, Schema] = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+        self._finder = CallFinder(functions)
+
+    def feed(self, chunks: list[Chunk]) -> list[Chunk]:
+        return [one for chunk in chunks for one in self._split(chunk)]
+
+    def end(self) -> list[Chunk]:
+        return [*map(_told, self._finder.end())]
+
+    def _split(self, chunk: Chunk) -> Iterator[Chunk]:
+        first = next((choice for choice in _choices(chunk) if not choice.get("index")), {})
+        delta = first.get("delta")
+        content = delta.get("content") if isinstance(delta, dict) else None
+        if isinstance(delta, dict) and _calls(delta):  # the server does read calls
+            yield from self.end()
+        if not content or not isinstance(content, str) or (pieces := self._finder.feed(content)) == [content]:
+            yield chunk
+            return
+        yield _changed(chunk, lambda delta, index: {**delta, "content": ""} if delta is first["delta"] else delta)
+        yield from map(_told, pieces)
+
+
+def _told(piece: Piece) -> Chunk:
+    """Return the chunk that says this."""
+    delta: Delta = {"content": piece}
+    if isinstance(piece, Thought):
+        delta = {REASONING_FIELDS[0]: piece.text}
+    elif isinstance(piece, Call):
+        called = {"type": "function", "function": {"name": piece.name, "arguments": piece.arguments}}
+        delta = {"tool_calls": [{**called, "id": piece.id} if piece.id else called]}
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
 
 
 class NoBlankMessages:
@@ -255,6 +294,16 @@ class ReasoningAsMessage:
         return delta
 
 
+def _choices(chunk: Chunk) -> list[dict[str, Any]]:
+    choices = chunk.get("choices")
+    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+
+
+def _place(index: Any, otherwise: int) -> Any:
+    """Return an index, as it is written, if it is one."""
+    return index if isinstance(index, int | str) else otherwise
+
+
 def _changed(chunk: Chunk, change: Callable[[Delta, int], Delta]) -> Chunk:
     """Return the chunk with its deltas changed, and the chunk itself where none is."""
     choices = chunk.get("choices")
@@ -268,7 +317,7 @@ def _changed_choice(choice: Any, change: Callable[[Delta, int], Delta]) -> Any:
     delta = choice.get("delta") if isinstance(choice, dict) else None
     if not isinstance(delta, dict):
         return choice
-    changed = change(delta, choice.get("index") or 0)
+    changed = change(delta, _place(choice.get("index"), 0))
     return choice if changed is delta else {**choice, "delta": changed}
 
 
@@ -293,8 +342,7 @@ def _calls(delta: Delta) -> bool:
 
 
 def _words_in(chunk: Chunk) -> set[str]:
-    choices = chunk.get("choices")
-    reasons = (choice.get("finish_reason") for choice in choices or () if isinstance(choice, dict))
+    reasons = (choice.get("finish_reason") for choice in _choices(chunk))
     return {reason for reason in reasons if reason and isinstance(reason, str)}
 
 
@@ -305,15 +353,16 @@ def _tags(options: Response) -> ThinkTags:
     )
 
 
-_FILTERS: tuple[tuple[Callable[[Response], object], Callable[[Response], Filter]], ...] = (
-    (lambda options: options.choice_index != "strict", lambda options: OneChoice(options.choice_index == "merge")),
+_FILTERS: tuple[tuple[Callable[[Response], object], Callable[[Response, Tools], Filter]], ...] = (
+    (lambda options: options.choice_index != "strict", lambda options, _: OneChoice(options.choice_index == "merge")),
     (
         lambda options: options.reasoning_fields != [*REASONING_FIELDS],
-        lambda options: ReasoningFields(options.reasoning_fields),
+        lambda options, _: ReasoningFields(options.reasoning_fields),
     ),
-    (lambda options: options.cumulative, lambda options: Increments([*options.cumulative])),
-    (lambda options: options.think_tags != "off", lambda options: Untag(_tags(options))),
-    (lambda options: options.whitespace_only_content == "drop", lambda options: NoBlankMessages()),
-    (lambda options: options.finish_map, lambda options: FinishWords(options.finish_map)),
-    (lambda options: options.reasoning_only_as_message, lambda options: ReasoningAsMessage()),
+    (lambda options: options.cumulative, lambda options, _: Increments([*options.cumulative])),
+    (lambda options: options.think_tags != "off", lambda options, _: Untag(_tags(options))),
+    (lambda options: options.whitespace_only_content == "drop", lambda *_: NoBlankMessages()),
+    (lambda options: options.finish_map, lambda options, _: FinishWords(options.finish_map)),
+    (lambda options: options.reasoning_only_as_message, lambda *_: ReasoningAsMessage()),
+    (lambda options: options.call_marks == "auto", lambda _, tools: MarkedCalls(tools)),
 )

@@ -31,6 +31,7 @@ from app.backends.refusals import KINDS, failure
 from app.backends.tokenizers import Tokenizer
 from app.backends.transport import HTTPToolsTransport
 from app.core.profile import Profile
+from app.core.sse import LONGEST, TOO_LONG
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ RETRIED = frozenset({408, 429, 500, 502, 503, 504, 529})
 _PATIENCE = 3.0  # seconds; whoever is told to wait longer is our caller, not we
 _BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds
 _ERROR_LIMIT = 1_000_000  # bytes that are read of an error's body
+_SIP = 256  # bytes, of which at the very worst some megabytes come
 _LINGER = 1.0  # seconds that a server has to end its body behind `[DONE]`, so that the connection can be used again
 
 
@@ -72,6 +74,7 @@ class OpenAIBackend:
         self._tokenizer = Tokenizer(base, profile.name)
         self._http = http or transport_to(base)
         self._headers = {
+            "Host": base.netloc.decode("ascii"),
             "Accept": "text/event-stream, application/json",
             "Accept-Encoding": "identity",  # to unpack costs time, and some gateways hold back what they pack
             "Content-Type": "application/json",
@@ -153,7 +156,8 @@ class OpenAIBackend:
 
     async def _answer(self, request: ChatRequest) -> tuple[httpx.Response, Answer]:
         response = await self._ask(request)
-        return response, Answer(response, self._profile, lambda chunk: self._error_in(chunk, request.caller_key))
+        tools = request.body.get("tools") or ()
+        return response, Answer(response, self._profile, lambda chunk: self._error_in(chunk, request.caller_key), tools)
 
     async def _ask(self, request: ChatRequest) -> httpx.Response:
         """Return a good answer whose body is to be read, asking again as long as that makes sense."""
@@ -166,7 +170,7 @@ class OpenAIBackend:
                 wait = refusal.wait(attempt) if request.patient and attempt < self._retries else None
                 if wait is None:
                     raise refusal.error from refusal.__cause__
-                logger.info("backend: %s; asking again in %.1f s", refusal.error.message, wait)
+                logger.info("backend: %s; asking again in %.1f s", refusal.error.reason, wait)
             await asyncio.sleep(wait)
             attempt += 1
 
@@ -180,13 +184,14 @@ class OpenAIBackend:
     ) -> httpx.Response:
         """Return an answer with a good status; raise `_Refusal` for everything else."""
         options = self._profile.transport
-        timeouts = {"connect": options.connect_timeout, "pool": options.connect_timeout}
+        sized = {"Content-Length": str(len(content))} if content else {}
+        # With a `stream` `httpx` takes the headers as they are; to find them out takes it ten times as long.
         request = httpx.Request(
             method,
             url,
-            headers={**self._headers, **headers, **self._credentials(caller_key)},
-            content=content,
-            extensions={"timeout": timeouts},
+            headers={**self._headers, **headers, **self._credentials(caller_key), **sized},
+            stream=httpx.ByteStream(content),
+            extensions={"timeout": {"connect": options.connect_timeout, "pool": options.connect_timeout}},
         )
         try:
             async with asyncio.timeout(options.first_byte_timeout):
@@ -195,6 +200,8 @@ class OpenAIBackend:
             raise _Refusal(failure("timeout"), again=False) from error
         except httpx.TransportError as error:
             raise _Refusal(_unreachable(error), again=True) from error
+        if response.headers.get("content-encoding", "identity") != "identity":
+            response.stream = _Sips(response.stream)
         if not response.is_success:
             raise self._refusal(response, await _read_error(response), caller_key)
         return response
@@ -219,7 +226,7 @@ class OpenAIBackend:
         try:
             async with asyncio.timeout(seconds):
                 response = await self._send(method, url, content, caller_key)
-                return json.loads(await response.aread())
+                return json.loads(await _read_whole(response))
         except _Refusal as refusal:
             raise refusal.error from refusal.__cause__
         except TimeoutError as error:
@@ -307,6 +314,34 @@ async def _read_error(response: httpx.Response) -> bytes:
     finally:
         await response.aclose()
     return body
+
+
+class _Sips(httpx.AsyncByteStream):
+    """A packed body in pieces so small that not much can come of one: httpx unpacks each of them as a whole."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self._stream:
+            for at in range(0, len(data), _SIP):
+                yield data[at : at + _SIP]
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def _read_whole(response: httpx.Response) -> bytes:
+    """Read a body that is one document; raises `BackendError` if it is too long for one."""
+    body = bytearray()
+    try:
+        async for data in response.aiter_bytes():
+            body += data
+            if len(body) > LONGEST:
+                raise failure("failure", TOO_LONG)
+    finally:
+        await response.aclose()
+    return bytes(body)
 
 
 def _model(entry: dict[str, Any] | str) -> dict[str, Any]:

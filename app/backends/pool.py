@@ -267,11 +267,11 @@ class Pool:
         if not is_ill(error):
             replica.circuit.succeeded()
             return
-        self._complaint = error.message
+        self._complaint = error.reason
         was_open = replica.circuit.open
         replica.circuit.failed()
         if replica.circuit.open and not was_open:
-            logger.warning("backend %s: %s is left alone: %s", self.name, replica.url or "it", error.message)
+            logger.warning("backend %s: %s is left alone: %s", self.name, replica.url or "it", error.reason)
         if replica.circuit.open and self.served.check_interval and self._watching is None:
             self._watching = asyncio.create_task(self._watch())
 

@@ -111,7 +111,9 @@ RULES = (
         r"context[ _](length|window|size|limit)",  # OpenAI, vLLM, SGLang, llama.cpp, Ollama, LM Studio, MiniMax, ...
         r"(prompt|input|request) (is |was )?too (long|large for)",  # Anthropic, Bedrock, Fireworks
         r"input token count .{0,40}exceeds",  # Gemini
-        r"maximum (prompt|sequence|model|input|allowed content) length",  # xAI, vLLM, Databricks
+        r"maximum (prompt|sequence|model|input|allowed( content)?) length",  # xAI, vLLM, Databricks
+        r"`inputs` must have less than",  # TGI
+        r"maximum number of input tokens|number of (input )?tokens in (the|your) (prompt|input|messages)",
         r"prompt exceeds max length",  # z.ai
         r"reduce the length of (the|your) (messages|prompt|input)",  # Groq
         r"exceeded model token limit",  # Kimi

@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
-# Groq and OpenAI say "try again in 7.66s", Gemini "retry in 34.07s" and `"retryDelay": "34s"`.
-_IN_WORDS = re.compile(r'(?:(?:try again|retry) in |"retryDelay":\s*")((?:\d+(?:\.\d+)?(?:ms|[smhd]))+)', re.IGNORECASE)
+_ONE = r"\d+(?:\.\d+)? ?(?:ms|milliseconds?|seconds?|secs?|minutes?|mins?|hours?|[smhd])(?![a-z])"
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|milli|[smhd])[a-z]*")
+# Groq and OpenAI say "try again in 7.66s", Gemini "retry in 34.07s" and `"retryDelay": "34s"`, Azure "retry after 6
+# seconds".
+_IN_WORDS = re.compile(rf'(?:(?:try again|retry) (?:in|after) |"retryDelay":\s*")((?:{_ONE} ?)+)', re.IGNORECASE)
 _RESETS = re.compile(r"(?:x-|anthropic-)?ratelimit-(?:reset(-\w+)?|(\w+)-reset)")
 
 
@@ -55,7 +57,8 @@ def _number(text: str) -> float | None:
 
 
 def _duration(text: str) -> float:
-    return sum(float(amount) * _UNITS[unit] for amount, unit in _DURATION.findall(text.lower()))
+    found = _DURATION.findall(text.lower())
+    return sum(float(amount) * _UNITS["ms" if unit == "milli" else unit] for amount, unit in found)
 
 
 def _until(text: str, now: float) -> float | None:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from app.backends import ChatRequest, Chunk, TokenCounter
@@ -42,8 +42,12 @@ class Router:
         queued: Callable[[int], None] = lambda change: None,
     ) -> None:
         self._pool = partial(Pool, build=build, queued=queued)
-        self._pools = {name: self._pool(name, settings) for name, settings in served.items()}
         self._leaving: dict[Pool, asyncio.Task[None]] = {}
+        self._serve({name: self._pool(name, settings) for name, settings in served.items()})
+
+    def _serve(self, pools: dict[str, Pool]) -> None:
+        self._pools = pools
+        self._route = lru_cache(maxsize=1024)(self._routed)  # each request asks for the way to its model several times
 
     def renew(self, served: Mapping[str, Served]) -> None:
         """
@@ -53,7 +57,7 @@ class Router:
         """
         old = self._pools
         kept = {name: old[name] for name, settings in served.items() if name in old and old[name].served == settings}
-        self._pools = {name: kept.get(name) or self._pool(name, settings) for name, settings in served.items()}
+        self._serve({name: kept.get(name) or self._pool(name, settings) for name, settings in served.items()})
         for name, pool in old.items():
             if name not in kept:
                 self._leaving[pool] = asyncio.create_task(self._drain(pool))
@@ -114,7 +118,7 @@ class Router:
         await pool.drain()
         del self._leaving[pool]
 
-    def _route(self, model: str) -> Sequence[Pool]:
+    def _routed(self, model: str) -> Sequence[Pool]:
         """Return the backends to ask for a model, in this order; raises `NotFound` if there are none."""
         found = [pool for pool in self._pools.values() if _claim(pool, model)]
         if not found:
@@ -233,7 +237,7 @@ class Asked:
         if not elsewhere:
             self._pools.remove(pool)
         if self._pools:
-            logger.info("backend %s: %s; is there another to ask?", pool.name, error.message)
+            logger.info("backend %s: %s; is there another to ask?", pool.name, error.reason)
 
 
 def _model(request: ChatRequest) -> str:

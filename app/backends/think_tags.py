@@ -66,7 +66,7 @@ class Splitter:
         if found:
             self._step = self._outside
             return thought, rest
-        certain = len(text) - _overlap(text, self._close)
+        certain = len(text) - overlap(text, self._close)
         self._held = text[certain:]
         return text[:certain], ""
 
@@ -80,7 +80,7 @@ class Splitter:
             return "", ""
         thought, found, rest = bare.removeprefix(self._open).partition(self._close)
         if not found:
-            thought = thought[: len(thought) - _overlap(thought, self._close)]
+            thought = thought[: len(thought) - overlap(thought, self._close)]
         if not bare.startswith(self._open) or not self._structured.strip().startswith(thought.strip()):
             self._step = self._outside
             return "", text
@@ -91,6 +91,6 @@ class Splitter:
         return "", rest
 
 
-def _overlap(text: str, tag: str) -> int:
+def overlap(text: str, tag: str) -> int:
     """Return how many characters at the end of the text may be the beginning of the tag."""
     return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:length])), 0)

@@ -174,8 +174,10 @@ async def calls(server: Server) -> Findings:
     if not said.ok:
         return [Finding("tools", verdict(said))]
     if not said.called:
-        marks = any(mark in said.text for mark in _MARKS)
-        return [Finding("tools", "the call stays in the text: there is no parser for it" if marks else "not called")]
+        if not any(mark in said.text for mark in _MARKS):
+            return [Finding("tools", "not called")]
+        option = {"response.call_marks": "auto"}
+        return [Finding("tools", "the call stays in the text: there is no parser for it", option)]
     pieces = said.pieces
     how = "whole" if len(pieces) == len(said.called) else f"in {len(pieces)} pieces"
     named = [name for name in ("index", "id") if all(piece.get(name) is None for piece in pieces)]

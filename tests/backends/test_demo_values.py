@@ -10,6 +10,11 @@ from app.backends.demo_values import value_for
 
 VALUES: dict[str, tuple[Any, str, Any]] = {
     "nothing said": ({}, "", "example"),
+    "a command": (
+        {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]},
+        "Hello!",
+        {"cmd": "echo hello"},
+    ),
     "a place": ({"properties": {"location": {"type": "string"}}}, "Weather in New York?", {"location": "New York"}),
     "a place of two parts": (
         {"properties": {"city": {}}},

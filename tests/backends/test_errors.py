@@ -160,6 +160,7 @@ OVERFLOWS = {
     "Ollama": "input length exceeds maximum context length",
     "LM Studio": "Trying to keep the first 5000 tokens when context the overflows. However, the context length is 4096",
     "TGI": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000",
+    "TGI, without the answer": "Input validation error: `inputs` must have less than 4095 tokens. Given: 5000",
     "TensorRT-LLM": "The sum of prompt length (5000) and max tokens should not exceed max_num_tokens (4096)",
     "Anthropic": "prompt is too long: 213462 tokens > 200000 maximum",
     "Anthropic, with the answer": "input length and `max_tokens` exceed context limit: 199000 + 8192 > 200000",
@@ -177,6 +178,8 @@ OVERFLOWS = {
     "Fireworks": "The prompt is too long: 300000, model maximum context length: 131072",
     "Cohere": "too many tokens: size limit exceeded by 120 tokens.",
     "Databricks": "Input exceeds maximum allowed content length",
+    "gateways": "Token limit exceeded: the maximum number of input tokens is 8192",
+    "gateways, of the prompt": "The number of tokens in the prompt exceeds the limit",
 }
 
 

@@ -59,6 +59,7 @@ def test_a_built_in_profile_has_its_filters(name: str) -> None:
 AUTO = {"think_tags": "auto"}
 DROP = {"whitespace_only_content": "drop"}
 ON = {"reasoning_only_as_message": True}
+MARKED = {"call_marks": "auto"}
 
 STRANGE: list[Chunk] = [
     {},
@@ -77,6 +78,7 @@ STRANGE: list[Chunk] = [
 ]
 EVERYTHING = {
     "think_tags": "auto",
+    "call_marks": "auto",
     "cumulative": ["content", "reasoning", "tool_arguments"],
     "whitespace_only_content": "drop",
     "choice_index": "merge",
@@ -93,7 +95,9 @@ def test_a_strange_chunk_passes_all_filters(chunk: Chunk) -> None:
     assert len(out.get("choices") or []) == len(chunk.get("choices") or [])
 
 
-@pytest.mark.parametrize("options", [AUTO, DROP, ON, {"finish_map": {"done": "stop"}}, {"choice_index": "merge"}])
+@pytest.mark.parametrize(
+    "options", [AUTO, DROP, ON, {"finish_map": {"done": "stop"}}, {"choice_index": "merge"}, MARKED]
+)
 def test_a_chunk_that_is_not_concerned_passes_as_it_is(options: dict[str, Any]) -> None:
     chunks = [delta(content="a"), delta(tool_calls=[{"index": 0, "id": "c"}]), stop("tool_calls"), {"choices": []}]
     assert all(out is chunk for out, chunk in zip(one_by_one(options, *chunks), chunks, strict=True))

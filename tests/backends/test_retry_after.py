@@ -49,6 +49,10 @@ def test_headers_say_it(headers: dict[str, str], seconds: float | None) -> None:
         ("please TRY AGAIN IN 1m2s", 62),
         ("Try again in 20ms", 0.02),
         ('{"retryDelay": "34s"}', 34),
+        ("Please retry after 6 seconds.", 6),
+        ("Try again in 1 minute 30 seconds", 90),
+        ("Please try again in 250 milliseconds, or", 0.25),
+        ("Retry after 3 months", None),
         ("Try again later", None),
     ],
 )
