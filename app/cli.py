@@ -20,15 +20,20 @@ import os
 import platform
 import secrets
 import shutil
+import signal
+import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Awaitable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Annotated, NoReturn
+from functools import partial
+from typing import Annotated, Any, NoReturn
 
 import httpx
 import typer
 import uvicorn
+from uvicorn.supervisors.multiprocess import Multiprocess
 
 from app import __version__, configure, logs
 from app.errors import APIError
@@ -82,11 +87,15 @@ def serve(
     given = {name: value for name, value in locals().items() if name != "reload" and value is not None}
     os.environ.update({f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()})
     settings = _settings(status=2)
-    _build_store(settings)
+    _try_to_build(settings)
+    logs.configure(settings)
     if settings.workers > 1 and not settings.secret_key:
         # Made here and not by each worker for itself, or they could not read what the others encrypted.
         os.environ[f"{PREFIX}SECRET_KEY"] = secrets.token_urlsafe(32)
-    logs.configure(settings)
+        logger.warning(
+            "ANTIPHON_SECRET_KEY is not set: encrypted_content can be read only by this process and its workers, "
+            "until it ends"
+        )
     for problem in unknown_variables():
         logger.warning("%s", problem)
     _greet(settings)
@@ -106,26 +115,43 @@ def _counting_together(settings: Settings) -> Iterator[None]:
 
 
 def _run(settings: Settings, reload: bool) -> None:
-    uvicorn.run(
-        "app.main:app_factory",
-        factory=True,
-        host=settings.host,
-        port=settings.port,
-        workers=settings.workers,
-        reload=reload,
-        reload_dirs=[os.path.dirname(__file__)] if reload else None,
-        log_config=logs.config(settings),
-        log_level=settings.log_level,
-        access_log=False,
-        server_header=False,
-        proxy_headers=True,
-        http="app.api.uvicorn_http:Http",
-        ws="app.api.uvicorn_socket:Socket",
-        ws_max_size=settings.max_body_bytes,
-        ws_per_message_deflate=False,  # many small messages: it costs more than it saves
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
-    )
+    # uvicorn stops in good order, and then dies of the signal as if it had not.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    options: dict[str, Any] = {
+        "app": "app.main:app_factory",
+        "factory": True,
+        "host": settings.host,
+        "port": settings.port,
+        "workers": settings.workers,
+        "reload": reload,
+        "reload_dirs": [os.path.dirname(__file__)] if reload else None,
+        "log_config": logs.config(settings),
+        "log_level": settings.log_level,
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": True,
+        "http": "app.api.uvicorn_http:Http",
+        "ws": "app.api.uvicorn_socket:Socket",
+        "ws_max_size": settings.max_body_bytes,
+        "ws_per_message_deflate": False,  # many small messages: it costs more than it saves
+        "timeout_keep_alive": KEEP_ALIVE,
+        "timeout_graceful_shutdown": math.ceil(settings.shutdown_grace),
+    }
+    if settings.workers == 1 or reload:
+        uvicorn.run(**options)
+    else:
+        config = uvicorn.Config(**options)
+        _Workers(config, [config.bind_socket()]).run()
+
+
+class _Workers(Multiprocess):
+    """Processes that share a port."""
+
+    def terminate_all(self) -> None:
+        """Let them come to their end. This process lets go of the port, or who connects now would wait for nobody."""
+        for listener in self.sockets:
+            listener.close()
+        super().terminate_all()
 
 
 @cli.command()
@@ -232,16 +258,20 @@ def _settings(*, status: int) -> Settings:
         raise typer.Exit(status) from None
 
 
-def _build_store(settings: Settings) -> None:
-    """Build the store as the server will, so that what is wrong with its URL is said here and not in a traceback."""
+def _try_to_build(settings: Settings) -> None:
+    """Build what the server will, so that what is wrong with an address is said here and not in a traceback."""
     # Here and not above: it loads the whole server, which the small commands do without.
-    from app.main import build_store
+    from app.main import build_limits, build_store
 
     try:
-        build_store(settings)
-    except ValueError as error:
-        typer.echo(f"{PREFIX}STORE_URL: {error}", err=True)
-        raise typer.Exit(2) from None
+        socket.getaddrinfo(settings.host, settings.port)
+    except OSError as error:
+        _refuse(f"{PREFIX}HOST: should be an address or a name of this machine: {error.strerror}", status=2)
+    for variable, build in (("STORE_URL", build_store), ("LIMIT_STORE_URL", partial(build_limits, metrics=None))):
+        try:
+            build(settings)
+        except ValueError as error:
+            _refuse(f"{PREFIX}{variable}: {error}", status=2)
 
 
 def _address(settings: Settings, *, reachable: bool = False) -> str:

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
-from app.backends import Backend, ChatRequest, Chunk
+from app.backends import Around, Backend, ChatRequest, Chunk
 from app.core.chat_request import Chat
 from app.core.events import EventBuilder, Upstream
 from app.core.history import input_item
@@ -226,14 +226,12 @@ def _shares(fits: float | None, margin: float) -> Iterator[float]:
     yield from (share for share in _SHARES if share < first)
 
 
-class Truncating:
+class Truncating(Around):
     """A backend that is asked again with a shorter prompt when it says that the prompt is too long."""
 
     def __init__(self, backend: Backend, prompt: Prompt) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._prompt = prompt
-        self.profile, self.models = backend.profile, backend.models
-        self.check, self.aclose = backend.check, backend.aclose
 
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:

@@ -33,6 +33,7 @@ class Course:
     last: float | None = None  # all of it was there; to store it takes longer
     ended: float | None = None
     failure: APIError | None = None
+    told: bool = False  # do those who watch know of it?
     usage: Mapping[str, Any] = field(default_factory=dict)  # empty, if nothing was asked
 
     @property
@@ -42,6 +43,11 @@ class Course:
         if status in TERMINAL:
             return status
         return "failed" if self.failure else "interrupted"
+
+    @property
+    def proven(self) -> bool:
+        """Whether a backend has answered to the model's name, which anybody can make up."""
+        return self.first is not None and self.status in ("completed", "incomplete")
 
     @property
     def seconds(self) -> float:
@@ -63,20 +69,28 @@ class Course:
 
     @contextmanager
     def watched(self, usage: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
-        """Tell those who watch that the response begins, and that it is over when the context ends."""
-        self.began = clock()
-        for watcher in self.watchers:
-            watcher.began(self)
+        """
+        Tell those who watch that the response begins, and that it is over when the context ends.
+
+        Where one of these is within another, it is the outer one that tells.
+        """
+        outer = not self.told
+        if outer:
+            self.told = True
+            self.began = clock()
+            for watcher in self.watchers:
+                watcher.began(self)
         try:
             yield
         except APIError as error:
             self.failure = error
             raise
         finally:
-            self.ended = clock()
-            self.usage = usage()
-            for watcher in self.watchers:
-                watcher.ended(self)
+            if outer:
+                self.ended = clock()
+                self.usage = usage()
+                for watcher in self.watchers:
+                    watcher.ended(self)
 
 
 class Watcher(Protocol):

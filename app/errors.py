@@ -45,6 +45,11 @@ class APIError(Exception):
         self.status = status or self.status
         self.retry_after = retry_after
 
+    @property
+    def reason(self) -> str:
+        """What anybody may hear of it: a log, or other callers."""
+        return self.message
+
     def payload(self) -> dict[str, Any]:
         """The error object of the API: `type`, `code`, `message`, `param`."""
         return {"type": self.type, "code": self.code, "message": self.message, "param": self.param}
@@ -122,3 +127,9 @@ class BackendError(APIError):
     status = 502
     type = "server_error"
     code = "server_error"
+    quoted = False  # are the words the backend's own?
+
+    @property
+    def reason(self) -> str:
+        """What anybody may hear of it: its own words may repeat the prompt, which is for its caller alone."""
+        return f"{self.status} {self.code}" if self.quoted else self.message

@@ -8,7 +8,8 @@ the request and the response that it is about.
     {"time": "2026-11-20T15:30:00.123Z", "level": "info", "logger": "app.responses", "message": ...}
 
 Secrets do not get out: configured keys, bearer tokens, what looks like an API key, and passwords in URLs are struck out
-of the finished line, tracebacks included. Nothing here runs per token.
+of the finished line, tracebacks included. Nor does what was said: a traceback about a request has no messages, since
+they may quote it, and what is written of content on purpose (`app.content`) wants a setting. Nothing runs per token.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import json
 import logging
 import logging.config
 import re
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,6 +38,8 @@ _SECRETS = (
     (re.compile(r"\b(api[-_]key\b[\\\"']*\s*[:=]\s*[\\\"']*)[^\s\"',;\\]+", re.IGNORECASE), rf"\1{STRUCK}"),
     (re.compile(r"(://[^/\s:@\"']*:)[^/\s@\"'\\]+@"), rf"\1{STRUCK}@"),
     (re.compile(r"\bsk-[A-Za-z0-9_-]{6,}"), STRUCK),
+    (re.compile(r"\b(?:pk|rk|csk|gsk|xai|hf|fw|r8|nvapi|pplx|tgp)[-_][A-Za-z0-9_-]{16,}"), STRUCK),
+    (re.compile(r"\bAIza[\w-]{20,}|\beyJ[\w-]{10,}\.[\w.-]+"), STRUCK),  # Google's, and JSON web tokens
 )
 _SHORTEST = 6  # a shorter key would be struck out of ordinary words
 
@@ -75,29 +79,54 @@ def _word(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-class TextFormatter(logging.Formatter):
-    """`time level logger message name=value ...`, a traceback below it."""
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the errors that led to this one, the first of them first, and itself."""
+    errors: list[BaseException] = []
+    while error is not None and error not in errors:
+        errors.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return reversed(errors)
 
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
+
+def _without_messages(error: BaseException) -> str:
+    """Write a traceback with the kinds of the errors alone: what they say may quote what a caller or a model said."""
+    return "\n".join(
+        f"Traceback (most recent call last):\n{''.join(traceback.format_tb(one.__traceback__))}{type(one).__qualname__}"
+        for one in _chain(error)
+    )
+
+
+class _Formatter(logging.Formatter):
+    """What our formatters have in common; with `content`, prompts and answers may be in a traceback."""
+
+    def __init__(self, secrets: Iterable[str] = (), content: bool = False) -> None:
         super().__init__()
         self._redact = Redaction(secrets)
+        self._content = content
+
+    def _traceback(self, record: logging.LogRecord) -> str:
+        """Return the record's traceback; "" if it has none."""
+        info = record.exc_info
+        if not info or info[1] is None:
+            return ""
+        return self.formatException(info) if self._content or not about.ids() else _without_messages(info[1])
+
+
+class TextFormatter(_Formatter):
+    """`time level logger message name=value ...`, a traceback below it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; a line break in a message cannot pass for another event."""
         extra = "".join(f" {name}={_word(value)}" for name, value in _extra(record).items())
         line = f"{_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}{extra}"
         line = line.replace("\r", "\\r").replace("\n", "\\n")
-        if record.exc_info:
-            line = f"{line}\n{self.formatException(record.exc_info)}"
+        if trace := self._traceback(record):
+            line = f"{line}\n{trace}"
         return self._redact(line)
 
 
-class JSONFormatter(logging.Formatter):
+class JSONFormatter(_Formatter):
     """One JSON object: `time`, `level`, `logger`, `message`, ids, what was given as `extra`, and `exception`."""
-
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        super().__init__()
-        self._redact = Redaction(secrets)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -108,8 +137,8 @@ class JSONFormatter(logging.Formatter):
             "message": record.getMessage(),
             **_extra(record),
         }
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
+        if trace := self._traceback(record):
+            fields["exception"] = trace
         return self._redact(json.dumps(fields, ensure_ascii=False, default=str))
 
 
@@ -134,11 +163,18 @@ def config(settings: Settings) -> dict[str, Any]:
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"line": {"()": FORMATTERS[settings.log_format], "secrets": secrets_of(settings)}},
+        "formatters": {
+            "line": {
+                "()": FORMATTERS[settings.log_format],
+                "secrets": secrets_of(settings),
+                "content": settings.log_content,
+            }
+        },
         "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "line"}},
         "root": {"level": "WARNING", "handlers": ["stderr"]},
         "loggers": {
             "app": {"level": level},
+            "app.content": {"level": level if settings.log_content else "CRITICAL"},
             "uvicorn": {"level": level, "handlers": [], "propagate": True},
             # It would say again, and in its own way, what `app.access` says of each request.
             "uvicorn.access": {"handlers": [], "propagate": False},

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from app.backends import Backend, ChatRequest, Chunk
@@ -18,6 +20,8 @@ from app.core.events import EventBuilder
 from app.core.response import usage_of
 from app.core.schema import Event
 from app.errors import APIError, BackendError
+
+log = logging.getLogger(__name__)
 
 # Seconds to wait, once the status line is known, for a first chunk: many servers hide a refusal in the first frame of
 # a 200, and clients retry on nothing but an HTTP status.
@@ -42,12 +46,9 @@ async def respond(
     """
     started = False
     failure: BackendError | None = None
-    answer = ask(backend, request, open_after)
-    if seconds:
-        answer = cut_off(answer, seconds)
     try:
-        async with contextlib.aclosing(answer) as batches:
-            async for chunks in batches:
+        async with Answering(backend, request, open_after) as answer:
+            async for chunks in InTime(answer, seconds) if seconds else answer:
                 if not started:
                     builder.start()
                     started = True
@@ -64,6 +65,11 @@ async def respond(
         builder.incomplete("max_output_seconds")
         _account(builder, reader, request)
         return
+    except Exception:
+        if not started:
+            raise
+        log.exception("an answer could not be read")  # whoever hears the stream has to hear its end
+        failure = UNREADABLE
     if not started:
         builder.start()
     settle(builder, reader, request, failure)
@@ -78,72 +84,95 @@ async def warm_up(builder: EventBuilder) -> AsyncGenerator[list[Event], None]:
     yield builder.take()
 
 
-async def ask(backend: Backend, request: ChatRequest, open_after: float | None) -> AsyncGenerator[list[Chunk], None]:
+class Answering:
     """
-    Yield what the backend says, a list for each read.
+    A question to a backend, and what it says: a context manager, and the iterator that it gives, a list for each read.
 
     An empty list comes first where the backend is there but has nothing to say yet, or where it has not been heard of
-    for `open_after` seconds.
+    for `open_after` seconds (None: it is waited for). Behind the first chunks there is nothing between the backend and
+    whoever iterates.
     """
-    if open_after is None:
-        async with backend.stream(request) as chunks:
-            async for batch in chunks:
-                yield batch
-        return
-    async with contextlib.AsyncExitStack() as stack:
-        opening = asyncio.ensure_future(stack.enter_async_context(backend.stream(request)))
-        if not await _within(open_after, opening, stack):
-            yield []
+
+    def __init__(self, backend: Backend, request: ChatRequest, open_after: float | None) -> None:
+        self._question = backend.stream(request)
+        self._open_after = open_after
+        self._open = contextlib.AsyncExitStack()
+        self._next: Callable[[], Awaitable[list[Chunk]]] = self._begin
+
+    async def __aenter__(self) -> Answering:
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        await self._open.__aexit__(*exc)
+
+    def __aiter__(self) -> Answering:
+        return self
+
+    def __anext__(self) -> Awaitable[list[Chunk]]:
+        return self._next()
+
+    async def _begin(self) -> list[Chunk]:
+        if self._open_after is None:
+            chunks = await self._open.enter_async_context(self._question)
+            self._next = chunks.__anext__
+            return await self._next()
+        opening = asyncio.ensure_future(self._open.enter_async_context(self._question))
+        self._next = partial(self._opened, opening)
+        return await self._next() if await self._within(self._open_after, opening) else []
+
+    async def _opened(self, opening: asyncio.Future[AsyncIterator[list[Chunk]]]) -> list[Chunk]:
         chunks = await opening
-        first = asyncio.ensure_future(_next(chunks))
-        if not await _within(FIRST_CHUNK, first, stack):
-            yield []
-        yield await first
-        async for batch in chunks:
-            yield batch
+        first = asyncio.ensure_future(_first(chunks))
+        self._next = partial(self._heard, chunks, first)
+        return await self._next() if await self._within(FIRST_CHUNK, first) else []
+
+    async def _heard(self, chunks: AsyncIterator[list[Chunk]], first: asyncio.Future[list[Chunk]]) -> list[Chunk]:
+        self._next = chunks.__anext__
+        return await first
+
+    async def _within(self, seconds: float, task: asyncio.Future[Any]) -> bool:
+        """Wait for a task, and see to it that it does not outlive the answer; tell whether it is done."""
+        self._open.push_async_callback(_put_away, task)
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        return bool(done)
 
 
 class OutOfTime(Exception):
     """An answer takes longer than it may."""
 
 
-async def cut_off(batches: AsyncGenerator[list[Chunk], None], seconds: float) -> AsyncGenerator[list[Chunk], None]:
-    """Yield what comes within so many seconds from the first chunk on; if it has not ended then, raise `OutOfTime`."""
-    loop = asyncio.get_running_loop()
-    end: float | None = None
-    async with contextlib.aclosing(batches):
-        while True:
-            try:
-                async with asyncio.timeout_at(end) as limit:
-                    batch = await anext(batches, None)
-            except TimeoutError:
-                if limit.expired():
-                    raise OutOfTime from None
-                raise
-            if batch is None:
-                return
-            if batch and end is None:
-                end = loop.time() + seconds
-            yield batch
+class InTime:
+    """Iterates over what comes within so many seconds from the first chunk on, and then raises `OutOfTime`."""
 
+    def __init__(self, batches: AsyncIterator[list[Chunk]], seconds: float) -> None:
+        self._batches = batches
+        self._seconds = seconds
+        self._end: float | None = None  # in loop time
 
-async def _next(chunks: AsyncIterator[list[Chunk]]) -> list[Chunk]:
-    async for batch in chunks:
+    def __aiter__(self) -> InTime:
+        return self
+
+    async def __anext__(self) -> list[Chunk]:
+        try:
+            async with asyncio.timeout_at(self._end) as limit:
+                batch = await anext(self._batches)
+        except TimeoutError:
+            if limit.expired():
+                raise OutOfTime from None
+            raise
+        if batch and self._end is None:
+            self._end = asyncio.get_running_loop().time() + self._seconds
         return batch
-    return []
 
 
-async def _within(seconds: float, task: asyncio.Future[Any], stack: contextlib.AsyncExitStack) -> bool:
-    """Wait for a task, and see to it that it does not outlive the stack; tell whether it is done."""
-    stack.push_async_callback(_put_away, task)
-    done, _ = await asyncio.wait({task}, timeout=seconds)
-    return bool(done)
+async def _first(chunks: AsyncIterator[list[Chunk]]) -> list[Chunk]:
+    return await anext(chunks, [])
 
 
 async def _put_away(task: asyncio.Future[Any]) -> None:
     if not task.done():
         task.cancel()
-    await asyncio.wait({task})
+        await asyncio.wait({task})
     if not task.cancelled():
         task.exception()  # known elsewhere, or of no interest any more
 
@@ -185,5 +214,6 @@ def _account(builder: EventBuilder, reader: ChunkReader, request: ChatRequest) -
     response["service_tier"] = reader.service_tier or response["service_tier"]
 
 
+UNREADABLE = BackendError("The backend's answer could not be read.")
 BROKEN_OFF = BackendError("The backend's stream ended before the answer was complete.")
 GAVE_UP = BackendError("The backend reported an error while it was answering.", type="model_error")

@@ -7,7 +7,10 @@ import gc
 import importlib
 import logging
 import math
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
@@ -17,7 +20,7 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from app import __version__, logs
-from app.api import conversations, errors, health, http, operation, websocket
+from app.api import conversations, errors, health, http, operation, stopping, websocket
 from app.api.auth import Auth
 from app.api.examples import Documented
 from app.api.middleware import RequestId
@@ -45,11 +48,20 @@ The [Open Responses](https://www.openresponses.org) API, answered by any Chat Co
 Point an OpenAI-compatible client at this server's `/v1`.
 """
 
+ABOUT: dict[str, Any] = {
+    "title": "Antiphon",
+    "version": __version__,
+    "description": DESCRIPTION,
+    "redoc_url": None,
+    "telemetry": {"tracing": False, "metrics": False, "logs": False},  # `app.tracing` knows more of a response
+}
+
 
 def app_factory() -> FastAPI:
     """Return the application for the settings of the environment: what uvicorn is given."""
     settings = load_settings()
     logs.configure(settings)
+    end_with_parent()
     app = create_app(settings, reload=load_settings)
     # What is there now stays; what a stream makes is freed by counting references. The default threshold would have
     # the collector walk through all of it with every few reads.
@@ -57,6 +69,17 @@ def app_factory() -> FastAPI:
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     return app
+
+
+def end_with_parent() -> None:
+    """Stop this process, if it is a worker, when the one that began it is gone: else it would keep the port."""
+    if parent := multiprocessing.parent_process():
+
+        def watch() -> None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=watch, name="antiphon-parent", daemon=True).start()
 
 
 def create_app(
@@ -79,9 +102,9 @@ def create_app(
     queued = metrics.queued if metrics else lambda change: None
     backend = watched(backend) if backend else build_backend(settings, watched, queued)
     store = store or build_store(settings)
-    background = build_background(settings, store)
-    if metrics:
-        store = metrics.store(store)
+    measured = metrics.store(store) if metrics else store
+    background = build_background(settings, store, measured)
+    store = measured
     limits = build_limits(settings, metrics)
     responses = Responses(
         backend,
@@ -99,7 +122,8 @@ def create_app(
     door = http.Door(responses, auth, settings.open_after, settings.heartbeat, settings.max_body_bytes, limits)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        end = stopping.Stopping()
         async with AsyncExitStack() as stack:
             for watcher in watchers:
                 stack.push_async_callback(watcher.aclose)
@@ -110,10 +134,10 @@ def create_app(
                 stack.enter_context(at_hangup(partial(renew, backend, reload)))
             if background:
                 background.start()
-                stack.push_async_callback(background.aclose, settings.shutdown_grace)
-            yield
+                stack.push_async_callback(lambda: background.aclose(end.left(settings.shutdown_grace)))
+            yield {stopping.NAME: end}
 
-    app = Documented(title="Antiphon", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
+    app = Documented(**ABOUT, lifespan=lifespan)
     router = http.routes(door)
     router.include_router(conversations.routes(door))
     connections = websocket.Limits(
@@ -125,6 +149,7 @@ def create_app(
     app.include_router(health.routes(responses))
     if metrics:
         app.include_router(operation.routes(metrics))
+    app.router.routes[:0] = http.straight(door, "/v1", "")
     errors.install(app)
     _surround(app, settings, metrics, tracing)
     return app
@@ -232,13 +257,13 @@ def build_memory(settings: Settings) -> Store:
     return MemoryStore(ttl=math.inf, max_bytes=settings.websocket_memory)
 
 
-def build_background(settings: Settings, store: Store) -> Background | None:
-    """Return what makes background responses, if the store can keep their events."""
+def build_background(settings: Settings, store: Store, measured: Store | None = None) -> Background | None:
+    """Return what makes background responses, if the store can keep their events; `measured` is the same store."""
     if not isinstance(store, LoggingStore):
         return None
     lease = settings.background_lease
     log = store.log(ttl=settings.background_log_ttl, lease=lease)
-    return Background(store, log, lease=lease, limit=settings.background_runs)
+    return Background(measured or store, log, lease=lease, limit=settings.background_runs)
 
 
 def load(name: str, table: dict[str, str]) -> Any:

@@ -28,7 +28,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from app import __version__
-from app.backends import Backend, ChatRequest, Chunk, TokenCounter
+from app.backends import Around, Backend, ChatRequest, Chunk
 from app.course import Course, Labels
 from app.errors import BackendError, StoreUnavailable
 from app.stores import Store
@@ -110,8 +110,7 @@ class Metrics:
         """It is over."""
         self._open(course.way).dec()
         status = course.status
-        # A name has proven itself when a backend has answered to it: anybody can ask for any.
-        model = self._models(str(course.response["model"]), proven=status in ("completed", "incomplete"))
+        model = self._models(str(course.response["model"]), proven=course.proven)
         self._responses(model, course.way, status).inc()
         self._whole(model, course.way).observe(course.seconds)
         if course.failure:
@@ -230,16 +229,12 @@ class _MeasuredStore:
             return await self._store.delete(bucket, name)
 
 
-class _MeasuredBackend:
+class _MeasuredBackend(Around):
     """Passes the chunks on untouched: what becomes of them is seen where the context ends."""
 
     def __init__(self, backend: Backend, metrics: Metrics) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._metrics = metrics
-        self.profile, self.models = backend.profile, backend.models
-        self.check, self.aclose = backend.check, backend.aclose
-        if isinstance(backend, TokenCounter):
-            self.count_tokens = backend.count_tokens
 
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:

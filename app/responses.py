@@ -94,7 +94,12 @@ class Responses:
         context = await self._sources.context(request, caller.owner, self._memory)
         model = self._model(request, context)
         response = new_response(
-            request, id=new_id("resp", context.key), created_at=int(time.time()), model=model, store=request.store
+            request,
+            id=new_id("resp", context.key),
+            created_at=int(time.time()),
+            model=model,
+            store=request.store,
+            schema=caller.dialect.schema,
         )
         if request.conversation:
             response["conversation"] = {"id": request.conversation}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -27,6 +27,7 @@ from app.loop import respond, stop, warm_up
 from app.stores import RunKey
 
 log = logging.getLogger(__name__)
+content = logging.getLogger("app.content")  # silent, unless the settings want to hear it
 
 Keep: TypeAlias = Callable[[Turn], Awaitable[None]]
 
@@ -101,24 +102,37 @@ class Run:
         """Make the response. Raises `APIError` for what fails before the first event; see `respond`."""
         course, builder, response = self._course, self._made.builder, self.response
         log.info("response started", extra={"response_id": response["id"], "model": response["model"]})
-        with course.watched(self._usage):
-            try:
-                async with contextlib.aclosing(self._answer(open_after)) as answer:
-                    async for events in answer:
-                        if response["output"]:
-                            course.first = clock()
-                        yield events
-                        if course.first:
-                            break
-                    async for events in answer:  # from the first token on, nothing is asked of each
-                        yield events
-                course.last = clock()
-                await self._keep()
-                course.failure = builder.failure
-            finally:
-                self._log_end()
+        self._log_content("asked", body=self._question.body)
+        with self.watched():
+            async with contextlib.aclosing(self._answer(open_after)) as answer:
+                async for events in answer:
+                    if response["output"]:
+                        course.first = clock()
+                    yield events
+                    if course.first:
+                        break
+                async for events in answer:  # from the first token on, nothing is asked of each
+                    yield events
+            course.last = clock()
+            await self._keep()
+            course.failure = builder.failure
         builder.end()
         yield builder.take()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """
+        Tell those who watch, and the log, of the response while the context lasts; `events` does, by itself.
+
+        Around `events` and `stop` it makes one course of them.
+        """
+        outer = not self._course.told
+        try:
+            with self._course.watched(self._usage):
+                yield
+        finally:
+            if outer:
+                self._log_end()
 
     def _answer(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
         made = self._made
@@ -141,7 +155,9 @@ class Run:
         """
         stop(self._made.builder, self._made.reader, self._question, error)
         await self._keep()
-        self._log_end()
+        self._course.failure = self._made.builder.failure
+        if self._course.ended:
+            self._log_end()
         self._made.builder.end()
         return self._made.builder.take()
 
@@ -175,8 +191,10 @@ class Run:
 
     def _usage(self) -> dict[str, Any]:
         """Return the usage by now: that of an answer that was broken off is estimated, {} where none had begun."""
-        made = self._made
-        if self.response["usage"] or not made.generate or self._course.failure:
+        made, course = self._made, self._course
+        if course.failure and course.first is None:
+            return {}  # nothing came of it
+        if self.response["usage"] or not made.generate:
             return self.response["usage"] or {}
         return usage_of(made.reader.usage, self._question.body, made.builder.standing())
 
@@ -184,6 +202,12 @@ class Run:
         response = self.response
         status = response["status"] if response["status"] in TERMINAL else "interrupted"
         log.info("response ended", extra={"response_id": response["id"], "status": status, "usage": response["usage"]})
+        self._log_content("answered", output=response["output"])
+
+    def _log_content(self, what: str, **said: Any) -> None:
+        # By the level that was set for it, and not by that of all: "`store: false` is not stored anywhere, nor logged."
+        if content.level == logging.DEBUG and self.response["store"]:
+            content.debug(what, extra={"response_id": self.response["id"], **said})
 
     async def _keep(self) -> None:
         if not self._kept:

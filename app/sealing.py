@@ -186,14 +186,15 @@ def unsealed(
                 beside |= content.get("calls", {})
         opened.append(item)
     for index, item in enumerate(opened if beside else ()):
-        if item["type"] == "function_call" and item["call_id"] in beside and item.get("id") not in known:
+        if item["type"] in _CALLS and item.get("call_id") in beside and item.get("id") not in known:
             opened[index] = item = _with_id(item, key)
             said[item["id"]] = beside[item["call_id"]]
     return opened, said
 
 
 _KINDS: dict[str, Kind] = {"reasoning": "reasoning", "compaction": "compaction"}
-_PREFIXES = {"reasoning": "rs", "compaction": "cmp", "function_call": "fc"}
+_CALLS = {"function_call": "fc", "custom_tool_call": "ctc", "tool_search_call": "tsc"}
+_PREFIXES = {"reasoning": "rs", "compaction": "cmp", **_CALLS}
 
 
 def _open(seals: Seals, kind: Kind, owner: str, sealed: str, param: str, warnings: list[str]) -> dict[str, Any] | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
 from pkgutil import resolve_name
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -107,6 +108,17 @@ def _limit_store_url(url: str) -> str:
     return url
 
 
+def _no_such(option: str) -> str:
+    close = get_close_matches(option, [*_names(Profile().model_dump())], n=1)
+    return f"there is no such option{f'; did you mean {close[0]}?' if close else ''}"
+
+
+def _names(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        yield name
+        yield from (f"{name}.{inner}" for inner in _names(value)) if isinstance(value, dict) else ()
+
+
 def merged_profile(name: str, overrides: Mapping[str, Any]) -> Profile:
     """Load a profile and change it; a `ValueError` names the options at fault."""
     try:
@@ -116,7 +128,7 @@ def merged_profile(name: str, overrides: Mapping[str, Any]) -> Profile:
         for detail in error.errors(include_url=False, include_input=False, include_context=False):
             # Where an option may have several shapes, pydantic adds the shape's name to its location.
             option = ".".join(str(part) for part in detail["loc"] if str(part).islower() and "[" not in str(part))
-            problems.setdefault(option, detail["msg"])
+            problems.setdefault(option, _no_such(option) if detail["type"] == "extra_forbidden" else detail["msg"])
         raise ValueError("; ".join(f"{option}: {message}" for option, message in problems.items())) from None
 
 

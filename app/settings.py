@@ -96,7 +96,7 @@ class Settings(BaseSettings):
     max_body_bytes: ByteSize = ByteSize(64 * 1024 * 1024)
     """Largest request body, in bytes or with a unit, such as `64MiB`."""
     shutdown_grace: Seconds = 30
-    """Seconds in which running streams may end when the server is told to stop."""
+    """Seconds in which running responses may end when the server is told to stop, those in the background too."""
     websocket_lifetime: Seconds = Field(3600, gt=0)
     """Seconds after which a WebSocket connection has to be made anew. A turn that is running may end first."""
     websocket_queue: int = Field(16, ge=1)
@@ -302,6 +302,8 @@ def _problem(detail: Any) -> str:
     if not detail["loc"]:
         return str(message)  # a rule about several settings, which names them itself
     first, *rest = map(str, detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        message = f"unknown key{_hint(rest[-1], set(BackendSettings.model_fields))}"
     variables, variable = environment(), f"{PREFIX}{first.upper()}"
     path = variables.get(f"{PREFIX}CONFIG")
     in_toml = variable not in variables and path and first in read_toml(Path(path))

@@ -33,7 +33,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__, about
-from app.backends import Backend, ChatRequest, Chunk, TokenCounter
+from app.backends import Around, Backend, ChatRequest, Chunk
 from app.core.profile import Profile
 from app.core.response import usage_of
 from app.course import Course, Labels, clock
@@ -52,7 +52,6 @@ _PROVIDERS = {
     "azure": "azure.ai.openai",
     "gemini": "gcp.gemini",
     "mistral": "mistral_ai",
-    "moonshot": "moonshot_ai",
     "xai": "x_ai",
 }
 _OPERATION = {"gen_ai.operation.name": "chat"}
@@ -129,11 +128,10 @@ class Tracing:
 
     def ended(self, course: Course) -> None:
         """It is over."""
-        proven = course.status in ("completed", "incomplete")
         told = {
             **_OPERATION,
             "gen_ai.provider.name": "antiphon",
-            "gen_ai.request.model": self.labels(str(course.response["model"]), proven=proven),
+            "gen_ai.request.model": self.labels(str(course.response["model"]), proven=course.proven),
         }
         failed = {"error.type": course.failure.code} if course.failure else {}
         self._request.record(course.seconds, {**told, **failed})
@@ -208,14 +206,10 @@ class _TracedRequests:
             span.end()
 
 
-class _TracedBackend:
+class _TracedBackend(Around):
     def __init__(self, backend: Backend, tracing: Tracing) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._tracing = tracing
-        self.profile, self.models = backend.profile, backend.models
-        self.check, self.aclose = backend.check, backend.aclose
-        if isinstance(backend, TokenCounter):
-            self.count_tokens = backend.count_tokens
 
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:

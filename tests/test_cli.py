@@ -19,7 +19,7 @@ import pytest
 
 from app import __version__
 from app.settings import env_example
-from tests.bench.bench import server
+from tests.bench.servers import UPSTREAM, running
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 60  # seconds, for a machine that has much else to do
@@ -107,6 +107,20 @@ def test_what_does_not_fit_is_refused_without_a_traceback(tmp_path: Path, argume
     assert "hush@" not in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"LIMIT_STORE_URL": "redis://:hush@localhost/0?x=1"}, "ANTIPHON_LIMIT_STORE_URL: "),
+        ({"HOST": "1.2.3.4.5", "ALLOW_OPEN": "true"}, "ANTIPHON_HOST: should be an address or a name of this machine"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_too(tmp_path: Path, variables: dict[str, str], said: str) -> None:
+    refused = run(tmp_path, "serve", **{f"ANTIPHON_{name}": value for name, value in variables.items()})
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(said)
+    assert "hush" not in refused.stderr
+
+
 def test_a_port_that_is_taken_ends_the_server(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = run(tmp_path, "serve", "--port", str(taken.getsockname()[1]))
@@ -146,7 +160,7 @@ def test_two_workers_share_the_store_and_stop_when_told(tmp_path: Path) -> None:
 
 def test_a_running_stream_may_end_after_the_server_was_told_to_stop(tmp_path: Path) -> None:
     with (
-        server("upstream", "chat", subprocess.DEVNULL, ["-m", "tests.bench.upstream"]) as upstream,
+        running(UPSTREAM, subprocess.DEVNULL) as upstream,
         served(tmp_path, ANTIPHON_BACKEND_URL=f"http://127.0.0.1:{upstream.port}/v1") as (process, address),
     ):
         body = json.dumps({"model": "count-20-50", "input": "Count.", "stream": True}).encode()

@@ -17,17 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from app.core.chat_stream import DONE
-from app.errors import BackendError
+from app.errors import BackendError, StoreUnavailable
 from app.limits import duration
+from app.stores.memory import MemoryStore
 from tests.api import sockets
 from tests.core import laws
 from tests.core.build import delta, finish
 from tests.redis_server import RedisServer
 from tests.scripted import Scripted
-from tests.serving import antiphon
+from tests.serving import antiphon, settings
 
 ROOT = Path(__file__).parent.parent
 HELLO: list[Any] = [delta(content="Hel"), delta(content="lo")]
@@ -204,6 +206,61 @@ async def test_background_responses_have_places_as_long_as_they_run() -> None:
         assert (await ask(http)).status_code == 200
 
 
+async def test_the_place_of_a_background_response_that_is_cancelled_before_it_begins_is_free() -> None:
+    async with served([60.0], HELLO, limit_streams=1) as (http, _):
+        id = (await ask(http, background=True)).json()["id"]
+        assert (await http.post(f"/v1/responses/{id}/cancel")).json()["status"] == "cancelled"
+        assert (await ask(http)).status_code == 200
+
+
+async def test_the_place_of_a_background_response_that_cannot_be_stored_is_free() -> None:
+    class Full(MemoryStore):
+        async def put(self, bucket: str, name: str, record: bytes) -> None:
+            if await self.all(bucket):  # there was room for the queued response
+                raise StoreUnavailable
+            await super().put(bucket, name, record)
+
+    values = {"limit_streams": 1, "background_lease": 0.05}
+    async with antiphon(Scripted(HELLO), Full(ttl=60), **values) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
+            assert (await ask(http, background=True)).status_code == 200
+            while (await ask(http, store=False)).status_code == 429:
+                await asyncio.sleep(0.01)
+
+
+async def test_the_official_client_comes_back_when_it_may() -> None:
+    # Sixty at once, and then one in each second.
+    async with antiphon(Scripted(HELLO), limit_requests_per_minute=60) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
+            while (await ask(http)).status_code == 200:
+                pass
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=3) as client:
+            whole = await client.responses.with_raw_response.create(model="m", input="Hi")
+            assert whole.parse().output_text == "Hello"
+            assert whole.retries_taken >= 1
+            async with client.responses.stream(model="m", input="Hi") as stream:
+                assert (await stream.get_final_response()).output_text == "Hello"
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
+            with pytest.raises(openai.RateLimitError) as refused:
+                while True:
+                    await client.responses.create(model="m", input="Hi")
+            assert (refused.value.code, refused.value.response.headers["retry-after"]) == ("rate_limit_exceeded", "1")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tokens_of_what_goes_another_way_count_too(stream: bool) -> None:
+    async with sockets.listening(Scripted(LONG), limit_tokens_per_minute=150) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
+            async with sockets.dial(url) as socket:
+                assert (await sockets.response(socket))["status"] == "completed"
+            id = (await ask(http, background=True)).json()["id"]
+            while (await http.get(f"/v1/responses/{id}")).json()["status"] != "completed":
+                await asyncio.sleep(0.01)
+            assert (await ask(http, stream=stream)).status_code == 429
+            refused = await http.post("/v1/responses/compact", json={"model": "m", "input": "Hi"})
+            assert refused.status_code == 429
+
+
 async def test_refusals_are_counted_by_the_limit() -> None:
     async with served(LONG, limit_requests_per_minute=2, limit_tokens_per_minute=50) as (http, _):
         assert [(await ask(http)).status_code for _ in range(3)] == [200, 429, 429]
@@ -321,6 +378,11 @@ async def test_without_its_redis_a_server_limits_nobody_and_says_so(caplog: pyte
             assert told(answers[0]) == {}
     warnings = [record.message for record in caplog.records if record.name == "app.limits"]
     assert warnings == ["the limits cannot be counted, and hold nobody back"]
+
+
+def test_a_file_cannot_count() -> None:
+    with pytest.raises(ValueError, match="should be a Redis"):
+        settings(limit_store_url="sqlite:///counts.db")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import io
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -12,10 +13,14 @@ import httpx
 import pytest
 
 from app import about, logs
+from app.main import create_app
 from app.settings import Settings
+from tests.api import sockets
 from tests.core.build import delta
 from tests.scripted import Scripted
-from tests.serving import antiphon
+from tests.serving import antiphon, serving
+from tests.serving import settings as given
+from tests.upstream import CLOSE, DONE, Upstream, chunk, finish, reply, sse, status
 
 Logged = Callable[[], str]
 
@@ -23,7 +28,7 @@ Logged = Callable[[], str]
 @pytest.fixture
 def root() -> Iterator[None]:
     """Put the standard library's logging back as it was."""
-    loggers = [logging.getLogger(name) for name in (None, "app", "uvicorn")]
+    loggers = [logging.getLogger(name) for name in (None, "app", "app.content", "uvicorn")]
     before = [(one, one.level, one.propagate, list(one.handlers)) for one in loggers]
     yield
     for one, level, propagate, handlers in before:
@@ -103,6 +108,10 @@ def test_what_is_below_the_level_is_not_logged_and_libraries_are_quiet(capsys: p
         ("{'authorization': 'Bearer abc'}", "{'authorization': 'Bearer ***'}"),
         ('{"message": "\\"Bearer abc\\""}', '{"message": "\\"Bearer ***\\""}'),
         ("key sk-proj-Abc_123 is wrong", "key *** is wrong"),
+        ("gsk_0123456789abcdefghij, hf_0123456789abcdefghij", "***, ***"),
+        ("AIza0123456789abcdefghijk", "***"),
+        ("eyJhbGciOiJIUzI1.eyJzdWIiOiIx.c2ln", "***"),
+        ("req_0123456789abcdefghij in hf_space", "req_0123456789abcdefghij in hf_space"),
         ("api_key=hush&model=x", "api_key=***"),
         ('{"api-key": "hush"}', '{"api-key": "***"}'),
         ("redis://user:hush@localhost:6379/0", "redis://user:***@localhost:6379/0"),
@@ -172,3 +181,111 @@ async def test_lines_of_one_request_do_not_speak_of_another_on_the_same_connecti
     assert asked["response_id"] in made
     assert "response_id" not in listed
     assert asked["request_id"] != listed["request_id"]
+
+
+# What callers and models say, and the keys of either side.
+
+CALLER, BACKEND, PASSWORD, WRONG = "caller-key-7f", "backend-key-3c", "url-password-9d", "sk-wrong-key-1a2b"
+ASKED, ANSWERED = "the password is xyzzy", "and the answer is plugh"
+KEYED = {"authorization": f"Bearer {CALLER}"}
+
+# What a backend says that quotes what it has heard, and what it says that is no answer at all.
+QUOTING: list[Any] = [
+    sse(chunk(ANSWERED), finish(), DONE),
+    status(400, {"error": {"message": f"{ASKED}? {BACKEND}"}}),
+    status(401, {"error": {"message": f"Incorrect API key provided: {BACKEND}"}}),
+    status(503, {"error": {"message": f"{ASKED}? Authorization: Bearer {BACKEND}", "code": "x"}}),
+    reply(f"<html>{ASKED}</html>".encode(), "text/html"),
+    sse(f"no JSON: {ASKED}", chunk(ANSWERED), finish(), DONE),
+    sse({"error": {"message": f"{ASKED}? {BACKEND}"}}),
+    sse(chunk(ANSWERED), CLOSE),
+]
+# What a caller says that is wrong, and quoted by whoever checks it.
+WRONGS: list[dict[str, Any]] = [
+    {"temperature": ASKED},
+    {"input": [{"type": "message", "role": ASKED, "content": ASKED}]},
+    {"text": {"format": {"type": ASKED}}},
+    {"previous_response_id": f"resp_{ASKED}"},
+]
+
+
+@pytest.fixture
+def lines(root: None) -> Iterator[io.StringIO]:
+    """What is written to the log, once it is configured."""
+    yield io.StringIO()
+
+
+def listen(lines: io.StringIO, configured: Settings) -> None:
+    logs.configure(configured)
+    (handler,) = logging.getLogger().handlers
+    assert isinstance(handler, logging.StreamHandler)
+    handler.setStream(lines)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+async def test_nothing_that_was_said_and_no_key_is_in_the_log(log_format: str, lines: io.StringIO) -> None:
+    async with Upstream() as upstream:
+        url = upstream.url.replace("://", f"://user:{PASSWORD}@")
+        keys = {"api_keys": CALLER, "backend_api_key": BACKEND, "secret_key": "x" * 20}
+        configured = given(log_format=log_format, log_level="debug", backend_url=url, backend_retries=1, **keys)
+        listen(lines, configured)
+        async with serving(create_app(configured)) as served:
+            async with httpx.AsyncClient(base_url=served, headers=KEYED, timeout=20, trust_env=False) as http:
+                body = {"model": "m", "input": ASKED}
+                for answer in QUOTING:
+                    for stream in (False, True):
+                        upstream.always(answer)
+                        await http.post("/v1/responses", json={**body, "stream": stream})
+                for wrong in WRONGS:
+                    assert (await http.post("/v1/responses", json={**body, **wrong})).status_code == 400
+                await http.post("/v1/responses", content=f'{{"input": "{ASKED}')
+                await http.post("/v1/responses", json=body, headers={"authorization": f"Bearer {WRONG}"})
+                await http.get(f"/v1/responses/{WRONG}?api_key={CALLER}", headers={"x-request-id": CALLER})
+                await http.get(f"/v1/nowhere/{CALLER}")
+                upstream.always(QUOTING[0])
+                await http.post("/v1/responses/compact", json=body)
+                id = (await http.post("/v1/responses", json={**body, "background": True})).json()["id"]
+                while (await http.get(f"/v1/responses/{id}")).json()["status"] != "completed":
+                    pass
+        logged = lines.getvalue()
+    assert logged.count("response ended") >= 2 * len(QUOTING)
+    for secret in (CALLER, BACKEND, PASSWORD, WRONG, "xyzzy", "plugh"):
+        assert secret not in logged
+
+
+@pytest.mark.parametrize("content", [False, True])
+@pytest.mark.parametrize("log_format", ["text", "json"])
+async def test_an_error_that_quotes_a_prompt_is_told_by_its_kind_and_its_place(
+    log_format: str, content: bool, lines: io.StringIO
+) -> None:
+    class Careless(Scripted):
+        def profile(self, model: str) -> Any:
+            try:
+                int(ASKED)
+            except ValueError as error:
+                raise RuntimeError(f"What is {ASKED}?") from error
+
+    listen(lines, given(log_format=log_format, log_content=content))
+    async with sockets.listening(Careless([]), log_content=content) as url, sockets.dial(url) as socket:
+        async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
+            assert (await http.post("/v1/responses", json={"model": "m", "input": ASKED})).status_code == 500
+        assert await sockets.refusal(socket, input=ASKED) == (500, "server_error")
+    logged = lines.getvalue()
+    assert logged.count("Traceback (most recent call last)") == 4
+    assert all(word in logged for word in ("ValueError", "RuntimeError", "in profile"))
+    assert ("xyzzy" in logged) is content
+
+
+async def test_content_is_logged_where_that_is_wanted_and_the_response_is_stored(lines: io.StringIO) -> None:
+    for log_level, log_content, store, wanted in (
+        ("debug", True, True, True),
+        ("debug", True, False, False),
+        ("info", True, True, False),
+        ("debug", False, True, False),
+    ):
+        lines.truncate(0)
+        listen(lines, given(log_level=log_level, log_content=log_content))
+        async with antiphon(Scripted([delta(content=ANSWERED)])) as url:
+            async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+                await http.post("/v1/responses", json={"model": "m", "input": ASKED, "store": store})
+        assert [word in lines.getvalue() for word in ("xyzzy", "plugh")] == [wanted] * 2

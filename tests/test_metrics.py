@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from app import __version__
@@ -193,6 +194,29 @@ async def test_a_client_that_goes_leaves_an_interrupted_response_and_nothing_ope
     assert told("tokens_total", model="other", kind="input") > 0
 
 
+@pytest.mark.parametrize("said", [[], HELLO[:1]], ids=["before its first word", "in the middle"])
+async def test_a_background_response_that_is_cancelled_is_counted_as_that(said: list[Any]) -> None:
+    async with served(Scripted([*said, 60.0])) as http:
+        id = (await ask(http, background=True)).json()["id"]
+        assert (await http.post(f"/v1/responses/{id}/cancel")).json()["status"] == "cancelled"
+        told = await scrape(http)
+    assert told("responses_total", model="other", way="background", status="cancelled") == 1
+    assert told("response_seconds_count", model="other", way="background") == 1
+    assert told("tokens_total", model="other", kind="input") > 0
+
+
+async def test_a_background_response_that_the_backend_refuses_has_failed_and_costs_nothing() -> None:
+    refusal = BackendError("Slow down.", status=429, code="rate_limit_exceeded")
+    async with served(Scripted([refusal])) as http:
+        id = (await ask(http, background=True)).json()["id"]
+        while (await http.get(f"/v1/responses/{id}")).json()["status"] != "failed":
+            await asyncio.sleep(0.01)
+        told = await scrape(http)
+    assert told("responses_total", model="other", way="background", status="failed") == 1
+    assert told("response_failures_total", kind="rate_limit_exceeded") == 1
+    assert not told.labels("kind") & {"input", "output"}
+
+
 async def test_background_responses_are_told_apart() -> None:
     async with served(Scripted(HELLO)) as http:
         id = (await ask(http, background=True)).json()["id"]
@@ -201,6 +225,65 @@ async def test_background_responses_are_told_apart() -> None:
         told = await scrape(http)
     assert told("responses_total", model="m", way="background", status="completed") == 1
     assert told("http_requests_total", method="GET", route="/responses/{response_id}", status="200") >= 1
+
+
+async def gone_in_the_middle(http: httpx.AsyncClient, backend: Scripted, **fields: Any) -> None:
+    """Ask, and go when the answer has begun."""
+    asking = asyncio.ensure_future(ask(http, **fields))
+    while not backend.open:
+        await asyncio.sleep(0.01)
+    asking.cancel()
+    while backend.open:
+        await asyncio.sleep(0.01)
+
+
+async def test_whatever_becomes_of_responses_nothing_stays_open() -> None:
+    refusal, broken = BackendError("Busy.", status=503), BackendError("The connection broke.")
+    endless = [*HELLO[:1], 60.0]
+    scripts = [HELLO, HELLO, [refusal], [refusal], [broken], [*HELLO[:1], broken], endless, endless]
+    backend = Scripted(*scripts, endless, endless, HELLO)
+    async with sockets.listening(backend) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
+            for stream in (False, True, False, True, True, True):
+                await ask(http, stream=stream)
+            for stream in (False, True):
+                await gone_in_the_middle(http, backend, stream=stream)
+            id = (await ask(http, background=True)).json()["id"]
+            while not backend.open:
+                await asyncio.sleep(0.01)
+            await http.delete(f"/v1/responses/{id}")
+            async with sockets.dial(url) as socket:
+                await sockets.send(socket)
+                while not backend.open:
+                    await asyncio.sleep(0.01)
+            async with sockets.dial(url) as socket:
+                await sockets.ask(socket)
+                await sockets.ask(socket, model=7)
+            while (told := await scrape(http))("websockets_open"):
+                await asyncio.sleep(0.01)
+    gauges = {"responses_open", "backend_waiting", "backend_queue", "websockets_open"}
+    values = {name: value for (name, _), value in told.samples.items() if name.removeprefix("antiphon_") in gauges}
+    assert values.keys() == {f"antiphon_{name}" for name in gauges}
+    assert set(values.values()) == {0}
+    ended = sum(value for (name, _), value in told.samples.items() if name == "antiphon_responses_total")
+    assert ended == sum(value for (name, _), value in told.samples.items() if name == "antiphon_response_seconds_count")
+    assert ended == len(backend.asked) == 11
+
+
+async def test_who_goes_while_it_waits_is_not_in_the_queue_any_more() -> None:
+    go = asyncio.Event()
+    async with Upstream() as upstream:
+        upstream.always(go, sse(chunk("Hi"), stop(), END))
+        async with served(backends={"local": {"url": upstream.url, "max_concurrency": 1}}) as http:
+            first, *others = [asyncio.ensure_future(ask(http, stream=stream)) for stream in (True, True, False)]
+            while (await scrape(http))("backend_queue") != 2:
+                await asyncio.sleep(0.01)
+            for one in others:
+                one.cancel()
+            while (await scrape(http))("backend_queue"):
+                await asyncio.sleep(0.01)
+            go.set()
+            assert (await first).status_code == 200
 
 
 async def test_websockets_are_counted_while_they_are_open() -> None:
@@ -224,6 +307,7 @@ async def test_the_store_is_measured() -> None:
         assert (await ask(http, previous_response_id=first)).status_code == 503
         told = await scrape(http)
     assert told("store_seconds_count", operation="put") == 1
+    assert told("store_errors_total", operation="put") == 0
     assert told("store_seconds_count", operation="all") == told("store_errors_total", operation="all") == 1
 
 
@@ -238,6 +322,15 @@ async def test_names_that_callers_make_up_do_not_become_labels() -> None:
     assert "made-up" not in told.text
 
 
+async def test_a_turn_for_which_no_backend_is_asked_proves_no_name() -> None:
+    async with sockets.listening(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        async with sockets.dial(url) as socket:
+            await sockets.ask(socket, model="made-up", generate=False)
+            told = await scrape(http)
+    assert told("responses_total", model="other", way="websocket", status="completed") == 1
+    assert "made-up" not in told.text
+
+
 def test_there_is_an_end_to_names_that_backends_answer_to() -> None:
     labels = Labels(MODELS)
     assert labels("early", proven=False) == "other"
@@ -249,9 +342,18 @@ def test_there_is_an_end_to_names_that_backends_answer_to() -> None:
 
 async def test_other_formats_are_there_for_who_asks() -> None:
     async with served(Scripted(HELLO)) as http:
+        await ask(http)
         answer = await http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
-        assert answer.headers["content-type"].startswith("application/openmetrics-text")
-        assert answer.text.endswith("# EOF\n")
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+    families = {family.name for family in openmetrics.text_string_to_metric_families(answer.text)}
+    assert {name.removesuffix("_total") for name in known()} <= families
+
+
+async def test_the_description_of_the_server_says_that_metrics_are_text() -> None:
+    async with served(Scripted(HELLO)) as http:
+        described = (await http.get("/openapi.json")).json()["paths"]["/metrics"]["get"]["responses"]["200"]
+    assert described["content"].keys() == {"text/plain"}
 
 
 async def test_metrics_can_be_turned_off() -> None:
@@ -269,17 +371,47 @@ def known() -> set[str]:
     return set(re.findall(r"^# TYPE (antiphon_\w+) ", text.decode(), re.MULTILINE))
 
 
-def test_the_documentation_has_every_metric_and_no_other() -> None:
+def documented() -> dict[str, set[str]]:
+    """The labels of each metric, as the table has them."""
     table = (ROOT / "docs" / "operation.md").read_text().partition("## Metrics")[2].partition("`way` is")[0]
-    assert set(re.findall(r"^\| `(antiphon_\w+)`", table, re.MULTILINE)) == known()
+    rows = re.findall(r"^\| `(antiphon_\w+)` \|([^|]*)\|", table, re.MULTILINE)
+    return {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
-    dashboard = json.loads((ROOT / "docker" / "grafana" / "antiphon.json").read_text())
-    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
-    asked = {re.sub(r"_bucket$", "", name) for query in queries for name in re.findall(r"antiphon_\w+", query)}
+def test_the_documentation_has_every_metric_and_no_other() -> None:
+    assert documented().keys() == known()
+
+
+async def test_the_documentation_has_the_labels_that_the_samples_have() -> None:
+    refusal = BackendError("Slow down.", status=429, code="rate_limit_exceeded")
+    async with served(Scripted([refusal], HELLO), limit_requests_per_minute=2) as http:
+        for _ in range(3):
+            await ask(http)
+        told = await scrape(http)
+    for (sample, labels), _ in told.samples.items():
+        if sample.startswith("antiphon_"):
+            name = re.sub(r"_(bucket|count|sum)$", "", sample)
+            assert {label for label, _ in labels} - {"le"} == documented()[name]
+
+
+DASHBOARD = json.loads((ROOT / "docker" / "grafana" / "antiphon.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+RULES = (ROOT / "docs" / "operation.md").read_text().partition("```promql\n")[2].partition("```")[0]
+
+
+@pytest.mark.parametrize("query", [*QUERIES, *re.findall(r"^[^#\n].*$", RULES, re.MULTILINE)])
+def test_queries_ask_for_metrics_and_labels_that_there_are(query: str) -> None:
+    asked = {re.sub(r"_bucket$", "", name) for name in re.findall(r"antiphon_\w+", query)}
     assert asked <= known()
-    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    there = set.union({"job", "instance", "le"}, *(documented()[name] for name in asked))
+    by = {label.strip() for labels in re.findall(r"by \((.*?)\)", query) for label in labels.split(",")}
+    selected = {label for labels in re.findall(r"{(.*?)}", query) for label in re.findall(r"(\w+)\s*=", labels)}
+    assert by | selected <= there
+
+
+def test_every_metric_of_a_response_and_of_what_it_needs_is_on_the_dashboard() -> None:
+    assert not {name for name in known() if not any(name in query for query in QUERIES)}
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
 # Several processes.

@@ -250,6 +250,31 @@ def test_a_signature_that_comes_late_gets_an_item_of_its_own() -> None:
     assert said == {items[0]["id"]: {"reasoning": "I think."}, items[2]["id"]: {"reasoning_details": [late]}}
 
 
+@pytest.mark.parametrize("with_ids", [True, False])
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "x"},
+        {"type": "tool_search_call", "call_id": "c1", "execution": "client", "arguments": {"query": "add"}},
+    ],
+    ids=lambda call: call["type"],
+)
+def test_a_signature_comes_back_with_a_call_of_any_kind(call: dict[str, Any], with_ids: bool) -> None:
+    beside = {"extra_content": {"google": {"thought_signature": "abc"}}}
+    sealed = SEALS.seal("reasoning", "alice", {"said": {}, "calls": {"c1": beside}})
+    items, said, _ = opened([reasoning(sealed), {**call, "id": "its_own"} if with_ids else call])
+
+    assert said[items[1]["id"]] == beside
+    assert (items[1]["id"] == "its_own") is with_ids
+
+
+def test_a_search_that_ran_elsewhere_has_no_id_to_know_it_by() -> None:
+    call = {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {}}
+    sealed = SEALS.seal("reasoning", "alice", {"said": {}, "calls": {"c1": {"extra_content": {}}}})
+
+    assert opened([reasoning(sealed, id="rs_1"), call])[0] == [reasoning(sealed, id="rs_1"), call]
+
+
 def test_calls_without_a_signature_add_nothing() -> None:
     items, said = replayed(answer(signed("c1", None)))
 

@@ -217,7 +217,12 @@ def test_the_variables_win_over_a_table_named_default(place: Place) -> None:
         ),
         ("BACKEND_OVERRIDES", "think", "should be a JSON object; Expecting value: line 1 column 1 (char 0)"),
         ("BACKEND_OVERRIDES", "[1]", "should be a valid dictionary"),
-        ("BACKEND_OVERRIDES", '{"response.think": 1}', "response.think: Extra inputs are not permitted"),
+        (
+            "BACKEND_OVERRIDES",
+            '{"response.think": 1}',
+            "response.think: there is no such option; did you mean response.think_tags?",
+        ),
+        ("BACKEND_OVERRIDES", '{"zzz": 1}', "zzz: there is no such option"),
     ],
 )
 def test_an_error_names_the_variable_and_what_would_be_right(place: Place, name: str, value: str, problem: str) -> None:
@@ -246,7 +251,10 @@ def test_an_unknown_profile_is_answered_with_those_there_are(place: Place) -> No
             "[backends.local]\nurl = 'localhost'",
             "backends.local.url: should be an http or https URL, such as http://localhost:8000/v1",
         ),
-        ("[backends.local]\nurl = 'http://a/v1'\nmodel = 'x'", "backends.local.model: Extra inputs are not permitted"),
+        (
+            "[backends.local]\nurl = 'http://a/v1'\nmodel = 'x'",
+            "backends.local.model: unknown key; did you mean models?",
+        ),
         ("[backends.local]\nurl = 'http://a/v1'\nmodels = 'x'", "backends.local.models: should be a valid list"),
         (
             "[backends.local]\nurl = 'http://a/v1'\napi_key_env = 'NO_SUCH_KEY'",

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,14 +18,17 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.trace import SpanKind, StatusCode
 
+from app import tracing
 from app.logs import JSONFormatter
 from app.main import create_app
 from app.tracing import Tracing
 from tests.api import sockets
 from tests.serving import serving, settings
-from tests.upstream import CLOSE, DONE, Upstream, chunk, finish, sse, status, usage
+from tests.upstream import CLOSE, DONE, HANG, Upstream, chunk, finish, reply, sse, status, usage
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SECRET = "the password is xyzzy"
@@ -221,6 +226,37 @@ async def test_metrics_have_the_conventions_names(upstream: Upstream, telemetry:
     assert len(points["gen_ai.server.request.duration"]) == 2
 
 
+def test_every_name_is_one_of_the_conventions() -> None:
+    values = [*vars(gen_ai_attributes).values(), *vars(gen_ai_metrics).values()]
+    conventional = {value for value in values if isinstance(value, str)}
+    assert set(re.findall(r"gen_ai\.[a-z_.]*[a-z]", Path(tracing.__file__).read_text())) <= conventional
+    providers = {provider.value for provider in gen_ai_attributes.GenAiProviderNameValues}
+    assert set(tracing._PROVIDERS.values()) <= providers
+
+
+@pytest.mark.parametrize("way", ["json", "sse", "websocket"])
+async def test_a_client_that_goes_leaves_no_span_open(upstream: Upstream, telemetry: Telemetry, way: str) -> None:
+    upstream.always(sse(chunk("Hi"), HANG))
+    app = create_app(settings(backend_url=upstream.url), tracing=telemetry.tracing)
+    async with serving(app, ws="app.api.uvicorn_socket:Socket") as url:
+        if way == "websocket":
+            async with sockets.dial(url) as socket:
+                await sockets.send(socket)
+                while not upstream.requests:
+                    await asyncio.sleep(0.01)
+        else:
+            async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
+                asking = asyncio.ensure_future(ask(http, stream=way == "sse"))
+                while not upstream.requests:
+                    await asyncio.sleep(0.01)
+                asking.cancel()
+        await upstream.requests[0].gone.wait()
+        while len(telemetry.spans) < 2:
+            await asyncio.sleep(0.01)
+    question = telemetry.span(SpanKind.CLIENT)
+    assert (question.status.status_code, question.events) == (StatusCode.UNSET, ())
+
+
 async def test_who_asks_whether_the_server_lives_is_no_request(upstream: Upstream, telemetry: Telemetry) -> None:
     async with served(upstream, telemetry) as http:
         for path in ("/healthz", "/readyz", "/metrics"):
@@ -256,6 +292,24 @@ async def test_every_line_of_the_log_leads_to_its_request_response_and_trace(
         assert lines[message]["request_id"] == response.headers["x-request-id"]
         assert lines[message]["response_id"].startswith("resp_")
     assert lines["response ended"]["trace_id"] == TRACE
+
+
+async def test_telemetry_goes_where_opentelemetrys_own_variables_say(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream.always(sse(chunk("Hi"), finish(), DONE))
+    async with Upstream() as collector:
+        collector.always(reply(b"", "application/x-protobuf"))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
+        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=here")
+        async with serving(create_app(settings(backend_url=upstream.url, otel=True))) as url:
+            async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+                await ask(http)
+        sent = {request.path: request.body for request in collector.requests}
+    assert sent.keys() == {"/v1/traces", "/v1/metrics"}
+    assert all(word in sent["/v1/traces"] for word in (b"antiphon", b"here", b"chat m", b"POST /responses"))
+    assert b"gen_ai.client.operation.duration" in sent["/v1/metrics"]
+    assert SECRET.encode() not in b"".join(sent.values())
 
 
 async def test_a_collector_that_is_away_holds_nobody_up(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,8 @@ class Upstream:
     what `GET .../models` answers, unless it is None.
     """
 
+    port = 0  # chosen when it is first opened, and kept
+
     def __init__(self) -> None:
         self.requests: list[Received] = []
         self.connections = 0  # how many there have been
@@ -91,19 +93,27 @@ class Upstream:
         self.requests.append(request)
         return self._scripts.popleft() if self._scripts else self._always
 
-    async def __aenter__(self) -> Upstream:
+    async def open(self) -> None:
+        """Listen, at the port where it was if it was closed before."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Line(self, self._lines), "127.0.0.1", 0)
-        self.port: int = self._server.sockets[0].getsockname()[1]
-        return self
+        self._server = await loop.create_server(lambda: _Line(self, self._lines), "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
 
-    async def __aexit__(self, *exc: object) -> None:
+    async def close(self) -> None:
+        """Break off every connection, and take no more."""
         self._server.close()
         lost = [line.lost.wait() for line in self._lines]
         for line in list(self._lines):
             line.abort()
         await asyncio.gather(*lost)
         await self._server.wait_closed()
+
+    async def __aenter__(self) -> Upstream:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
 
 
 @pytest_asyncio.fixture
@@ -121,6 +131,8 @@ class _Line(asyncio.Protocol):
         self._data = b""
         self._request: Received | None = None
         self._task: asyncio.Task[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
         self.lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -139,6 +151,12 @@ class _Line(asyncio.Protocol):
             self._request.gone.set()
         if self._task:
             self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -163,6 +181,7 @@ class _Line(asyncio.Protocol):
             request.sent += 1
             match step:
                 case bytes():
+                    await self._writable.wait()  # for a client that reads slowly
                     self._transport.write(step)
                 case asyncio.Event():
                     await step.wait()

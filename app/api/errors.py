@@ -16,6 +16,8 @@ from app.errors import APIError, InvalidRequest, NotFound
 
 log = logging.getLogger(__name__)
 
+STOPPED = APIError("The server was stopped before the answer was complete. Ask again.", status=503, retry_after=1)
+
 
 def answer(error: APIError, *, nulls: bool = True) -> Response:
     """Return an error as an HTTP answer; without `nulls`, what it does not tell is an empty string."""

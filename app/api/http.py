@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from app.api.auth import Auth
 from app.api.body import read_body
+from app.api.errors import STOPPED
 from app.api.examples import CREATE, ERRORS, STREAMED
 from app.api.stream import EventStream
 from app.background import Following
 from app.compaction import CompactResponse
 from app.core import frames, wire
 from app.core.catalog import catalog
-from app.core.dialects import Dialect
-from app.core.schema import CreateResponse, Event, Item
-from app.errors import APIError, InvalidRequest
+from app.core.schema import CreateResponse, Item
+from app.errors import InvalidRequest
 from app.limits import Grant, Limits
 from app.responses import Caller, Responses, Run, find_model
 
 Stream = Annotated[str, Query(description="`true`: in events, which a background response has")]
-STOPPED = "The server was stopped before the answer was complete. Ask again."
 StartingAfter = Annotated[str | None, Query(description="the sequence number of the event to go on from")]
 
 
@@ -57,17 +58,8 @@ def routes(door: Door) -> APIRouter:
         return door.auth.caller(request.headers)
 
     @router.post("/responses", summary="Create a response", openapi_extra=CREATE | STREAMED)
-    async def create(request: Request) -> Response:
-        who = caller(request)
-        async with door.admit(who) as grant:
-            request.state.allowed = grant.headers()
-            body = await read_body(request, CreateResponse, door.max_body_bytes)
-            run = await responses.create(body, who, watchers=[grant])
-            if body.background:
-                return await launched(run, who, door, stream=body.stream)
-            if body.stream:
-                return await streamed(run, who, door)
-            return await unless_gone(request, whole(run))
+    async def create_response(request: Request) -> Response:
+        return await create(door, request)
 
     @router.get("/responses/{response_id}", summary="Retrieve a response")
     async def retrieve(
@@ -127,6 +119,31 @@ def routes(door: Door) -> APIRouter:
     return router
 
 
+class Straight(Route):
+    """A route that FastAPI need not look at, which would match each path twice, and solve dependencies on nothing."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, found = super().matches(scope)
+        return match, {**found, "route": self}
+
+
+def straight(door: Door, *prefixes: str) -> list[Route]:
+    """Return the way that nearly all requests take, which comes before all `routes`; they document it."""
+    return [Straight(f"{prefix}/responses", partial(create, door), methods=["POST"]) for prefix in prefixes]
+
+
+async def create(door: Door, request: Request) -> Response:
+    """Create a response, and answer as the caller wants it: whole, in events, or at once while it is being made."""
+    who = door.auth.caller(request.headers)
+    async with door.admit(who) as grant:
+        request.state.allowed = grant.headers()
+        body = await read_body(request, CreateResponse, door.max_body_bytes)
+        run = await door.responses.create(body, who, watchers=[grant])
+        if body.background:
+            return await launched(run, who, door, stream=body.stream)
+        return await unless_gone(request, streamed(run, who, door) if body.stream else whole(run))
+
+
 def json(value: Any, headers: dict[str, str] | None = None) -> Response:
     return Response(orjson.dumps(value), headers=headers, media_type="application/json")
 
@@ -149,7 +166,10 @@ async def streamed(run: Run, caller: Caller, door: Door) -> Response:
         raise
     beat = {"comment": lambda: wire.COMMENT, "keepalive": lambda: wire.sse(run.keepalive())}[caller.dialect.heartbeat]
     return EventStream(
-        _encoded(first, events),
+        events,
+        wire.sse,
+        first=first,
+        last=wire.DONE,
         heartbeat=door.heartbeat,
         beat=beat,
         farewell=lambda: _farewell(run),
@@ -158,15 +178,7 @@ async def streamed(run: Run, caller: Caller, door: Door) -> Response:
 
 
 async def _farewell(run: Run) -> bytes:
-    return wire.sse(await run.stop(APIError(STOPPED, status=503))) + wire.DONE
-
-
-async def _encoded(first: list[Event], events: AsyncGenerator[list[Event], None]) -> AsyncGenerator[bytes, None]:
-    async with contextlib.aclosing(events):
-        yield wire.sse(first)
-        async for batch in events:
-            yield wire.sse(batch)
-        yield wire.DONE
+    return wire.sse(await run.stop(STOPPED)) + wire.DONE
 
 
 async def launched(run: Run, caller: Caller, door: Door, *, stream: bool) -> Response:
@@ -181,34 +193,34 @@ def followed(following: Following, caller: Caller, door: Door, headers: dict[str
     """Answer in the events of a background response, by the names that this client knows."""
     beat = {"comment": lambda: wire.COMMENT, "keepalive": lambda: wire.sse(following.keepalive())}
     return EventStream(
-        _replayed(following, caller.dialect),
+        following.batches(),
+        partial(frames.in_dialect, dialect=caller.dialect),
+        last=wire.DONE,
         heartbeat=door.heartbeat,
         beat=beat[caller.dialect.heartbeat],
         headers=headers,
     )
 
 
-async def _replayed(following: Following, dialect: Dialect) -> AsyncGenerator[bytes, None]:
-    async with contextlib.aclosing(following.batches()) as batches:
-        async for data in batches:
-            yield frames.in_dialect(data, dialect)
-        yield wire.DONE
-
-
 async def unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
     """Return the answer; when the client goes before it is there, stop making it."""
     making = asyncio.ensure_future(answer)
     gone = asyncio.ensure_future(_disconnected(request))
+    gone.add_done_callback(lambda _: making.cancel())
     try:
-        await asyncio.wait({making, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not making.done():
-            making.cancel()
-            await asyncio.wait({making})
-            return Response(status_code=499)  # nobody is there to read it
         return await making
+    except asyncio.CancelledError:
+        if gone.done() and making.cancelled() and not _this_task().cancelling():
+            return Response(status_code=499)  # nobody is there to read it
+        raise
     finally:
-        making.cancel()
         gone.cancel()
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task
+    return task
 
 
 async def _disconnected(request: Request) -> None:

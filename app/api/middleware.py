@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -12,7 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import about
-from app.api.errors import unexpected
+from app.api.errors import STOPPED, answer, unexpected
 from app.metrics import Metrics
 
 log = logging.getLogger("app.access")
@@ -46,6 +47,7 @@ class RequestId:
     async def _http(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         state = scope.setdefault("state", {})
+        state["send"] = send  # for a stream, of whose pieces nobody between here and the route wants to know
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -61,6 +63,10 @@ class RequestId:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:  # by uvicorn: the server has to stop, and has waited long enough
+            if status:
+                raise
+            await answer(STOPPED)(scope, receive, send_with_id)
         except Exception as error:
             if status:  # the answer has begun: all that can be done is to break it off
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from app.metrics import Metrics
 
@@ -14,7 +14,7 @@ def routes(metrics: Metrics) -> APIRouter:
     """Return the route."""
     router = APIRouter(tags=["operation"])
 
-    @router.get("/metrics", summary="Metrics, for Prometheus")
+    @router.get("/metrics", summary="Metrics, for Prometheus", response_class=PlainTextResponse)
     async def expose(request: Request) -> Response:
         # With several processes this reads a file of each.
         body, media_type = await asyncio.to_thread(metrics.expose, request.headers.get("accept", ""))

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Generic, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+T = TypeVar("T")
 
-class EventStream(Response):
+
+class EventStream(Response, Generic[T]):
     """
-    Sends each item of `body` in one write.
+    Sends each item of `body` in one write, in the bytes that `encode` makes of it, and `last` when it is over.
 
     After `heartbeat` seconds of silence (0: never) it sends what `beat` returns. When the client goes, the body is
     closed at once. When the server has to stop and cannot wait any longer, the body is closed and `farewell` gives
@@ -27,8 +30,11 @@ class EventStream(Response):
 
     def __init__(
         self,
-        body: AsyncGenerator[bytes, None],
+        body: AsyncGenerator[T, None],
+        encode: Callable[[T], bytes],
         *,
+        first: T | None = None,
+        last: bytes = b"",
         heartbeat: float,
         beat: Callable[[], bytes],
         farewell: Callable[[], Awaitable[bytes]] | None = None,
@@ -38,13 +44,16 @@ class EventStream(Response):
         self.background = None
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
         self._body = body
+        self._encode = encode
+        self._first = first  # what was taken of the body before this response was made
+        self._end = last
         self._heartbeat = heartbeat
         self._beat = beat
         self._farewell = farewell
         self._last = 0.0  # when something was written, in loop time
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pump = asyncio.ensure_future(self._pump(send))
+        pump = asyncio.ensure_future(self._pump(send, scope.get("state", {}).get("send", send)))
         watch = asyncio.ensure_future(_gone(receive))
         watch.add_done_callback(lambda _: pump.cancel())
         heart = asyncio.ensure_future(self._beats(send)) if self._heartbeat else None
@@ -61,17 +70,20 @@ class EventStream(Response):
             watch.cancel()
             if heart:
                 heart.cancel()
+            await self._body.aclose()  # a pump that was cancelled before its first step has not closed it
         if not pump.cancelled():
             pump.result()
 
-    async def _pump(self, send: Send) -> None:
-        clock = asyncio.get_running_loop().time
+    async def _pump(self, send: Send, send_piece: Send) -> None:
+        clock, encode = asyncio.get_running_loop().time, self._encode
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for data in self._body:
+            if self._first is not None:
+                await _write(send, encode(self._first))
+            async for item in self._body:
                 self._last = clock()
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-            await _write(send, b"", more=False)
+                await send_piece({"type": "http.response.body", "body": encode(item), "more_body": True})
+            await _write(send, self._end, more=False)
         finally:
             await self._body.aclose()
 

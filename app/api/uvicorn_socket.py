@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from app.api import stopping
+
 SERVICE_RESTART = 1012  # https://www.iana.org/assignments/websocket/websocket.xhtml: only a server has reason to say it
 
 
@@ -21,6 +23,7 @@ class Socket(WebSocketsSansIOProtocol):
         uvicorn would close at once, in the middle of an answer. It waits for the application afterwards, as long as
         `timeout_graceful_shutdown` says.
         """
+        stopping.begin(self.app_state)
         if not self.handshake_complete or self.close_sent:
             super().shutdown()
         else:

@@ -24,7 +24,7 @@ from app.api.errors import answer
 from app.api.http import Door
 from app.api.uvicorn_socket import SERVICE_RESTART
 from app.api.ws_frames import Create, envelope, read
-from app.core.dialects import DIALECTS, dialect_of
+from app.core.dialects import dialect_of
 from app.core.schema import Event
 from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.responses import Caller, Run
@@ -114,8 +114,7 @@ class Connection:
         self._door = door
         self._limits = limits
         self._responses = door.responses.within(memory)
-        openai = DIALECTS["openai"]
-        self._lenient = openai in (caller.dialect, dialect_of(websocket.headers))
+        self._lenient = "keepalive" in (caller.dialect.heartbeat, dialect_of(websocket.headers).heartbeat)
         self._frames: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._waiting = 0  # bytes, or characters, of the frames that wait
         self._sending = asyncio.Lock()  # held over a batch of events, so that no heartbeat gets in between

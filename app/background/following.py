@@ -43,7 +43,7 @@ class Following:
                         return
                 if ended and not batches:
                     break
-                ended = ended or (not batches and await self._ended(self._run))
+                ended = ended or (not batches and await persist(lambda: self._ended(self._run), self._lease))
             if await self._log.standing(self._run) == "absent":
                 yield self._trouble(NotFound(GONE))
         except StoreUnavailable as error:

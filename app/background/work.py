@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from app.core import wire
@@ -32,6 +33,10 @@ class Run(Protocol):
 
     def queue(self) -> list[Event]:
         """Return the events that come before the response is begun."""
+        ...
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Tell those who watch of the response while the context lasts."""
         ...
 
     def turn(self) -> Turn:
@@ -127,6 +132,10 @@ class Work:
 
     async def _make(self) -> None:
         """Make the response, until it ends or is stopped."""
+        with self._run.watched():
+            await self._until_stopped()
+
+    async def _until_stopped(self) -> None:
         turn = self._run.turn()
         await self._keep(turn._replace(response={**turn.response, "status": "in_progress", "output": []}))
         draining = asyncio.create_task(self._drain())

@@ -225,6 +225,11 @@ class Outage:
         self._store = store
         self._reason: str | None = None
 
+    @property
+    def lasts(self) -> bool:
+        """Did the store refuse what it was asked last?"""
+        return self._reason is not None
+
     def begins(self, reason: str) -> StoreUnavailable:
         """Return what to raise; `reason` must hold no secret and no record."""
         if self._reason is None:

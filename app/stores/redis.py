@@ -28,6 +28,7 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisError,
     TimeoutError,
+    TryAgainError,
 )
 
 from app.stores import Outage, count, one_of, read_options, seconds
@@ -135,8 +136,8 @@ class RedisStore:
         return bool(deleted)
 
     async def check(self) -> None:
-        """Renew what is not there: PING would not do, it is answered by a server that refuses writes, too."""
-        await self._line.ask(_key(""), ("PEXPIRE", _key(""), self._ttl))
+        """Write nothing behind what is not there: a replica refuses that, and so does a server that is full."""
+        await self._line.ask(_key(""), ("SETRANGE", _key(""), 0, ""))
 
     def log(self, *, ttl: float, lease: float) -> RedisLog:
         """Return an event log in the same place."""
@@ -164,6 +165,9 @@ class _Line:
 
     async def ask(self, key: str, *commands: _Command) -> list[Any]:
         """Send commands about a key in one round trip, and return the answers."""
+        task = asyncio.current_task()
+        assert task
+        cancelling = task.cancelling()
         try:
             async with asyncio.timeout(self._patience), self._turns:
                 answers = await self._servers.ask(key, commands)
@@ -171,6 +175,9 @@ class _Line:
             # `from None`: a traceback would quote what `_reason` leaves out.
             raise self._outage.begins(_reason(error)) from None
         self._outage.ends()
+        if task.cancelling() > cancelling:
+            # redis-py sends by `asyncio.wait_for`, which swallows a cancellation in Python 3.11, once all is sent.
+            raise asyncio.CancelledError
         return answers
 
     async def aclose(self) -> None:
@@ -208,6 +215,7 @@ class _Cluster:
     """
 
     _HOPS = 5  # how often the cluster may say that a slot is elsewhere, before it is not believed any more
+    _PAUSE = 0.05  # seconds until a slot is asked again that is just being moved
 
     def __init__(self, hosts: list[_Host], connect: Callable[[_Host], Redis]) -> None:
         self._hosts = hosts
@@ -218,21 +226,29 @@ class _Cluster:
 
     async def ask(self, key: str, commands: Sequence[_Command]) -> list[Any]:
         slot = key_slot(key.encode())
+        asking: _Host | None = None  # where the key is already, or will be, when the slot is on its way to another node
         hop = 0
         while True:
-            holder = await self._holder(slot)
+            holder = asking or await self._holder(slot)
             try:
-                return await _send(self._client(holder), commands)
-            except MovedError as moved:
+                if asking is None:
+                    return await _send(self._client(holder), commands)
+                asked = [part for command in commands for part in (("ASKING",), command)]
+                return (await _send(self._client(holder), asked))[1::2]
+            except TryAgainError:
+                # Some of several keys are there already, and some are not. In a moment they will be, or our time is up.
+                await asyncio.sleep(self._PAUSE)
+                asking, hop = None, 0
+                continue
+            except (MovedError, AskError) as elsewhere:
                 if hop == self._HOPS:
                     raise
-                self._holders[slot] = (moved.host or holder[0], moved.port)
-            except AskError as ask:
-                # The slot is on its way to another node, and this key is there already, or will be.
-                asking = [part for command in commands for part in (("ASKING",), command)]
-                return (await _send(self._client((ask.host or holder[0], ask.port)), asking))[1::2]
+                there = (elsewhere.host or holder[0], elsewhere.port)
+                asking = there if isinstance(elsewhere, AskError) else None
+                if asking is None:
+                    self._holders[slot] = there
             except (ConnectionError, TimeoutError, ClusterDownError) as error:
-                self._holders = {}
+                self._holders, asking = {}, None
                 # Another node may have taken over already. Not after a timeout, which has cost enough.
                 if hop or not isinstance(error, ConnectionError):
                     raise

@@ -69,6 +69,9 @@ _DELETE = """
 DELETE FROM records WHERE name = :name AND bucket IN (SELECT id FROM buckets WHERE name = :bucket AND expires > :now)
 """
 
+# Writes a page, and changes nothing.
+_TOUCH = f"PRAGMA user_version = {_VERSION}"
+
 # A record whose `put` returned survives the process, also `kill -9`, either way: a commit hands it to the operating
 # system. `full` waits for the disk as well, so that it survives a power cut.
 _SYNCHRONOUS = one_of("normal", "full")
@@ -94,8 +97,9 @@ class SQLiteStore:
         # A bucket that is only read is renewed when its expiry would move by more than this: reading stays reading,
         # at the price that it may expire that much early.
         self._slack = min(ttl / 100, 3600)
+        self._outage = Outage(f"SQLite store {self._path} (writing)")
         self._reads = _Thread(self._open, busy_timeout, Outage(f"SQLite store {self._path} (reading)"))
-        self._writes = _Thread(self._open, busy_timeout, Outage(f"SQLite store {self._path} (writing)"))
+        self._writes = _Thread(self._open, busy_timeout, self._outage)
 
     @classmethod
     def from_url(
@@ -150,8 +154,9 @@ class SQLiteStore:
         return SQLiteLog(self._reads, self._writes, ttl=ttl, lease=lease, clock=self._clock)
 
     async def check(self) -> None:
-        """Take the lock that a write needs, and give it back."""
-        await self._writes.run(lambda db: _write(db, {}))
+        """Take the lock that a write needs, and give it back. Where the last write failed, write: is the disk full?"""
+        touch = (_TOUCH,) if self._outage.lasts else ()
+        await self._writes.run(lambda db: _write(db, {}, *touch))
 
     async def aclose(self) -> None:
         """Close the file, after what is being written."""

@@ -91,6 +91,26 @@ async def test_the_streamed_and_the_whole_answer_are_the_same(served: tuple[http
 # State.
 
 
+@pytest.mark.parametrize("told", [{}, {"strict": True, "description": "A person."}, {"strict": None}])
+@pytest.mark.parametrize("agent", ["curl/8", "OpenAI/Python 3.52.0"])
+async def test_the_schema_of_an_answer_is_echoed_as_the_client_knows_it(
+    served: tuple[httpx.AsyncClient, Scripted], agent: str, told: dict[str, Any]
+) -> None:
+    http, _ = served
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    format = {"type": "json_schema", "name": "person", "schema": schema, **told}
+    body = {"model": "m", "input": "Who?", "text": {"format": format}}
+    response = (await http.post("/v1/responses", json=body, headers={"User-Agent": agent})).json()
+    echoed = response["text"]["format"]
+    assert echoed["strict"] is bool(told.get("strict"))
+    assert echoed["description"] == told.get("description")
+    if agent.startswith("OpenAI"):
+        assert echoed["schema"] == schema
+    else:
+        assert echoed["schema"] is None  # the spec has no other
+        ResponseResource.model_validate(response)
+
+
 async def test_forks_do_not_see_each_other(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, backend = served
     root = (await http.post("/v1/responses", json={"model": "m", "input": "root"})).json()["id"]

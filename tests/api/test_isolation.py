@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from app.core.ids import new_id, new_key
 from app.main import create_app
+from tests.api import sockets
 from tests.core.build import delta
 from tests.scripted import Scripted
 from tests.serving import serving, settings
@@ -36,6 +38,19 @@ FIELDS: list[dict[str, Any]] = [
     {"input": [{"id": "{input_id}"}]},
     {"input": [{"type": "item_reference", "id": "{output_id}"}]},
 ]
+
+POSTED = ["/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"]
+NAMES_NOTHING = ["/v1/conversations"]  # that was made before
+
+
+def each(routes: Iterable[Any]) -> Iterator[Any]:
+    """Every route, also those of routers within."""
+    for route in routes:
+        if hasattr(route, "path"):
+            yield route
+        yield from each(
+            getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", ())
+        )
 
 
 @dataclass
@@ -108,6 +123,19 @@ def test_the_walk_takes_every_part_of_a_path_for_what_it_is() -> None:
     assert len(ROUTES) >= 11
 
 
+def test_the_walk_leaves_no_route_out() -> None:
+    walked = {(method, path.removeprefix("/v1")) for method, path in ROUTES}
+    routes = [*each(APP.routes)]
+    assert len({route.path for route in routes}) >= len({path for _, path in ROUTES}) + len(POSTED)
+    for route in routes:
+        path, methods = route.path.removeprefix("/v1"), getattr(route, "methods", None) or {"WEBSOCKET"}
+        if "{" in path and not any(f"{{{name}" in path for name in PUBLIC):
+            assert {(method, path) for method in methods} <= walked
+        elif "WEBSOCKET" not in methods:
+            # What is posted names things of callers in its body.
+            assert "POST" not in methods or f"/v1{path}" in {*POSTED, *NAMES_NOTHING}
+
+
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_on_every_route_a_foreign_id_is_as_good_as_none(method: str, path: str) -> None:
     # A body that would do for any of them, so that it is the id that is refused.
@@ -137,7 +165,7 @@ def places(ids: dict[str, str]) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"])
+@pytest.mark.parametrize("path", POSTED)
 @pytest.mark.parametrize("fields", FIELDS, ids=[" ".join(fields) for fields in FIELDS])
 async def test_in_every_field_a_foreign_id_is_as_good_as_none(path: str, fields: dict[str, Any]) -> None:
     async with made() as given:
@@ -150,6 +178,21 @@ async def test_in_every_field_a_foreign_id_is_as_good_as_none(path: str, fields:
         # It is no wonder that was refused: for its owner it is there.
         own = await given.owner.post(path, json={"model": "m", "input": "x", **filled(fields, given.ids)})
         assert own.status_code == 200, own.text
+
+
+@pytest.mark.parametrize("fields", FIELDS, ids=[" ".join(fields) for fields in FIELDS])
+async def test_over_a_websocket_a_foreign_id_is_as_good_as_none_too(fields: dict[str, Any]) -> None:
+    async with made() as given:
+        url = str(given.other.base_url).rstrip("/")
+        refusals = []
+        for ids in (given.ids, unknown(given.ids)):
+            async with sockets.dial(url, additional_headers={"authorization": "Bearer bob"}) as socket:
+                (frame,) = await sockets.ask(socket, **filled(fields, ids))
+                refusals.append(without(json.dumps(frame), ids))
+        assert refusals[0] == refusals[1]
+        assert json.loads(refusals[0])["status"] in (400, 404)
+        async with sockets.dial(url, additional_headers={"authorization": "Bearer ada"}) as socket:
+            assert (await sockets.response(socket, **filled(fields, given.ids)))["status"] == "completed"
 
 
 async def test_what_was_sealed_for_one_key_is_nothing_to_another() -> None:

@@ -61,13 +61,37 @@ async def test_requests_that_offer_http_2_are_answered_in_http_1(connection: Con
         assert json.loads(body)["output"][0]["content"][0]["text"] == "Yes."
 
 
-async def test_the_body_of_an_offer_may_come_later_and_in_pieces(connection: Connection) -> None:
+@pytest.mark.parametrize("size", [1, 7, 64])
+async def test_an_offer_may_come_in_pieces(size: int, connection: Connection) -> None:
     reader, writer = connection
     whole = request(b"POST /v1/responses", TO_HTTP_2, BODY)
-    for piece in (whole[: -len(BODY)], BODY[:9], BODY[9:]):
-        writer.write(piece)
+    for at in range(0, len(whole), size):
+        writer.write(whole[at : at + size])
         await writer.drain()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0)
+    assert (await answer(reader))[0] == 200
+
+
+async def test_an_offer_may_come_with_what_is_before_and_behind_it(connection: Connection) -> None:
+    reader, writer = connection
+    plain, offer = request(b"POST /v1/responses", body=BODY), request(b"POST /v1/responses", TO_HTTP_2, BODY)
+    writer.write(plain + offer + offer + plain)
+    assert [(await answer(reader))[0] for _ in range(4)] == [200] * 4
+
+
+@pytest.mark.parametrize("offered", [b"TLS/1.0", b"h2c, TLS/1.0", b"HTTP/3.0"])
+async def test_any_other_offer_is_ignored_too(offered: bytes, connection: Connection) -> None:
+    reader, writer = connection
+    writer.write(request(b"POST /v1/responses", b"Connection: Upgrade\r\nUpgrade: %b\r\n" % offered, BODY))
+    assert (await answer(reader))[0] == 200
+
+
+async def test_the_body_of_an_offer_may_be_chunked(connection: Connection) -> None:
+    reader, writer = connection
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (BODY[:9], BODY[9:], b""))
+    writer.write(
+        b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + TO_HTTP_2 + b"\r\n" + chunks
+    )
     assert (await answer(reader))[0] == 200
 
 

@@ -1,8 +1,9 @@
-"""The head of a request, of which a server must not take any amount: on a real socket, byte by byte."""
+"""What a server must not take any amount of, nor wait for without end: on a real socket, byte by byte."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import httpx
@@ -24,10 +25,23 @@ async def url() -> AsyncIterator[str]:
         yield served
 
 
+async def connected(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    address = httpx.URL(url)
+    return await asyncio.open_connection(address.host, address.port)
+
+
+async def heard_from(url: str, request: bytes) -> bytes:
+    """Send a request, and return the answer, or at least its head."""
+    reader, writer = await connected(url)
+    writer.write(request)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+    writer.close()
+    return head
+
+
 async def said_to(url: str, *pieces: bytes) -> bytes:
     """Send pieces until the server has had enough, and return all that it says before it closes the connection."""
-    address = httpx.URL(url)
-    reader, writer = await asyncio.open_connection(address.host, address.port)
+    reader, writer = await connected(url)
     try:
         for piece in pieces:
             writer.write(piece)
@@ -65,6 +79,42 @@ async def test_a_head_without_an_end_is_not_kept(url: str) -> None:
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
+CHUNKED = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("beginning", [b"2\r\n{}\r\n0\r\nX: ", b"2;x="], ids=["trailers", "a chunk's extension"])
+async def test_what_is_no_body_is_not_taken_without_end(url: str, beginning: bytes) -> None:
+    with pytest.raises(ConnectionError):
+        await said_to(url, CHUNKED + beginning, *[b"x" * 4096] * 1000)
+
+
+async def test_trailers_are_no_headers(url: str) -> None:
+    body = b"2\r\n{}\r\n0\r\nX-Request-Id: from-the-trailer\r\nConnection: close\r\n\r\n"
+    answer = await heard_from(url, CHUNKED + body)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"x-request-id: req_" in answer
+
+
+async def test_a_body_in_small_pieces_is_no_head(url: str) -> None:
+    body = b"".join(b"1\r\n%c\r\n" % letter for letter in b"x" * MOST) + b"0\r\n\r\n"
+    assert (await heard_from(url, CHUNKED + body)).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_the_end_of_a_large_body_is_not_counted_as_the_head_that_follows_it(url: str) -> None:
+    body = b"x" * 3 * MOST
+    first = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+    reader, writer = await connected(url)
+    writer.write(first)
+    await asyncio.sleep(0.05)
+    writer.write(body + b"GET /healthz HTT")
+    await writer.drain()
+    await asyncio.sleep(0.05)
+    writer.write(b"P/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    said = await reader.read()
+    assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"400", b"200"]
+    writer.close()
+
+
 async def test_what_is_no_http_is_refused_in_the_apis_shape(url: str) -> None:
     answer = await said_to(url, b"\x16\x03\x01 hello\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")
@@ -88,3 +138,43 @@ async def test_who_has_come_to_the_point_is_not(monkeypatch: pytest.MonkeyPatch)
             assert answer.json()["status"] == "completed"
         async with sockets.dial(served) as socket:
             assert (await sockets.response(socket))["status"] == "completed"
+
+
+@pytest.mark.parametrize("rest", [b"GET /hea", b"\r\n"], ids=["half a head", "an empty line"])
+async def test_who_comes_back_without_a_request_is_left_too(monkeypatch: pytest.MonkeyPatch, rest: bytes) -> None:
+    monkeypatch.setattr(uvicorn_http, "PATIENCE", 0.1)
+    app = create_app(settings(), backend=Scripted([]))
+    async with serving(app, http=HTTP, timeout_keep_alive=0.1) as served:
+        reader, writer = await connected(served)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readuntil(b'{"status":"ok"}')
+        writer.write(rest)
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_who_was_refused_early_is_not_kept_for_ever_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app(settings(), backend=Scripted([]))
+    async with serving(app, http=HTTP, timeout_keep_alive=0.1) as served:
+        for beginning, patience in ((b"", 30), (b"x", 0.1)):  # all of the body comes, and not all of it
+            monkeypatch.setattr(uvicorn_http, "PATIENCE", patience)
+            reader, writer = await connected(served)
+            writer.write(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n")
+            await reader.readuntil(b"}}")
+            writer.write(beginning or b"xx")
+            assert await reader.read() == b""
+            writer.close()
+
+
+async def test_half_a_request_does_not_end_the_answer_to_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn_http, "PATIENCE", 0.1)
+    app = create_app(settings(), backend=Scripted([0.4, {"choices": [{"delta": {"content": "Hi"}}]}]))
+    async with serving(app, http=HTTP) as served:
+        reader, writer = await connected(served)
+        body = b'{"model": "m", "input": "Hi"}'
+        writer.write(b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        writer.write(b"GET /heal")
+        assert b"200" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"thz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert b"HTTP/1.1 200" in await reader.read()
+        writer.close()

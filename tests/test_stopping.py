@@ -1,0 +1,54 @@
+"""A server that is told to stop gives all that it has begun the same time to come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.main import create_app
+from tests.core.build import delta
+from tests.scripted import Scripted
+from tests.serving import antiphon, serving, settings
+
+HELLO: list[Any] = [delta(content="Hel"), delta(content="lo")]
+AS_SERVED = {"http": "app.api.uvicorn_http:Http", "ws": "app.api.uvicorn_socket:Socket"}
+
+
+async def stopped_while(store_url: str, stream: list[Any] | None, background: list[Any]) -> str:
+    """Stop a server in the midst of a background response, and maybe of a stream; return what the former has become."""
+    backend = Scripted(*([stream] if stream else []), background)
+    app = create_app(settings(store_url=store_url, shutdown_grace=1), backend=backend)
+    async with contextlib.AsyncExitStack() as stack:
+        async with serving(app, **AS_SERVED) as url:
+            http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20, trust_env=False))
+            asked = {"model": "m", "input": "Hi"}
+            if stream:
+                request = http.build_request("POST", "/v1/responses", json={**asked, "stream": True})
+                stack.push_async_callback((await http.send(request, stream=True)).aclose)
+            id = (await http.post("/v1/responses", json={**asked, "background": True})).json()["id"]
+            while backend.open < 1 + bool(stream):
+                await asyncio.sleep(0.01)
+    async with antiphon(Scripted([]), store_url=store_url) as url, httpx.AsyncClient(trust_env=False) as http:
+        status: str = (await http.get(f"{url}/v1/responses/{id}")).json()["status"]
+        return status
+
+
+@pytest.mark.parametrize(
+    ("stream", "background", "status"),
+    [
+        (None, [*HELLO, 0.3], "completed"),
+        (None, [*HELLO, 60.0], "failed"),
+        # The stream takes the second that there is, and so does the background response: there is not one for each.
+        ([*HELLO, 60.0], [*HELLO, 0.3], "completed"),
+        ([*HELLO, 60.0], [*HELLO, 1.6], "failed"),
+    ],
+)
+async def test_background_responses_have_the_time_that_streams_have(
+    stream: list[Any] | None, background: list[Any], status: str, tmp_path: Path
+) -> None:
+    assert await stopped_while(f"sqlite:///{tmp_path}/store.db", stream, background) == status
