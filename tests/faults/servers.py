@@ -1,0 +1,85 @@
+"""Antiphon in processes of its own, to be stopped, killed, limited and measured."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+class Server:
+    """`antiphon serve` at some URL."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+        self.process = process
+        self.url = url
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def workers(self) -> list[int]:
+        """Return the processes that it has begun and that serve: not those of `multiprocessing` itself."""
+        workers = []
+        for child in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
+            with contextlib.suppress(OSError):  # it has just gone
+                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    workers.append(int(child))
+        return workers
+
+    def memory(self) -> int:
+        """Return the most bytes that it has had so far."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+@contextlib.contextmanager
+def server(*options: str, **settings: object) -> Iterator[Server]:
+    """Serve with some settings, as many processes as `workers` says; none is left behind."""
+    port = settings.get("port") or _free_port()
+    given = {"port": port, "secret_key": "of the tests", "log_level": "error", "shutdown_grace": 1, **settings}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+    environment |= {f"ANTIPHON_{name.upper()}": str(value) for name, value in given.items()}
+    command = [sys.executable, "-m", "app", "serve", *options]
+    running = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    served = Server(running, f"http://127.0.0.1:{port}")
+    try:
+        _await(served)
+        yield served
+    finally:
+        if running.poll() is None:
+            running.terminate()  # workers end with the process that started them only if it can tell them
+        try:
+            running.wait(10)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+def _await(served: Server) -> None:
+    until = time.monotonic() + 30
+    with httpx.Client(base_url=served.url, trust_env=False) as http:
+        while True:
+            try:
+                http.get("/healthz").raise_for_status()
+                return
+            except httpx.TransportError:
+                assert time.monotonic() < until and served.process.poll() is None, "the server does not start"
+                time.sleep(0.05)

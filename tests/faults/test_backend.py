@@ -1,0 +1,168 @@
+"""What callers see, and what is kept, when a backend does what it should not."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.api.sockets import listening
+from tests.faults.callers import COMPLETED, HELLO, WAYS, Ended, Outcome, Refused, calling, outcomes, told
+from tests.faults.places import kept
+from tests.faults.servers import LINUX, server
+from tests.upstream import CLOSE, DONE, HANG, RESET, Step, Upstream, chunk, finish, head, piece, reply, sse
+from tests.upstream import upstream as upstream
+
+PAGE = b"<!doctype html><html><title>It works!</title></html>"
+UNPACKABLE = reply(bytes(range(256)), headers={"Content-Encoding": "gzip"})
+
+_TEXT = b"x" * 1_000_000
+_JSON = {"Content-Type": "application/json"}
+HALF_A_DOCUMENT = [head({**_JSON, "Content-Length": "999"}) + b'{"choices": [', CLOSE]
+DOCUMENT = [head({**_JSON, "Content-Length": "100000001"}) + b"{", *[_TEXT] * 100]
+# The stream is open by then, so that no error can be told in its status line.
+LINE = [*sse(b": wait\n\n", 0.5, b"data: {")[:-1], *[piece(_TEXT)] * 100, piece(b"")]
+PACKED = reply(zlib.compress(b"{" + b" " * 100_000_000, wbits=31), headers={"Content-Encoding": "gzip"})
+LINE_BEHIND = [*sse(chunk("Hel"), b"data: {")[:-1], *[piece(_TEXT)] * 100, piece(b"")]
+HEAD = [b"HTTP/1.1 200 OK\r\n", *[b"X-%d: %b\r\n" % (n, b"x" * 60_000) for n in range(9)], HANG]
+
+
+class Fault(NamedTuple):
+    """A row: what the backend does to a question, and what is seen of it."""
+
+    name: str
+    steps: list[Step] | None  # None: it is not there
+    asked: Outcome  # JSON
+    streamed: Outcome  # SSE and WebSocket
+    background: Outcome
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def seen(self) -> dict[str, Outcome]:
+        return {
+            "json": self.asked,
+            "sse": self.streamed,
+            "websocket": self.streamed,
+            "background": self.background,
+            "followed": self.background,
+        }
+
+    @property
+    def row(self) -> str:
+        """The line of docs/faults.md."""
+        cells = (self.name, self.asked, self.streamed, self.background, f"`test_backend.py::test_backend[{self.name}]`")
+        return f"| {' | '.join(map(str, cells))} |"
+
+
+def refused(
+    name: str,
+    steps: list[Step] | None,
+    status: int = 502,
+    code: str = "server_error",
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Fault:
+    """A fault that shows before there is anything to say."""
+    return Fault(name, steps, Refused(status, code), Refused(status, code), Ended("failed", code), settings)
+
+
+def broken(
+    name: str, steps: list[Step], code: str = "server_error", settings: Mapping[str, Any] = MappingProxyType({})
+) -> Fault:
+    """A fault in the middle of an answer."""
+    failed = Ended("failed", code, "Hel")
+    return Fault(name, steps, failed, failed, failed, settings)
+
+
+def harmless(name: str, steps: list[Step]) -> Fault:
+    """A fault that does not matter."""
+    return Fault(name, steps, COMPLETED, COMPLETED, COMPLETED)
+
+
+ENDLESS = sse(chunk("Hel"), *[chunk(""), 0.05] * 200)
+CUT_OFF = Ended("incomplete", "max_output_seconds", "Hel")
+HURRY = {"backend_overrides": {"transport.first_byte_timeout": 1, "transport.idle_timeout": 1}}
+
+FAULTS = [
+    refused("not there", None),
+    refused("closes without an answer", [CLOSE]),
+    refused("resets the connection", [RESET]),
+    refused("silent", [HANG], 504, "timeout", HURRY),
+    Fault(
+        "silent beyond ANTIPHON_OPEN_AFTER",
+        [HANG],
+        Refused(504, "timeout"),
+        Ended("failed", "timeout"),
+        Ended("failed", "timeout"),
+        {"open_after": 0.1, **HURRY},
+    ),
+    refused("no HTTP", [b"\x00\xff\x17 SSH-2.0\r\n\r\n", HANG]),
+    refused("a head without an end", HEAD),
+    refused("a web page under 200", reply(PAGE, "text/html")),
+    refused("a web page under 200, called a stream", reply(PAGE, "text/event-stream")),
+    refused("a web page under 500", reply(PAGE, "text/html", status=500)),
+    refused("a web page under 503", reply(PAGE, "text/html", status=503), 503, "server_is_overloaded"),
+    refused("garbage for an answer", reply(bytes(range(256)) * 100, "text/event-stream")),
+    refused("garbage that is said to be packed", UNPACKABLE),
+    refused("half a document", HALF_A_DOCUMENT),
+    refused("a document of 100 MB", DOCUMENT),
+    refused("a document of 100 MB, packed", PACKED),
+    Fault(
+        "a line of 100 MB",
+        LINE,
+        Refused(502, "server_error"),
+        Ended("failed", "server_error"),
+        Ended("failed", "server_error"),
+    ),
+    broken("a line of 100 MB behind some text", LINE_BEHIND),
+    broken("cut", sse(chunk("Hel"), CLOSE)),
+    broken("reset", sse(chunk("Hel"), 0.1, RESET)),
+    broken("stalled in mid-chunk", sse(chunk("Hel"), b'data: {"choices": [{"ind', HANG), "timeout", HURRY),
+    broken("an end without a finish reason", sse(chunk("Hel"))),
+    broken("garbage in the framing", [*sse(chunk("Hel"))[:-1], b"\xff\xfe\r\n"]),
+    broken("an error in mid-stream", sse(chunk("Hel"), {"error": {"message": "CUDA out of memory"}})),
+    Fault("no end, beyond ANTIPHON_MAX_OUTPUT_SECONDS", ENDLESS, *[CUT_OFF] * 3, {"max_output_seconds": 0.5}),
+    harmless("slow", sse(chunk("Hel"), 0.3, chunk("lo"), 0.3, finish(), DONE)),
+    harmless("cut behind the finish reason", sse(chunk("Hel"), chunk("lo"), finish(), CLOSE)),
+    harmless("garbage between chunks", sse(chunk("Hel"), b"data: \xff[\n\n\xfe\n\n", chunk("lo"), finish(), DONE)),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+async def test_backend(fault: Fault, upstream: Upstream, tmp_path: Path) -> None:
+    settings = {
+        "store_url": f"sqlite:///{tmp_path}/antiphon.db",
+        "backend_url": upstream.url,
+        "backend_retries": 0,
+        **fault.settings,
+    }
+    async with listening(None, **settings) as url, calling(url) as caller:
+        if fault.steps is None:
+            await upstream.close()
+            seen = await caller.ask_all()
+            await upstream.open()
+        else:
+            upstream.always(fault.steps)
+            seen = await caller.ask_all()
+        assert outcomes(seen) == fault.seen
+        assert kept(tmp_path) == told(seen)
+
+        upstream.always(HELLO)
+        assert outcomes(await caller.ask_all()) == dict.fromkeys(WAYS, COMPLETED)
+
+
+@LINUX
+async def test_100_megabytes_are_not_kept(upstream: Upstream) -> None:
+    with server(backend_url=upstream.url, backend_retries=0) as served:
+        async with calling(served.url) as caller:
+            upstream.always(HELLO)
+            await caller.ask_all()
+            before = served.memory()
+            for steps in (DOCUMENT, PACKED, LINE, LINE_BEHIND):
+                upstream.always(steps)
+                for way in WAYS:
+                    await caller.ask(way)
+                    assert served.memory() - before < 64 * 1024 * 1024

@@ -1,0 +1,127 @@
+"""What callers see, and what is kept, when the place where responses are stored is not as it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from tests.api.sockets import listening
+from tests.faults import places
+from tests.faults.callers import COMPLETED, FOREGROUND, HELLO, WAYS, Ended, Outcome, Refused, Seen, calling
+from tests.faults.servers import server
+from tests.test_background import until
+from tests.upstream import DONE, Upstream, chunk, finish, sse
+from tests.upstream import upstream as upstream
+
+AWAY = Refused(503, "store_unavailable")
+LOST = Ended("failed", "store_unavailable", "Hello")
+NOTHING, AS_TOLD, COMPLETE = "nothing", "as told", "as `completed`"
+# What a server was asked before it hung it may still do when it goes on, or not.
+PERHAPS = frozenset({NOTHING, AS_TOLD, COMPLETE})
+
+
+class Fault(NamedTuple):
+    """A row: what happens to the store, and what is seen of it where it happens before the question, or during the
+    answer. In the background a response waits for the store, and completes."""
+
+    name: str
+    place: type[places.Place]
+    before: Outcome = COMPLETED
+    during: Outcome = COMPLETED
+    first: Outcome | None = None  # of the first question, where nobody knows before
+    kept: frozenset[str] = frozenset({NOTHING})  # of an answer that it happened to: one of these
+
+    @property
+    def row(self) -> str:
+        """The line of docs/faults.md."""
+        before = f"the first: {self.first}; then {self.before}" if self.first else self.before
+        kept = ", or ".join(sorted(self.kept, key=(NOTHING, AS_TOLD, COMPLETE).index))
+        return f"| {self.name} | {before} | {self.during} | {kept} | `test_store.py::test_store[{self.name}]` |"
+
+
+FAULTS = [
+    Fault("Redis: killed", places.Killed, AWAY, LOST),
+    Fault("Redis: restarted", places.Restarted, kept=frozenset({AS_TOLD})),
+    Fault("Redis: slow", places.Slow, kept=frozenset({AS_TOLD})),
+    Fault("Redis: hung", places.Hung, AWAY, LOST, kept=PERHAPS),
+    Fault("Redis: full", places.Full, AWAY, LOST),
+    Fault("Redis: a failover that goes on", places.Leaderless, AWAY, LOST),
+    Fault("Redis: a failover that is over", places.FailedOver, kept=frozenset({AS_TOLD})),
+    Fault("SQLite: locked", places.Locked, AWAY, LOST),
+    Fault("SQLite: locked for a moment", places.LockedForAMoment, kept=frozenset({AS_TOLD})),
+    Fault("SQLite: disk full", places.DiskFull, AWAY, LOST, first=LOST),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+async def test_store(fault: Fault, upstream: Upstream, tmp_path: Path) -> None:
+    if fault.place.alone and sys.platform != "linux":
+        pytest.skip("limits another process")
+    async with AsyncExitStack() as stack:
+        place = fault.place()
+        await place.open(stack, tmp_path)
+        settings = {"store_url": place.url, "backend_url": upstream.url}
+        if fault.place.alone:
+            served = stack.enter_context(server(**settings))
+            url, place.pid = served.url, served.pid
+        else:
+            url = await stack.enter_async_context(listening(None, **settings))
+        caller = await stack.enter_async_context(calling(url))
+        upstream.always(HELLO)
+        first = (await caller.ask("json")).response
+
+        # Before the question.
+        await place.harm()
+        if fault.first:
+            assert (await caller.ask("json")).outcome == fault.first
+        asked = len(upstream.requests)
+        outcomes = [seen.outcome for seen in (await caller.ask_all()).values()]
+        unstored = [(await caller.ask(way, store=False)).outcome for way in FOREGROUND]
+        assert outcomes == [fault.before] * len(WAYS)
+        assert unstored == [COMPLETED] * 3
+        assert len(upstream.requests) - asked == (3 if fault.before == AWAY else 3 + len(WAYS)), (
+            "asked for what cannot be kept"
+        )
+        ready = [(await caller.http.get(f"{url}/{path}")).status_code for path in ("healthz", "readyz")]
+        assert ready == [200, 503 if fault.before == AWAY else 200]
+        await place.heal()
+        continued = await caller.ask_all(previous_response_id=first["id"])
+        assert [seen.outcome for seen in continued.values()] == [COMPLETED] * len(WAYS)
+
+        # During the answer.
+        go = asyncio.Event()
+        begun = len(upstream.requests)
+        upstream.always(sse(chunk("Hel"), go, chunk("lo"), finish(), DONE))
+        background = [asyncio.create_task(caller.ask(way)) for way in ("background", "followed")]
+        foreground = [asyncio.create_task(caller.ask(way)) for way in FOREGROUND]
+        await until(lambda: sum(request.sent > 2 for request in upstream.requests[begun:]) == len(WAYS))
+        await asyncio.sleep(0.1)
+        await place.harm()
+        go.set()
+        seen = [await each for each in foreground]
+        assert [each.outcome for each in seen] == [fault.during] * 3
+        await place.heal()
+        assert [(await each).outcome for each in background] == [COMPLETED] * 2
+        assert {await kept(caller.http, each) for each in seen} <= fault.kept
+
+        upstream.always(HELLO)
+        assert [seen.outcome for seen in (await caller.ask_all()).values()] == [COMPLETED] * len(WAYS)
+
+
+async def kept(http: httpx.AsyncClient, seen: Seen) -> str:
+    """Say what is stored of a response whose caller was told of it."""
+    told: Any = seen.response
+    answer = await http.get(f"/responses/{told['id']}")
+    if answer.status_code == 404:
+        return NOTHING
+    stored = answer.json()
+    if stored == told:
+        return AS_TOLD
+    assert (stored["status"], stored["output"]) == ("completed", told["output"])
+    return COMPLETE

@@ -1,0 +1,32 @@
+"""docs/faults.md says what these tests say, and names all of them."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+from tests.faults import test_backend, test_store
+
+HERE = Path(__file__)
+LINES = (HERE.parent.parent.parent / "docs" / "faults.md").read_text().splitlines()
+NAMES = [name for line in LINES for name in re.findall(r"\| `(test_\w+\.py::[^`]+)` \|$", line)]
+TABLES = (test_backend, test_store)
+
+
+def test_the_rows_are_those_of_the_tests() -> None:
+    for table in TABLES:
+        name = table.__name__.rpartition(".")[2]
+        told = [line for line in LINES if f"`{name}.py::{name}[" in line]
+        assert told == [fault.row for fault in table.FAULTS]
+
+
+def test_every_row_names_a_test_and_every_test_has_a_row() -> None:
+    tests = {
+        f"{file.name}::{name}"
+        for file in HERE.parent.glob("test_*.py")
+        for name in vars(importlib.import_module(f"tests.faults.{file.stem}"))
+        if name.startswith("test_") and file != HERE
+    }
+    assert {name.partition("[")[0] for name in NAMES} == tests
+    assert len(set(NAMES)) == len(NAMES)
