@@ -1,7 +1,9 @@
 """
 What the bench's model says: the answer is a function of the model's name, so both ends know it.
 
-    count-200-10    200 deltas, one each 10 ms; 0 ms: as fast as they go
+    count-200-10          200 deltas, one each 10 ms; 0 ms: as fast as they go
+    count-50-0-call       a function call, its arguments in 50 deltas
+    count-50-0-thought    25 deltas of reasoning, then 25 of text
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 FIRST = "First:"  # opens every answer and stands nowhere else, so that the first delta is seen in the bytes
-_NAME = re.compile(r"count-(\d+)-(\d+)")
+_NAME = re.compile(r"count-(\d+)-(\d+)(-call|-thought|)")
 _AWKWARD = (' "quoted"', " café →", "\n\\n", " 😀")  # what cannot be passed on without decoding and encoding it
 
 
@@ -20,10 +22,17 @@ class Answer(NamedTuple):
 
     pieces: tuple[str, ...]
     delay: float
+    call: bool  # whether the pieces are a call's arguments
+    thoughts: int  # how many of the pieces are reasoning
 
     @property
     def text(self) -> str:
-        return "".join(self.pieces)
+        """The text, or the arguments of the call."""
+        return "".join(self.pieces[self.thoughts :])
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self.pieces[: self.thoughts])
 
 
 @cache
@@ -32,5 +41,9 @@ def answer(model: str) -> Answer:
     found = _NAME.fullmatch(model)
     if not found:
         raise ValueError(f"not a model: {model}")
-    pieces = [_AWKWARD[n // 8 % len(_AWKWARD)] if n % 8 == 0 else f" {n:04d}" for n in range(int(found[1]))]
-    return Answer((FIRST, *pieces[1:]), int(found[2]) / 1000)
+    count, delay, call = int(found[1]), int(found[2]) / 1000, found[3] == "-call"
+    pieces = [f" {n:04d}" if call or n % 8 else _AWKWARD[n // 8 % len(_AWKWARD)] for n in range(count)]
+    pieces[0] = FIRST
+    if call:
+        pieces[0], pieces[-1] = '{"' + pieces[0], pieces[-1] + '":1}'
+    return Answer(tuple(pieces), delay, call, count // 2 if found[3] == "-thought" else 0)

@@ -1,8 +1,9 @@
 """
-Measure what Antiphon adds: against a proxy that passes bytes on, and against the upstream itself, in the same run.
+Measure what Antiphon adds: against the direct call, a proxy that passes bytes on, and peers, all in the same run.
 
-    python -m tests.bench.bench            a few minutes
-    python -m tests.bench.bench --smoke    a few seconds; fails on wrong answers, and on nothing else
+    python -m tests.bench.bench --write            eight minutes; writes docs/speed.md, docs/speed.svg and README.md
+    python -m tests.bench.bench --only antiphon,nginx --scenarios S2,S3 --rounds 2
+    python -m tests.bench.bench --smoke            a few seconds; fails on wrong answers, and on nothing else
 
 Every round asks the servers in turn, so that what disturbs the machine disturbs them alike. Trust the ratios.
 """
@@ -10,202 +11,167 @@ Every round asks the servers in turn, so that what disturbs the machine disturbs
 from __future__ import annotations
 
 import argparse
-import asyncio
-import os
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import ExitStack
 from statistics import median
-from typing import IO, NamedTuple
+from typing import TypeVar
 
+from tests.bench import eventloop, plot, report
 from tests.bench.answers import answer
-from tests.bench.load import Target, cpu, hold, volley
+from tests.bench.cost import cpu, memory
+from tests.bench.load import Reply, begun, hold, volley
+from tests.bench.results import Results, Take
+from tests.bench.scenarios import HELD, SCENARIOS, Scenario, shortened
+from tests.bench.servers import SERVERS, UPSTREAM, Server, Target, on_processors, running
 
-ROOT = Path(__file__).parents[2]
-READY = 60  # seconds that a server may take to start
-
-
-class Run(NamedTuple):
-    """One kind of load, and how much of it."""
-
-    model: str
-    stream: bool
-    total: int
-    at_once: int
+Row = TypeVar("Row", Scenario, Server)
+SMOKE = ("antiphon", "byte proxy")
 
 
-class Plan(NamedTuple):
-    """What to measure."""
-
-    rounds: int
-    bulk: Run
-    paced: Run
-    calls: Run
-    alone: Run
-    held: int
+class WrongAnswer(Exception):
+    """A server said what the model did not."""
 
 
-FULL = Plan(
-    rounds=5,
-    bulk=Run("count-200-0", True, 400, 16),
-    paced=Run("count-200-10", True, 100, 50),
-    calls=Run("count-20-0", False, 1000, 8),
-    alone=Run("count-20-0", True, 200, 1),
-    held=200,
-)
-SMOKE = Plan(
-    rounds=1,
-    bulk=Run("count-200-0", True, 16, 4),
-    paced=Run("count-20-10", True, 16, 16),
-    calls=Run("count-20-0", False, 20, 4),
-    alone=Run("count-20-0", True, 5, 1),
-    held=20,
-)
+class Bench:
+    """One run: the servers that take part in each scenario, and what is known of them so far."""
+
+    def __init__(self, scenarios: Sequence[Scenario], direct: Target, measured: Sequence[Target]) -> None:
+        self.scenarios, self.direct, self.measured = scenarios, direct, list(measured)
+        self.results = Results()
+        self.parents: dict[tuple[str, str], str] = {}
+
+    def taking_part(self, scenario: Scenario) -> list[Target]:
+        """Return who is asked. What the upstream uses is not the cost of a server, so it only shows how fast it is."""
+        targets = [self.direct, *self.measured] if scenario.per == "time" else self.measured
+        return [target for target in targets if (scenario.name, target.name) not in self.results.left_out]
+
+    def leave_out(self, scenario: Scenario, target: Target, why: str) -> None:
+        """Leave a peer out of a scenario from now on; others have to answer rightly."""
+        if not target.server.peer:
+            raise WrongAnswer(f"{target.name}, {scenario.name}: {why}")
+        print(f"{target.name} is left out of {scenario.name}: {why}", file=sys.stderr)
+        self.results.left_out[scenario.name, target.name] = why
+        self.results.takes.pop((scenario.name, target.name), None)
+
+    async def ask(self, scenario: Scenario, target: Target, total: int) -> list[Reply]:
+        """Ask one server; return nothing, and leave it out, if an answer was wrong."""
+        replies = await volley(target, scenario, total, self.parents.get((scenario.name, target.name), ""))
+        for reply in replies:
+            if why := reply.wrong(target.server, scenario):
+                self.leave_out(scenario, target, why)
+                return []
+        return replies
+
+    async def warm_up(self) -> None:
+        """See that everybody answers rightly, before anything is measured."""
+        for scenario in self.scenarios:
+            for target in self.taking_part(scenario):
+                if await self.ask(scenario._replace(turns=range(min(scenario.turns.stop, 2))), target, 2):
+                    self.parents[scenario.name, target.name] = await begun(target, scenario)
+
+    async def weigh(self, held: Scenario) -> None:
+        """Take the memory first of all: what was used once would be used again."""
+        for target in self.measured:
+            self.results.resting[target.name] = memory(target.pid)
+            count = min(held.at_once, 50) if target.server.peer else held.at_once
+            try:
+                self.results.held[target.name] = await hold(target, held, count)
+            except TimeoutError:
+                self.leave_out(held, target, f"{count} streams did not begin")
+
+    async def round(self, number: int) -> None:
+        """Ask everybody everything once, with another one at the beginning each time."""
+        for scenario in self.scenarios:
+            targets = self.taking_part(scenario)
+            for at in range(len(targets)):
+                target = targets[(at + number) % len(targets)]
+                total = max(scenario.at_once, round(scenario.total * target.server.share))
+                before = cpu(target.pid)
+                if replies := await self.ask(scenario, target, total):
+                    take = taken(scenario, replies, cpu(target.pid) - before)
+                    self.results.takes.setdefault((scenario.name, target.name), []).append(take)
 
 
-@dataclass
-class Figures:
-    """What was measured of one server: one value for each round."""
-
-    bulk: list[float] = field(default_factory=list)  # seconds of CPU per delta
-    paced: list[float] = field(default_factory=list)  # likewise
-    calls: list[float] = field(default_factory=list)  # seconds of CPU per call
-    first: list[float] = field(default_factory=list)  # seconds to the first delta
-    held: float = 0.0  # bytes for each open stream
-
-
-@contextmanager
-def server(name: str, api: str, log: IO[bytes] | int, command: list[str], **environment: str) -> Iterator[Target]:
-    """Run a server on a free port while the context lasts."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    # A developer's own settings must not turn up in the measurement.
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ANTIPHON_")}
-    process = subprocess.Popen(
-        [sys.executable, *command, "--port", str(port)],
-        env=inherited | {"PYTHONPATH": str(ROOT)} | environment,
-        cwd=tempfile.gettempdir(),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
+def taken(scenario: Scenario, replies: Sequence[Reply], used: float) -> Take:
+    """Return the figures of one round."""
+    said = answer(scenario.model)
+    due = (len(said.pieces) - 1) * said.delay
+    return Take(
+        used / len(replies) / (len(said.pieces) if scenario.per == "delta" else 1),
+        median(reply.first - reply.started for reply in replies),
+        median(reply.ended - reply.started - due for reply in replies),
     )
-    try:
-        _await_port(name, process, port)
-        yield Target(name, port, process.pid, api)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
-def _await_port(name: str, process: subprocess.Popen[bytes], port: int) -> None:
-    until = time.monotonic() + READY
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise RuntimeError(f"{name} does not listen")
-
-
-async def measure(plan: Plan, direct: Target, measured: list[Target]) -> tuple[dict[str, Figures], list[str]]:
-    """Ask the servers in turn. Return the figures by the server's name, and what was wrong with the answers."""
-    figures = {target.name: Figures() for target in [direct, *measured]}
-    problems: list[str] = []
-
-    async def run(target: Target, run: Run) -> tuple[float, float]:
-        before = cpu(target.pid)
-        replies, wrong = await volley(target, **run._asdict())
-        problems.extend(f"{target.name}, {run.model}: {problem}" for problem in wrong)
-        return cpu(target.pid) - before, median(reply.first - reply.started for reply in replies)
-
-    for target in [direct, *measured]:  # warm up
-        for load in (plan.bulk, plan.calls):
-            await run(target, load._replace(total=load.at_once))
-    for target in measured:  # first of all: memory that was used before would be used again
-        figures[target.name].held = await hold(target, "count-2-60000", plan.held)
-    for _ in range(plan.rounds):
-        for name, load in (("bulk", plan.bulk), ("paced", plan.paced), ("calls", plan.calls)):
-            parts = load.total * (len(answer(load.model).pieces) if load.stream else 1)
-            for target in measured:
-                used, _ = await run(target, load)
-                getattr(figures[target.name], name).append(used / parts)
-        for target in [direct, *measured]:
-            figures[target.name].first.append((await run(target, plan.alone))[1])
-    return figures, problems
-
-
-def table(plan: Plan, direct: Figures, floor: Figures, antiphon: Figures) -> str:
-    """Return the figures, medians of the rounds; a ratio is the median of the rounds' ratios."""
-
-    def row(what: str, mine: list[float], theirs: list[float], scale: float, unit: str) -> list[str]:
-        ratios = [one / other for one, other in zip(mine, theirs, strict=True) if other]
-        ratio = f"{median(ratios):.1f}" if ratios else "n/a"
-        return [what, *(f"{median(values) * scale:.3g} {unit}" for values in (mine, theirs)), ratio]
-
-    def added(figures: Figures) -> list[float]:
-        return [mine - theirs for mine, theirs in zip(figures.first, direct.first, strict=True)]
-
-    bulk, paced = plan.bulk, plan.paced
-    rows = [
-        ["", "antiphon", "floor", "ratio"],
-        row(f"CPU per delta, {bulk.at_once} streams at full speed", antiphon.bulk, floor.bulk, 1e6, "µs"),
-        row(f"CPU per delta, {paced.at_once} streams, 100 deltas/s each", antiphon.paced, floor.paced, 1e6, "µs"),
-        row("CPU per call, not streamed, 20 tokens", antiphon.calls, floor.calls, 1e3, "ms"),
-        [*row("time to the first delta, beyond the upstream's", added(antiphon), added(floor), 1e3, "ms")[:3], ""],
-        row(f"memory per open stream, {plan.held} open", [antiphon.held], [floor.held], 1e-3, "kB"),
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
-    return "\n".join(lines)
+async def measure(bench: Bench, held: Scenario, rounds: int) -> Results:
+    """Run the whole of it."""
+    begin = time.monotonic()
+    await bench.warm_up()
+    await bench.weigh(held)
+    for number in range(rounds):
+        print(f"{time.monotonic() - begin:4.0f} s: round {number + 1} of {rounds}", file=sys.stderr)
+        await bench.round(number)
+    return bench.results
 
 
 def main() -> int:
     """Run the bench; return 1 if an answer was wrong."""
     parser = argparse.ArgumentParser(description="Measure what Antiphon adds.")
     parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that the answers are right")
-    parser.add_argument("--rounds", type=int, help="rounds to run")
+    parser.add_argument("--write", action="store_true", help="write the figures into docs/ and README.md")
+    parser.add_argument("--rounds", type=int, help="rounds to run; 5 if not said otherwise")
+    parser.add_argument("--only", help="servers, by name, separated by commas")
+    parser.add_argument("--scenarios", help="likewise")
     arguments = parser.parse_args()
-    plan = SMOKE if arguments.smoke else FULL
-    plan = plan._replace(rounds=arguments.rounds or plan.rounds)
-    with tempfile.TemporaryFile() as log:
+
+    scenarios, servers = chosen(SCENARIOS, arguments.scenarios), chosen(SERVERS, arguments.only)
+    held, rounds = HELD, arguments.rounds or 5
+    if arguments.smoke:
+        scenarios, servers = tuple(map(shortened, SCENARIOS)), chosen(SERVERS, ",".join(SMOKE))
+        held, rounds = shortened(HELD), 1
+    for server in servers:
+        if not server.installed:
+            print(f"{server.name} is not installed, and left out", file=sys.stderr)
+    servers = tuple(server for server in servers if server.installed)
+
+    with tempfile.TemporaryFile() as log, ExitStack() as stack:
         try:
-            with (
-                server("upstream", "chat", log, ["-m", "tests.bench.upstream"]) as direct,
-                server("floor", "chat", log, ["-m", "tests.bench.floor", "--upstream", str(direct.port)]) as floor,
-                server(
-                    "antiphon",
-                    "responses",
-                    log,
-                    ["-m", "app", "serve"],
-                    ANTIPHON_BACKEND_URL=f"http://127.0.0.1:{direct.port}/v1",
-                    ANTIPHON_LOG_LEVEL="warning",
-                ) as antiphon,
-            ):
-                figures, problems = asyncio.run(measure(plan, direct, [antiphon, floor]))
+            with on_processors(first=False):
+                direct = stack.enter_context(running(UPSTREAM, log))
+            with on_processors(first=True):
+                measured = [stack.enter_context(running(server, log, direct.port)) for server in servers]
+            with on_processors(first=False):
+                results = eventloop.run(measure(Bench(scenarios, direct, measured), held, rounds))
+        except WrongAnswer as wrong:
+            print(f"A wrong answer. {wrong}")
+            return 1
         except BaseException:
             log.seek(0)
-            sys.stderr.buffer.write(log.read())
+            sys.stderr.buffer.write(log.read()[-20_000:])
             raise
-    if problems:
-        print(f"{len(problems)} wrong answers:", *problems[:5], sep="\n  ")
-        return 1
-    print(table(plan, figures["upstream"], figures["floor"], figures["antiphon"]))
+    if arguments.smoke:
+        print("Every answer was right.")
+        return 0
+    print(report.figures(results, scenarios, servers))
+    if arguments.write and (arguments.only or arguments.scenarios):
+        print("This is a part of it only, and is not written down.", file=sys.stderr)
+    elif arguments.write:
+        report.write(results, scenarios, servers, rounds)
+        plot.write(results, scenarios, servers)
     return 0
+
+
+def chosen(table: tuple[Row, ...], names: str | None) -> tuple[Row, ...]:
+    """Return the rows that are named, all of them if none is; raises SystemExit for a name that no row has."""
+    if not names:
+        return table
+    wanted = names.split(",")
+    if unknown := set(wanted) - {row.name for row in table}:
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(row.name for row in table)}")
+    return tuple(row for row in table if row.name in wanted)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 from functools import partial
+from typing import cast
+
+from tests.bench import eventloop
 
 
 class Pipe(asyncio.Protocol):
@@ -22,14 +25,13 @@ class Pipe(asyncio.Protocol):
         self.waiting = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         if self.other is None:
             connect = asyncio.get_running_loop().create_connection
             self.opening = asyncio.ensure_future(connect(partial(Pipe, other=self), "127.0.0.1", self.upstream))
         else:
             self.other.other = self
-            transport.write(bytes(self.other.waiting))
+            self.transport.write(bytes(self.other.waiting))
 
     def data_received(self, data: bytes) -> None:
         if self.other is None:
@@ -52,4 +54,4 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=9101)
     parser.add_argument("--upstream", type=int, default=9100)
     arguments = parser.parse_args()
-    asyncio.run(serve(arguments.port, arguments.upstream))
+    eventloop.run(serve(arguments.port, arguments.upstream))

@@ -1,116 +1,177 @@
-"""
-The load: asks a server whose model is `upstream.py`, checks every answer, and reads what the server's process used.
-
-A `Target` is a server and the API it speaks: `responses`, or `chat` for the upstream itself and the floor before it.
-"""
+"""The load: asks a server whose model is `upstream.py`, as a scenario says, and keeps the answers."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
-from tests.bench import wire
+from tests.bench import check, wire
 from tests.bench.answers import FIRST, answer
+from tests.bench.cost import memory
+from tests.bench.scenarios import Scenario
+from tests.bench.servers import Server, Target
 
-PATHS = {"responses": "/v1/responses", "chat": "/v1/chat/completions"}
-TIMEOUT = 60  # seconds for one answer
-
-
-@dataclass(frozen=True)
-class Target:
-    """A server to measure."""
-
-    name: str
-    port: int
-    pid: int
-    api: str
+TIMEOUT = 120  # seconds for one answer
+TOOL = {"name": "count", "description": "Count.", "parameters": {"type": "object", "properties": {}}}
 
 
 @dataclass
 class Reply:
     """One answer as it came in."""
 
+    messages: int  # that the upstream should have received
     started: float
     first: float = 0.0  # when the first delta was seen
+    ended: float = 0.0
     message: wire.Message = field(default_factory=wire.Message)
+    error: str = ""
+
+    def wrong(self, server: Server, scenario: Scenario) -> str:
+        """Say what is wrong with it, or nothing."""
+        if self.error:
+            return self.error
+        if self.message.line.split()[1] != b"200":
+            return f"{self.message.line.decode()}: {self.message.body[:200].decode(errors='replace')}"
+        return check.wrong(server, scenario, self.message.body, self.messages)
 
 
-def ask(target: Target, model: str, *, stream: bool) -> bytes:
-    """Return the bytes of a request of one message."""
-    body: dict[str, Any] = {"model": model, "stream": stream}
-    if target.api == "responses":
-        body |= {"input": "Count.", "store": False}
+@lru_cache(8)
+def ask(server: Server, scenario: Scenario, turn: int, previous: str) -> tuple[bytes, int]:
+    """
+    Return the bytes of a turn's request, and how many messages the upstream gets by it. By Chat Completions the
+    client sends the whole conversation; by Responses it names the response that it goes on from.
+    """
+    texts = [f"Message {n} of {scenario.items}. ".ljust(scenario.size, ".") for n in range(scenario.items)]
+    new = [{"role": "user", "content": text} for text in texts]
+    said = {"role": "assistant", "content": answer(scenario.model).text}
+    body: dict[str, Any] = {"model": scenario.model, "stream": scenario.stream}
+    if server.api == "chat":
+        body |= {"messages": [*new, said] * turn + new}
+        body |= {"stream_options": {"include_usage": True}} if scenario.stream else {}
+        tool: dict[str, Any] = {"type": "function", "function": TOOL}
     else:
-        body |= {"messages": [{"role": "user", "content": "Count."}]}
-        if stream:
-            body |= {"stream_options": {"include_usage": True}}
-    return wire.request("POST", PATHS[target.api], json.dumps(body).encode())
+        body |= {"input": new, "store": scenario.turns != range(1)}
+        body |= {"previous_response_id": previous} if previous else {}
+        tool = {"type": "function", **TOOL}
+    body |= {"tools": [tool]} if answer(scenario.model).call else {}
+    return wire.request("POST", server.path, json.dumps(body).encode()), turn * (len(new) + 1) + len(new)
 
 
-class Caller:
-    """One connection, that is kept."""
+class Caller(asyncio.Protocol):
+    """One connection, that is kept, with one question at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.reply = Reply(0, 0.0)
+        self.tail = b""
+        self.whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.seen: asyncio.Semaphore | None = None
 
     @classmethod
-    async def connect(cls, target: Target) -> Caller:
-        return cls(*await asyncio.open_connection("127.0.0.1", target.port))
+    async def connect(cls, port: int) -> Caller:
+        _, caller = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        return caller
 
-    async def call(self, request: bytes, seen: asyncio.Semaphore | None = None) -> Reply:
-        """Send a request and read the answer; release `seen` at the first delta."""
-        reply = Reply(time.perf_counter())
-        tail = b""
-        self.writer.write(request)
-        async with asyncio.timeout(TIMEOUT):
-            while data := await self.reader.read(1 << 16):
-                if not reply.first:
-                    tail += data
-                    if FIRST.encode() in tail:
-                        reply.first = time.perf_counter()
-                        if seen:
-                            seen.release()
-                    tail = tail[-len(FIRST) :]
-                if reply.message.feed(data):
-                    return reply
-        raise ConnectionError("closed in the middle of an answer")
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
 
-    def close(self) -> None:
-        self.writer.close()
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.whole.done():
+            self.whole.set_exception(ConnectionError("closed in the middle of an answer"))
+            self.whole.exception()  # seen, also where nobody waits
+
+    def data_received(self, data: bytes) -> None:
+        reply = self.reply
+        if not reply.first:
+            self.tail += data
+            if FIRST.encode() in self.tail:
+                reply.first = time.perf_counter()
+                if self.seen:
+                    self.seen.release()
+            self.tail = self.tail[-len(FIRST) :]
+        if reply.message.feed(data):
+            reply.ended = time.perf_counter()
+            if not self.whole.done():
+                self.whole.set_result(None)
+
+    async def call(self, request: bytes, messages: int) -> Reply:
+        """Send a request and return the answer; one that did not come says so in `error`, and ends the connection."""
+        self.whole, self.tail = asyncio.get_running_loop().create_future(), b""
+        self.reply = Reply(messages, time.perf_counter())
+        self.transport.write(request)
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                await self.whole
+        except (OSError, TimeoutError) as error:
+            self.reply.error = repr(error)
+            self.transport.abort()
+        return self.reply
 
 
-async def volley(
-    target: Target, model: str, *, stream: bool, total: int, at_once: int
-) -> tuple[list[Reply], list[str]]:
-    """Ask `total` times, `at_once` at a time. Return the answers, and what was wrong with them."""
-    request, left = ask(target, model, stream=stream), iter(range(total))
-    replies: list[Reply] = []
+async def volley(target: Target, scenario: Scenario, total: int, parent: str = "") -> list[Reply]:
+    """
+    Make `total` conversations, as many at once as the scenario says, and return the answers. `parent`: the response
+    before the first turn.
+    """
+    left, replies = iter(range(total)), []
+    lines = min(scenario.at_once, total)
+    said = answer(scenario.model)
+    apart = len(said.pieces) * said.delay / lines if scenario.spread else 0.0
 
-    async def keep_asking() -> None:
-        caller = await Caller.connect(target)
+    async def converse(caller: Caller) -> bool:
+        previous = parent
+        for turn in scenario.turns:
+            reply = await caller.call(*ask(target.server, scenario, turn, previous))
+            replies.append(reply)
+            if reply.error:
+                return False
+            if turn + 1 in scenario.turns and target.server.api == "responses":
+                previous = response_id(reply)
+        return True
+
+    async def keep_asking(pause: float) -> None:
+        await asyncio.sleep(pause)
+        caller = await Caller.connect(target.port)
         for _ in left:
-            replies.append(await caller.call(request))
-        caller.close()
+            if not await converse(caller):
+                caller = await Caller.connect(target.port)
+        caller.transport.abort()
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(at_once, total)):
-            group.create_task(keep_asking())
-    return replies, [problem for reply in replies if (problem := wrong(target, model, reply, stream=stream))]
+        for line in range(lines):
+            group.create_task(keep_asking(line * apart))
+    return replies
 
 
-async def hold(target: Target, model: str, count: int) -> float:
+async def begun(target: Target, scenario: Scenario) -> str:
+    """Make the turns of a conversation before its first, if there are any; return the id of the last of them."""
+    if target.server.api == "chat" or not scenario.turns.start:
+        return ""
+    return response_id((await volley(target, scenario._replace(turns=range(scenario.turns.start)), 1))[-1])
+
+
+def response_id(reply: Reply) -> str:
+    """Return the id of a response that is not streamed, or nothing."""
+    try:
+        return str(json.loads(reply.message.body)["id"])
+    except (ValueError, LookupError, TypeError):
+        return ""
+
+
+async def hold(target: Target, scenario: Scenario, count: int) -> float:
     """Open streams of a slow model; return the bytes of memory for each, once all of them have begun."""
     seen = asyncio.Semaphore(0)
     before = memory(target.pid)
-    callers = [await Caller.connect(target) for _ in range(count)]
-    request = ask(target, model, stream=True)
-    tasks = [asyncio.create_task(caller.call(request, seen)) for caller in callers]
+    callers = [await Caller.connect(target.port) for _ in range(count)]
+    for caller in callers:
+        caller.seen = seen
+    question = ask(target.server, scenario, 0, "")
+    tasks = [asyncio.create_task(caller.call(*question)) for caller in callers]
     try:
         async with asyncio.timeout(TIMEOUT):
             for _ in tasks:
@@ -121,76 +182,4 @@ async def hold(target: Target, model: str, count: int) -> float:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for caller in callers:
-            caller.close()
-
-
-# Is the answer right?
-
-
-def wrong(target: Target, model: str, reply: Reply, *, stream: bool) -> str:
-    """Say what is wrong with an answer, or nothing."""
-    body = reply.message.body
-    if reply.message.line.split()[1] != b"200":
-        return f"{reply.message.line.decode()}: {body[:300].decode(errors='replace')}"
-    try:
-        text = (_chat_text if target.api == "chat" else _responses_text)(body, stream)
-    except (ValueError, LookupError) as error:
-        return f"{error!r} in {body[-300:].decode(errors='replace')}"
-    return "" if text == answer(model).text else f"wrong text: {text[:80]!r}"
-
-
-def _data(body: bytes) -> Iterator[bytes]:
-    return (found[1] for found in re.finditer(rb"^data: *(.*?)\r?$", body, re.MULTILINE))
-
-
-def _chat_text(body: bytes, stream: bool) -> str:
-    if not stream:
-        return str(json.loads(body)["choices"][0]["message"]["content"])
-    chunks = [json.loads(data) for data in _data(body) if data != b"[DONE]"]
-    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
-
-
-def _responses_text(body: bytes, stream: bool) -> str:
-    if not stream:
-        return _said(json.loads(body))
-    *data, last = _data(body)
-    if last != b"[DONE]":
-        raise ValueError("the stream does not end with [DONE]")
-    events = [json.loads(one) for one in data]
-    if [event["sequence_number"] for event in events] != list(range(len(events))):
-        raise ValueError("sequence_number does not count 0, 1, 2, ...")
-    if (kinds := [event["type"] for event in events])[:2] != ["response.created", "response.in_progress"]:
-        raise ValueError(f"the stream begins with {kinds[:2]}")
-    deltas = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
-    if deltas != (said := _said(events[-1]["response"])):
-        raise ValueError(f"the deltas say {deltas[:40]!r}, the response {said[:40]!r}")
-    return deltas
-
-
-def _said(response: dict[str, Any]) -> str:
-    if response["status"] != "completed":
-        raise ValueError(f"the status is {response['status']}")
-    if response["usage"]["input_tokens"] != 1:
-        raise ValueError(f"the upstream received {response['usage']['input_tokens']} messages instead of 1")
-    return "".join(part["text"] for item in response["output"] for part in item["content"])
-
-
-# What did it cost? Linux tells; elsewhere the figures are 0.
-
-
-def cpu(pid: int) -> float:
-    """Seconds of processor time, user and system, that a process has used."""
-    try:
-        # The clock of another process, in nanoseconds: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the kernel.
-        return time.clock_gettime(~pid << 3 | 2)
-    except (AttributeError, OSError):
-        return 0.0
-
-
-def memory(pid: int) -> float:
-    """Bytes of memory that a process has in use."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as statm:
-            return float(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0.0
+            caller.transport.abort()

@@ -14,9 +14,9 @@ import asyncio
 import json
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
-from tests.bench import wire
+from tests.bench import eventloop, wire
 from tests.bench.answers import Answer, answer
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -33,10 +33,23 @@ def _choice(delta: dict[str, Any], finish: str | None = None) -> list[dict[str, 
     return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
 
 
+def _call(arguments: str, **fields: str) -> dict[str, Any]:
+    name = {"name": fields.pop("name")} if fields else {}
+    return {"tool_calls": [{"index": 0, **fields, "function": {**name, "arguments": arguments}}]}
+
+
+def _delta(said: Answer, at: int) -> dict[str, Any]:
+    piece = said.pieces[at]
+    if said.call:
+        return _call(piece) if at else _call(piece, id="call_0001", type="function", name="count")
+    return {"reasoning_content" if at < said.thoughts else "content": piece}
+
+
 @cache
 def _deltas(model: str) -> tuple[bytes, ...]:
+    said = answer(model)
     opening = HEAD + _event(model, _choice({"role": "assistant", "content": ""}))
-    first, *others = (_event(model, _choice({"content": piece})) for piece in answer(model).pieces)
+    first, *others = (_event(model, _choice(_delta(said, at))) for at in range(len(said.pieces)))
     return opening + first, *others
 
 
@@ -47,8 +60,9 @@ def _usage(said: Answer, messages: int) -> dict[str, int]:
 
 def _streamed(model: str, messages: int) -> list[bytes]:
     """Return the writes of a stream, one for each delta; the ending goes with the last of them."""
-    finish = _event(model, _choice({}, "stop"))
-    usage = _event(model, [], usage=_usage(answer(model), messages))
+    said = answer(model)
+    finish = _event(model, _choice({}, "tool_calls" if said.call else "stop"))
+    usage = _event(model, [], usage=_usage(said, messages))
     *deltas, last = _deltas(model)
     return [*deltas, last + finish + usage + wire.chunk(b"data: [DONE]\n\n") + wire.LAST_CHUNK]
 
@@ -70,8 +84,7 @@ class Upstream(asyncio.Protocol):
         self.timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.timer:
@@ -87,23 +100,24 @@ class Upstream(asyncio.Protocol):
             models = [{"id": "count-20-0", "object": "model", "created": 0, "owned_by": "bench"}]
             self.transport.write(wire.whole(json.dumps({"object": "list", "data": models}).encode()))
             return
-        asked = json.loads(body)
         try:
-            said = answer(asked["model"])
-        except ValueError as error:
+            asked = json.loads(body)
+            said, messages = answer(asked["model"]), len(asked["messages"])
+        except (ValueError, KeyError) as error:
             refusal = {"error": {"message": str(error), "type": "invalid_request_error", "code": "model_not_found"}}
             self.transport.write(wire.whole(json.dumps(refusal).encode(), "404 Not Found"))
             return
         if asked.get("stream"):
-            self.advance(_streamed(asked["model"], len(asked["messages"])), 0, said.delay)
+            self.advance(_streamed(asked["model"], messages), 0, asyncio.get_running_loop().time(), said.delay)
         else:
-            self.transport.write(_completion(asked["model"], len(asked["messages"])))
+            self.transport.write(_completion(asked["model"], messages))
 
-    def advance(self, writes: Sequence[bytes], at: int, delay: float) -> None:
+    def advance(self, writes: Sequence[bytes], at: int, due: float, delay: float) -> None:
         """Write what is due. As in a real server, all streams take a step before one of them takes its next."""
         self.transport.write(writes[at])
         if at + 1 < len(writes) and not self.transport.is_closing():
-            self.timer = asyncio.get_running_loop().call_later(delay, self.advance, writes, at + 1, delay)
+            due += delay  # not from now on: what comes late now would make all that follows late
+            self.timer = asyncio.get_running_loop().call_at(due, self.advance, writes, at + 1, due, delay)
 
 
 async def serve(port: int) -> None:
@@ -114,4 +128,4 @@ async def serve(port: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A fake Chat Completions server.")
     parser.add_argument("--port", type=int, default=9100)
-    asyncio.run(serve(parser.parse_args().port))
+    eventloop.run(serve(parser.parse_args().port))

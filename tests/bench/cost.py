@@ -1,0 +1,37 @@
+"""What a server costs: processor time and memory of a process and its children. Linux tells; elsewhere it is 0."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+
+def _tree(pid: int) -> list[int]:
+    pids = [pid]
+    for one in pids:
+        with suppress(OSError):
+            for task in os.listdir(f"/proc/{one}/task"):
+                with open(f"/proc/{one}/task/{task}/children", encoding="ascii") as children:
+                    pids += map(int, children.read().split())
+    return pids
+
+
+def cpu(pid: int) -> float:
+    """Seconds of processor time, user and system, that a process and its living children have used."""
+    used = 0.0
+    for one in _tree(pid):
+        with suppress(AttributeError, OSError):
+            # The clock of another process, in nanoseconds: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the kernel.
+            used += time.clock_gettime(~one << 3 | 2)
+    return used
+
+
+def memory(pid: int) -> float:
+    """Bytes of memory that a process and its children have in use."""
+    pages = 0
+    for one in _tree(pid):
+        with suppress(OSError):
+            with open(f"/proc/{one}/statm", encoding="ascii") as statm:
+                pages += int(statm.read().split()[1])
+    return float(pages * os.sysconf("SC_PAGE_SIZE")) if pages else 0.0

@@ -1,0 +1,23 @@
+"""The event loop that Antiphon has too: a slower one would put the floor too high, and the load in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def _factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        from uvloop import new_event_loop
+    except ImportError:  # Windows has none
+        return None
+    return new_event_loop
+
+
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """Like `asyncio.run`."""
+    with asyncio.Runner(loop_factory=_factory()) as runner:
+        return runner.run(main)

@@ -1,0 +1,154 @@
+"""The figures in words: tables for the terminal, for docs/speed.md and for README.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from statistics import median
+
+from tests.bench.results import Results
+from tests.bench.scenarios import PACED, Scenario
+from tests.bench.servers import ROOT, UPSTREAM, Server, version
+
+UNITS = {"delta": ("µs", 1e6), "request": ("ms", 1e3)}
+ANTIPHON = "antiphon"
+QUOTED = {"S1", "S2", "S3", "S5"}  # in README.md
+COMMAND = "make bench-peers bench"
+
+
+def figures(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Server]) -> str:
+    """Return all tables, as Markdown."""
+    return "\n\n".join(
+        part
+        for part in (
+            "CPU of the server, user and system, medians of the rounds:",
+            cpu_table(results, scenarios, servers),
+            "Ratios of these within one round, medians of the rounds:",
+            ratio_table(results, scenarios, servers),
+            "Time and memory:",
+            time_table(results, servers),
+            "\n".join(_left_out(results)),
+        )
+        if part
+    )
+
+
+def cpu_table(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Server]) -> str:
+    """Return a row for each scenario, a column for each server."""
+    rows = []
+    for scenario in scenarios:
+        if scenario.per in UNITS:
+            unit, scale = UNITS[scenario.per]
+            cells = [shown(results.cpu(scenario, server.name), scale) for server in servers]
+            rows.append([scenario.name, scenario.about, f"{unit} / {scenario.per}", *cells])
+    return table(["", "", "", *(server.name for server in servers)], rows)
+
+
+def ratio_table(results: Results, scenarios: Iterable[Scenario], servers: Sequence[Server]) -> str:
+    """Return how much more Antiphon takes than what passes bytes on, and how much less than its peers."""
+    names = [server.name for server in servers if server.name != ANTIPHON]
+    pairs = [(name, ANTIPHON) if _peer(name, servers) else (ANTIPHON, name) for name in names]
+    rows = [
+        [scenario.name, scenario.about, *(shown(results.ratio(scenario, *pair)) for pair in pairs)]
+        for scenario in scenarios
+        if scenario.per in UNITS
+    ]
+    return table(["", "", *(f"{one} / {other}" for one, other in pairs)], rows)
+
+
+def time_table(results: Results, servers: Sequence[Server]) -> str:
+    """Return what is not CPU."""
+    names = [server.name for server in servers]
+    paced = {name: results.of(PACED, name) for name in names}
+    first = {name: median(take.first for take in takes) for name, takes in paced.items() if takes}
+    late = {name: median(take.late for take in takes) for name, takes in paced.items() if takes}
+    rows: list[list[str]] = []
+    for about, unit, scale, values in (
+        (
+            "first delta, beyond the direct call's, alone",
+            "ms",
+            1e3,
+            {n: results.added(n, UPSTREAM.name) for n in names},
+        ),
+        ("S3: first delta", "ms", 1e3, first),
+        ("S3: end of a stream, after it was due", "ms", 1e3, late),
+        ("memory at rest", "MB", 1e-6, results.resting),
+        ("memory of an open stream", "kB", 1e-3, results.held),
+    ):
+        rows.append([about, unit, *(shown(values.get(name), scale) for name in names)])
+    return table(["", "", *names], rows)
+
+
+def write(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Server], rounds: int) -> None:
+    """Write the figures into docs/speed.md and the ratios into README.md, between the marks there."""
+    run = f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}; `{COMMAND}`, {rounds} rounds."
+    who = table(["", "", "version"], [[server.name, server.about, version(server)] for server in servers])
+    _between_marks("docs/speed.md", f"{run}\n\n{who}\n\n{figures(results, scenarios, servers)}")
+    quoted = ratio_table(
+        results,
+        [scenario for scenario in scenarios if scenario.name in QUOTED],
+        [server for server in servers if server.name != "byte proxy"],
+    )
+    _between_marks("README.md", f"{quoted}\n\n{run}")
+
+
+def _between_marks(path: str, text: str) -> None:
+    document = (ROOT / path).read_text(encoding="utf-8")
+    marks = re.compile(r"(<!-- make bench -->\n).*?(<!-- end -->)", re.DOTALL)
+    written, count = marks.subn(lambda found: f"{found[1]}\n{text}\n\n{found[2]}", document)
+    if count != 1:
+        raise ValueError(f"{path} should have the marks once")
+    (ROOT / path).write_text(written, encoding="utf-8")
+
+
+def _machine() -> str:
+    processor = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as cpuinfo:
+            processor = next(line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{cores} cores of {processor}, {platform.system()}, Python {platform.python_version()}"
+
+
+def _left_out(results: Results) -> list[str]:
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for (scenario, server), why in results.left_out.items():
+        reasons.setdefault((server, why), []).append(scenario)
+    return [f"- {server} is left out of {', '.join(names)}: {_quoted(why)}" for (server, why), names in reasons.items()]
+
+
+def _quoted(why: str) -> str:
+    return f"`{' '.join(why.replace('`', '').split())[:160]}`"
+
+
+def _peer(name: str, servers: Sequence[Server]) -> bool:
+    return any(server.peer for server in servers if server.name == name)
+
+
+def shown(value: float | None, scale: float = 1.0) -> str:
+    """Return a number with three digits that count, or a dash."""
+    if value is None:
+        return "-"
+    scaled = value * scale
+    return f"{scaled:,.{0 if abs(scaled) >= 100 else 1 if abs(scaled) >= 10 else 2}f}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown, whose numbers are to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    numbers = [all(re.fullmatch(r"-?[\d.,]*", row[at]) for row in rows) for at in range(len(head))]
+
+    def line(cells: list[str]) -> str:
+        padded = (
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(cells, widths, numbers, strict=True)
+        )
+        return f"| {' | '.join(padded)} |"
+
+    rule = "|".join("-" * (width + 1) + (":" if number else "-") for width, number in zip(widths, numbers, strict=True))
+    return "\n".join([line(head), f"|{rule}|", *map(line, rows)])

@@ -1,0 +1,53 @@
+"""What is asked of the servers: one table."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class Scenario(NamedTuple):
+    """One kind of load."""
+
+    name: str
+    about: str
+    per: Literal["delta", "request", "time"]  # what the CPU is divided by; `time`: the latency is what counts
+    model: str
+    total: int  # conversations of one round
+    at_once: int
+    stream: bool = False
+    spread: bool = False  # begin the streams one after the other, over the length of one, or their deltas coincide
+    turns: range = range(1)  # of a conversation by `previous_response_id`; those before the first are not measured
+    items: int = 1  # of the input of a turn
+    size: int = 40  # characters of an item
+
+
+ALONE = Scenario("first", "a stream, alone: time to the first delta", "time", "count-20-0", 200, 1, stream=True)
+PACED = Scenario(
+    "S3", "100 streams of 200 deltas, one each 10 ms", "delta", "count-200-10", 200, 100, True, spread=True
+)
+SCENARIOS = (
+    Scenario("S1", "an answer of 20 tokens, as JSON", "request", "count-20-0", 800, 16),
+    Scenario("S2", "streams of 200 deltas at full speed, 16 at once", "delta", "count-200-0", 320, 16, stream=True),
+    PACED,
+    Scenario("S4", "20 turns by `previous_response_id`", "request", "count-20-0", 20, 4, turns=range(20)),
+    Scenario("S4+", "turn 200 of a conversation", "request", "count-20-0", 60, 4, turns=range(199, 200)),
+    Scenario("S5", "an input of 200 items, 200 KB", "request", "count-20-0", 160, 4, items=200, size=1000),
+    Scenario("S6", "a function call, streamed in 50 pieces", "delta", "count-50-0-call", 320, 16, stream=True),
+    Scenario("S7", "25 deltas of reasoning, then 25 of text", "delta", "count-50-0-thought", 320, 16, stream=True),
+    ALONE,
+)
+
+# A stream that has begun and goes on for long, to see what an open one takes of memory.
+HELD = Scenario("memory", "200 open streams", "time", "count-2-100000", 200, 200, stream=True)
+
+
+def shortened(scenario: Scenario) -> Scenario:
+    """Return a scenario of the same kind that takes a fraction of a second."""
+    count, rest = scenario.model.removeprefix("count-").split("-", 1)
+    return scenario._replace(
+        model=f"count-{min(int(count), 20)}-{rest}",
+        total=min(scenario.total, 8),
+        at_once=min(scenario.at_once, 8),
+        turns=range(min(scenario.turns.start, 5), min(scenario.turns.stop, 6)),
+        items=min(scenario.items, 20),
+    )

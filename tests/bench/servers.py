@@ -1,0 +1,239 @@
+"""Who is measured: one table, and how a server of it is run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+ROOT = Path(__file__).parents[2]
+PEERS = ROOT / ".venv" / "peers"  # `make bench-peers`
+READY = 120  # seconds that a server may take to start
+
+# A developer's own settings must not turn up in the measurement.
+FOREIGN = ("ANTIPHON_", "LITELLM_", "OPENAI_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """
+    A server, and how to run it. `{port}`, `{upstream}` (a port) and `{here}` (a directory of its own) are filled in
+    in its command, its environment and its files.
+    """
+
+    name: str
+    about: str
+    command: tuple[str, ...]
+    api: Literal["responses", "chat"] = "responses"
+    path: str = "/v1/responses"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    version: tuple[str, ...] = ()  # a command that prints it
+    peer: bool = False  # somebody else's: asked less often, and what it answers wrong is told, not refused
+    share: float = 1.0  # how much of a scenario's load it gets
+
+    @property
+    def installed(self) -> bool:
+        return shutil.which(self.command[0]) is not None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server that runs."""
+
+    server: Server
+    port: int
+    pid: int
+
+    @property
+    def name(self) -> str:
+        return self.server.name
+
+
+def _peer_version(peer: str) -> tuple[str, ...]:
+    return (f"{PEERS}/{peer}/bin/python", "-c", f"from importlib.metadata import version as v; print(v('{peer}'))")
+
+
+NGINX = """
+daemon off; worker_processes 1; pid {here}/nginx.pid; error_log stderr;
+events {{ worker_connections 8192; }}
+http {{
+    access_log off; client_max_body_size 64m; client_body_buffer_size 4m;
+    client_body_temp_path {here}/body; proxy_temp_path {here}/proxy; fastcgi_temp_path {here}/fastcgi;
+    uwsgi_temp_path {here}/uwsgi; scgi_temp_path {here}/scgi;
+    upstream model {{ server 127.0.0.1:{upstream}; keepalive 256; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://model; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
+        }}
+    }}
+}}
+"""
+
+# `use_chat_completions_api` makes it translate; it would ask the upstream for `/v1/responses` otherwise.
+LITELLM = """
+model_list:
+  - model_name: "*"
+    litellm_params:
+      model: openai/*
+      api_base: http://127.0.0.1:{upstream}/v1
+      api_key: none
+      use_chat_completions_api: true
+"""
+
+UPSTREAM = Server(
+    "direct",
+    "the upstream itself, asked by Chat Completions",
+    (sys.executable, "-m", "tests.bench.upstream", "--port", "{port}"),
+    api="chat",
+    path="/v1/chat/completions",
+)
+SERVERS = (
+    Server(
+        "antiphon",
+        "this server, one process",
+        (sys.executable, "-m", "app", "serve", "--port", "{port}"),
+        environment={"ANTIPHON_BACKEND_URL": "http://127.0.0.1:{upstream}/v1", "ANTIPHON_LOG_LEVEL": "warning"},
+        version=(sys.executable, "-c", "from app import __version__; print(__version__)"),
+    ),
+    Server(
+        "byte proxy",
+        "passes bytes on and understands none: `tests/bench/floor.py`, on the event loop that Antiphon has too",
+        (sys.executable, "-m", "tests.bench.floor", "--port", "{port}", "--upstream", "{upstream}"),
+        api="chat",
+        path="/v1/chat/completions",
+    ),
+    Server(
+        "nginx",
+        "passes HTTP on, unbuffered, one worker",
+        ("nginx", "-p", "{here}", "-e", "stderr", "-c", "{here}/nginx.conf"),
+        api="chat",
+        path="/v1/chat/completions",
+        files={"nginx.conf": NGINX},
+        version=("nginx", "-v"),
+    ),
+    Server(
+        "litellm",
+        "LiteLLM's proxy, one worker, no database, translating to Chat Completions",
+        (
+            f"{PEERS}/litellm/bin/litellm",
+            "--config",
+            "{here}/config.yaml",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "{port}",
+            "--telemetry",
+            "False",
+        ),
+        environment={
+            "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "true",
+            "LITELLM_LOG": "ERROR",
+            "LITELLM_MODE": "PRODUCTION",
+        },
+        files={"config.yaml": LITELLM},
+        version=_peer_version("litellm"),
+        peer=True,
+        share=0.05,
+    ),
+    Server(
+        "open-responses-server",
+        "open-responses-server, one process",
+        (f"{PEERS}/open-responses-server/bin/otc", "start"),
+        path="/responses",
+        environment={
+            "OPENAI_BASE_URL_INTERNAL": "http://127.0.0.1:{upstream}",
+            "API_ADAPTER_HOST": "127.0.0.1",
+            "API_ADAPTER_PORT": "{port}",
+        },
+        version=_peer_version("open-responses-server"),
+        peer=True,
+        share=0.2,
+    ),
+)
+
+
+def version(server: Server) -> str:
+    """Return what a server says of its version, or nothing."""
+    if not server.version:
+        return ""
+    said = subprocess.run(server.version, capture_output=True, text=True, cwd=ROOT, check=True)
+    return (said.stdout + said.stderr).strip().rpartition("/")[2]
+
+
+@contextmanager
+def on_processors(*, first: bool) -> Iterator[None]:
+    """
+    Run what begins in the context on the first processor, or on all but the first, so that the load is not in the
+    way of what is measured. Where there is one processor, or no Linux, it does nothing.
+    """
+    processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    if len(processors) < 2:
+        yield
+        return
+    os.sched_setaffinity(0, {min(processors)} if first else processors - {min(processors)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, processors)
+
+
+@contextmanager
+def running(server: Server, log: IO[bytes] | int, upstream: int = 0) -> Iterator[Target]:
+    """Run a server on a free port while the context lasts."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as here:
+
+        def filled(text: str) -> str:
+            return text.format(port=port, upstream=upstream, here=here)
+
+        for name, text in server.files.items():
+            Path(here, name).write_text(filled(text), encoding="utf-8")
+        environment = {key: value for key, value in os.environ.items() if not key.upper().startswith(FOREIGN)}
+        environment |= {} if server.peer else {"PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(
+            [filled(word) for word in server.command],
+            env=environment | {key: filled(value) for key, value in server.environment.items()},
+            cwd=here,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            _await_port(server.name, process, port)
+            yield Target(server, port, process.pid)
+        finally:
+            _end(process)
+
+
+def _await_port(name: str, process: subprocess.Popen[bytes], port: int) -> None:
+    until = time.monotonic() + READY
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise RuntimeError(f"{name} does not listen")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

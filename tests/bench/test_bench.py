@@ -1,0 +1,115 @@
+"""The bench sees a wrong answer, and its figures are those of what it was given."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.bench import check, plot, report
+from tests.bench.answers import answer
+from tests.bench.bench import Bench, WrongAnswer
+from tests.bench.load import ask, volley
+from tests.bench.results import Results, Take
+from tests.bench.scenarios import SCENARIOS, Scenario, shortened
+from tests.bench.servers import SERVERS, UPSTREAM, Server, Target, running
+
+BY_NAME = {scenario.name: shortened(scenario) for scenario in SCENARIOS}
+ANTIPHON, *_, PEER = SERVERS
+STREAM = BY_NAME["S2"]
+TEXT = answer(STREAM.model).text
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Target]:
+    with running(UPSTREAM, subprocess.DEVNULL) as target:
+        yield target
+
+
+@pytest.mark.parametrize("scenario", BY_NAME.values(), ids=list(BY_NAME))
+async def test_the_upstream_answers_every_scenario_rightly(upstream: Target, scenario: Scenario) -> None:
+    replies = await volley(upstream, scenario, 2)
+    assert [reply.wrong(upstream.server, scenario) for reply in replies] == [""] * 2 * len(scenario.turns)
+    assert all(reply.started < reply.first <= reply.ended for reply in replies)
+
+
+async def test_a_conversation_reaches_the_upstream_whole(upstream: Target) -> None:
+    first, *_, last = await volley(upstream, BY_NAME["S4"], 1)
+    assert (first.messages, last.messages) == (1, 11)
+    last.messages = 10
+    assert last.wrong(upstream.server, BY_NAME["S4"]) == "the upstream received 11 messages, not 10"
+
+
+async def test_a_wrong_answer_ends_the_run(upstream: Target) -> None:
+    antiphon = Target(ANTIPHON, upstream.port, upstream.pid)  # the upstream has no /v1/responses
+    with pytest.raises(WrongAnswer, match=r"antiphon, S1: HTTP/1\.1 404 Not Found"):
+        await Bench([BY_NAME["S1"]], upstream, [antiphon]).warm_up()
+
+
+async def test_a_wrong_answer_leaves_a_peer_out_of_its_scenario(upstream: Target) -> None:
+    bench = Bench([BY_NAME["S1"]], upstream, [Target(PEER, upstream.port, upstream.pid)])
+    await bench.warm_up()
+    await bench.round(0)
+    assert bench.results.left_out["S1", PEER.name].startswith("HTTP/1.1 404 Not Found")
+    assert not bench.results.takes
+
+
+def streamed(server: Server, *events: dict[str, Any], text: str = TEXT) -> str:
+    """Return what is wrong with a stream of these events, and the end that belongs to them."""
+    item = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": text}]}
+    usage = {"input_tokens": 1}
+    final = {"status": "completed", "output": [item], "usage": usage}
+    all_events = [*events, {"type": "response.completed", "response": final}]
+    lines = [f"data: {json.dumps(event | {'sequence_number': at})}\n\n" for at, event in enumerate(all_events)]
+    return check.wrong(server, STREAM, "".join([*lines, "data: [DONE]\n\n"]).encode(), 1)
+
+
+BEGINNING = ({"type": "response.created"}, {"type": "response.in_progress"})
+ADDED = {"type": "response.output_item.added", "item": {"id": "msg_1"}}
+DONE = {"type": "response.output_item.done", "item": {"id": "msg_1"}}
+DELTA = {"type": "response.output_text.delta", "delta": TEXT}
+
+
+def test_a_right_stream_is_right() -> None:
+    assert streamed(ANTIPHON, *BEGINNING, ADDED, DELTA, DONE) == ""
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ((*BEGINNING, ADDED, DONE), "the deltas say ''"),
+        ((*BEGINNING, DELTA, DONE), "items added [], and done ['msg_1']"),
+        ((ADDED, DELTA, DONE), "the stream begins with ['response.output_item.added'"),
+    ],
+)
+def test_a_wrong_stream_is_wrong(events: tuple[dict[str, Any], ...], said: str) -> None:
+    assert streamed(ANTIPHON, *events).startswith(said)
+
+
+def test_of_a_peer_the_text_is_asked_and_not_the_order() -> None:
+    assert streamed(PEER, DELTA) == ""
+    assert streamed(PEER, {**DELTA, "delta": "no"}, text="no") == "wrong text: 'no'"
+
+
+def test_the_upstream_is_asked_for_what_the_scenario_says() -> None:
+    head, _, body = ask(ANTIPHON, BY_NAME["S4+"], 5, "resp_5")[0].partition(b"\r\n\r\n")
+    asked = json.loads(body)
+    assert head.startswith(b"POST /v1/responses HTTP/1.1\r\n")
+    assert (asked["previous_response_id"], asked["store"], len(asked["input"])) == ("resp_5", True, 1)
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    results = Results()
+    for server, used in (("antiphon", (4.0, 30.0, 9.0)), ("byte proxy", (1.0, 10.0, 3.0))):
+        results.takes["S2", server] = [Take(cpu * 1e-6, 0.0, 0.0) for cpu in used]
+    chosen = [server for server in SERVERS if server.name in {"antiphon", "byte proxy"}]
+    assert (
+        report.cpu_table(results, [STREAM], chosen).splitlines()[-1].endswith("| µs / delta |     9.00 |       3.00 |")
+    )
+    assert report.ratio_table(results, [STREAM], chosen).splitlines()[-1].endswith("|                  3.00 |")
+    marks = ElementTree.fromstring(plot.drawn(results, [STREAM], chosen)).iter("{http://www.w3.org/2000/svg}circle")
+    assert len(list(marks)) == 2  # one in the legend, one in the row
