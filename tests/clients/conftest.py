@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.serving import antiphon
+from app.main import create_app
+from tests.clients.wire import Wire
+from tests.serving import antiphon, serving, settings
 from tests.upstream import Upstream, upstream
 
 __all__ = ["upstream"]
@@ -33,10 +35,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("clients")
 
 
+@pytest.fixture
+def wire() -> Wire:
+    """What is heard in front of `server`."""
+    return Wire()
+
+
 @pytest_asyncio.fixture
-async def server(upstream: Upstream) -> AsyncIterator[str]:
+async def server(upstream: Upstream, wire: Wire) -> AsyncIterator[str]:
     """The base URL, with `/v1`, of an Antiphon whose backend is the scripted upstream."""
-    async with antiphon(backend_url=upstream.url) as url:
+    async with serving(wire.before(create_app(settings(backend_url=upstream.url)))) as url:
         yield f"{url}/v1"
 
 

@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ class Ended(NamedTuple):
 def installed(package: str) -> Path:
     """Return where a package is installed; a client that cannot be run is a failure, never a test that is left out."""
     if not (PACKAGES / package).is_dir():
-        pytest.fail(f"The package {package} is not installed. Run `make test-clients`, or `npm ci` in {HERE.name}.")
+        pytest.fail(f"The package {package} is not installed. Run `make test-clients`.")
     return PACKAGES / package
 
 
@@ -60,26 +61,34 @@ async def python(driver: Path, environment: str, *arguments: str, env: Mapping[s
 
 async def run(*command: str, env: Mapping[str, str], cwd: Path, patience: float = 120) -> Ended:
     """
-    Run a program that is not asked anything, and knows nothing of this machine but its PATH.
+    Run a program that is not asked anything, and knows nothing of this machine but its PATH, where Node comes first.
 
     It is ended, with all that it has started, after `patience` seconds, as a failure.
     """
+    async with running(*command, env=env, cwd=cwd) as process:
+        try:
+            async with asyncio.timeout(patience):
+                out, err = await process.communicate()
+        except TimeoutError:
+            pytest.fail(f"{command[0]} did not end within {patience} seconds.")
+    return Ended(process.returncode or 0, out.decode(), err.decode())
+
+
+@asynccontextmanager
+async def running(*command: str, env: Mapping[str, str], cwd: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a program as `run` does, in a group of its own; it is ended, with all that it has started, at the end."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd,
-        env={"PATH": os.environ["PATH"], "HOME": str(cwd), **env},
+        env={"PATH": f"{ENVIRONMENTS / 'node' / 'bin'}:{os.environ['PATH']}", "HOME": str(cwd), **env},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
     try:
-        async with asyncio.timeout(patience):
-            out, err = await process.communicate()
-    except TimeoutError:
-        pytest.fail(f"{command[0]} did not end within {patience} seconds.")
+        yield process
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-    return Ended(process.returncode or 0, out.decode(), err.decode())

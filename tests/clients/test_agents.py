@@ -74,8 +74,10 @@ async def test_sealed_thoughts_come_back_with_the_results(client: Driver, upstre
     assert roles == ["user", "assistant", "tool", "tool"]
 
 
-@pytest.mark.parametrize("name", ["agents-python"])
-@pytest.mark.parametrize("scenario", ["tools_continued", "turns_on_a_socket"])
+@pytest.mark.parametrize(
+    ("name", "scenario"),
+    [*((name, "turns_on_a_socket") for name in AGENTS), ("agents-python", "tools_continued")],
+)
 async def test_nothing_but_the_results_is_sent_or_all_of_it_over_a_socket(
     client: Driver, upstream: Upstream, scenario: str
 ) -> None:

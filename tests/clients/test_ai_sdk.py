@@ -31,6 +31,14 @@ async def test_a_thought_that_led_to_a_call_is_referred_to(client: Driver, upstr
     assert roles(upstream) == ["user", "assistant", "tool", "tool"]
 
 
+@pytest.mark.parametrize("name", ["ai-sdk-open-responses"])
+async def test_a_thought_that_led_to_a_call_is_sent_back(client: Driver, upstream: Upstream) -> None:
+    upstream.say(asking_for_the_weather(thought="Ask twice."))
+    upstream.say(saying("Sunny in both."))
+    assert await client.shows("thinking_again") == {"text": "Sunny in both.", "reasoning": "Ask twice."}
+    assert upstream.requests[-1].json["messages"][1]["reasoning_content"] == "Ask twice."
+
+
 @pytest.mark.parametrize("name", OPENAI)
 async def test_a_thought_is_sealed_where_nothing_is_stored(client: Driver, upstream: Upstream) -> None:
     upstream.say(asking_for_the_weather(thought="Ask twice."))
@@ -45,6 +53,17 @@ async def test_a_turn_goes_on_from_a_named_response(client: Driver, upstream: Up
     upstream.say(saying("Your name is Ada."))
     assert await client.shows("turns_named") == {"text": "Your name is Ada."}
     assert roles(upstream) == ["user", "assistant", "user"]
+
+
+@pytest.mark.parametrize("name", ALL)
+async def test_a_turn_goes_on_from_one_with_tools(client: Driver, upstream: Upstream) -> None:
+    upstream.say(asking_for_the_weather())
+    upstream.say(saying("Sunny in both."))
+    upstream.say(saying("I do not know."))
+    assert await client.shows("turns_with_tools") == {"text": "I do not know."}
+    assert roles(upstream) == ["user", "assistant", "tool", "tool", "assistant", "user"]
+    messages = upstream.requests[-1].json["messages"]
+    assert [message["content"] for message in messages[2:5]] == ["Sunny in Paris.", "Sunny in Oslo.", "Sunny in both."]
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -42,6 +42,7 @@ REFUSALS = {
     "context": _refusal(400, "context_length_exceeded", "This model's maximum context length is 8192 tokens."),
     "model": _refusal(404, "model_not_found", "The model 'm' does not exist."),
     "rate": _refusal(429, "rate_limit_exceeded", "Slow down."),
+    "broken": _refusal(500, "server_error", "The GPU is on fire.")._replace(shown=502),
 }
 BROKEN = {"error": {"message": "The GPU is on fire.", "type": "server_error"}}
 
@@ -83,18 +84,23 @@ async def test_a_key_that_is_not_known(client: Driver, upstream: Upstream) -> No
 
 
 @pytest.mark.parametrize("name", [name for name in CLIENTS if name not in IMPATIENT])
-async def test_too_many_requests_are_tried_again_when_they_may_be(client: Driver, upstream: Upstream) -> None:
-    upstream.say(REFUSALS["rate"].steps(**{"Retry-After": "1"}))
+@pytest.mark.parametrize("failure", ["rate", "broken"])
+async def test_what_may_pass_is_tried_again(client: Driver, upstream: Upstream, failure: str) -> None:
+    upstream.say(REFUSALS[failure].steps(**({"Retry-After": "1"} if failure == "rate" else {})))
     upstream.say(saying("Hello."))
     assert (await client.shows("stream"))["text"] == "Hello."
     assert len(upstream.requests) == 2
 
 
 @pytest.mark.parametrize("name", sorted(IMPATIENT))
-async def test_too_many_requests_are_shown_by_a_client_that_does_not_wait(client: Driver, upstream: Upstream) -> None:
-    upstream.say(REFUSALS["rate"].steps(**{"Retry-After": "1"}))
+@pytest.mark.parametrize("failure", ["rate", "broken"])
+async def test_what_may_pass_is_shown_by_a_client_that_does_not_wait(
+    client: Driver, upstream: Upstream, failure: str
+) -> None:
+    refusal = REFUSALS[failure]
+    upstream.say(refusal.steps(**{"Retry-After": "1"}))
     failed = await client.fails("stream")
-    assert (failed["status"], "Slow down." in failed["message"]) == (429, True)
+    assert (failed["status"], refusal.words in failed["message"]) == (refusal.shown, True)
     assert len(upstream.requests) == 1
 
 

@@ -7,6 +7,7 @@ A real llama.cpp with the tiny model of `docs/backends.md` behind Antiphon: all 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -73,3 +74,13 @@ async def test_the_tokens_of_a_prompt_are_counted_by_the_server_itself(http: htt
     _, response = await ask(http, {"input": "Say hello."}, stream=False)
     counted = (await http.post("/v1/responses/input_tokens", json={"model": "tiny", "input": "Say hello."})).json()
     assert counted["input_tokens"] == response["usage"]["input_tokens"]
+
+
+async def test_a_custom_tool_is_given_nothing_that_its_grammar_does_not_know(http: httpx.AsyncClient) -> None:
+    definition = 'start: "say" LF quoted LF\nquoted: "\\"" /[a-z]{3}/ "\\\\" "\\""\n%import common.LF'
+    format = {"type": "grammar", "syntax": "lark", "definition": definition}
+    tool = {"type": "custom", "name": "speak", "description": "Speaks.", "format": format}
+    request = {"input": "What is the weather in Paris?", "tools": [tool], "tool_choice": "required"}
+    status, response = await ask(http, {**request, "max_output_tokens": 300}, stream=False)
+    assert (status, response["status"]) == (200, "completed")
+    assert re.fullmatch(r'say\n"[a-z]{3}\\"\n', response["output"][-1]["input"])

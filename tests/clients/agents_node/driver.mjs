@@ -6,6 +6,7 @@ import {
   OpenAIConversationsSession,
   OpenAIResponsesCompactionSession,
   OpenAIResponsesModel,
+  OpenAIResponsesWSModel,
   run,
   setDefaultOpenAIClient,
   setTracingDisabled,
@@ -112,6 +113,12 @@ await play({
     await run(agent(), NAME, { session });
     const kept = (await session.getItems()).at(-1).type;
     return { text: (await run(agent(), ASK_NAME, { session })).finalOutput, kept };
+  },
+
+  async turns_on_a_socket() {
+    const model = new OpenAIResponsesWSModel(client, MODEL);
+    const { result } = await streamed(agent({ model, tools: [askWeather] }), WEATHER);
+    return { text: result.finalOutput };
   },
 
   async handoff() {

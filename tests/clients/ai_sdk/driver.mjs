@@ -96,6 +96,14 @@ await play({
     return { text: (await generateText({ model, messages, ...unstored })).text };
   },
 
+  // A turn with tools, and one that goes on from it.
+  async turns_with_tools() {
+    const first = await generateText({ model, prompt: WEATHER, tools, stopWhen });
+    const said = first.responseMessages ?? first.response.messages; // in version 7, in version 6
+    const messages = [user(WEATHER), ...said, user(ASK_NAME)];
+    return { text: (await generateText({ model, messages, tools, stopWhen })).text };
+  },
+
   async turns_named() {
     const first = await generateText({ model, prompt: NAME });
     const previousResponseId = first.providerMetadata.openai.responseId;

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.clients.program import Ended, installed, run
 
@@ -15,24 +16,27 @@ class Codex(NamedTuple):
     home: Path
     repository: Path
 
-    async def exec(
-        self, prompt: str, *settings: str, model: str = "m", provider: str = "lab", key: str = "lab"
-    ) -> Ended:
+    async def exec(self, prompt: str, *settings: str, key: str = "lab", **choices: Any) -> Ended:
+        """Run one task, as scripts do; each line of the output is an event. See `command` for the choices."""
+        return await run(*self.command(prompt, *settings, **choices), env=self.variables(key), cwd=self.repository)
+
+    def command(
+        self, prompt: str, *settings: str, model: str = "m", provider: str = "lab", arguments: Sequence[str] = ()
+    ) -> list[str]:
         """
-        Run one task, as scripts do; each line of the output is an event.
+        Return what to type for one task.
 
         A model that Codex has heard of comes with tools of its own. The provider `lab` is Antiphon as one configures
-        it; `openai` is the one that is built in, which may be sent elsewhere.
+        it; `openai` is the one that is built in, which may be sent elsewhere. `arguments` stand before the prompt.
         """
         options = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
         for setting in (f'model_provider="{provider}"', *settings):
             options += ["--config", setting]
         program = installed("@openai/codex") / "bin" / "codex.js"
-        return await run(
-            *("node", str(program), "exec", "--model", model, *options, prompt),
-            env={"CODEX_HOME": str(self.home), "CODEX_API_KEY": key, "LAB_API_KEY": key},
-            cwd=self.repository,
-        )
+        return ["node", str(program), "exec", "--model", model, *options, *arguments, prompt]
+
+    def variables(self, key: str = "lab") -> dict[str, str]:
+        return {"CODEX_HOME": str(self.home), "CODEX_API_KEY": key, "LAB_API_KEY": key}
 
     @property
     def catalog(self) -> str:
@@ -43,8 +47,13 @@ class Codex(NamedTuple):
 def said(ended: Ended) -> list[str]:
     """What the agent said to its user."""
     assert ended.code == 0, ended.err
+    return shown(ended, "agent_message")
+
+
+def shown(ended: Ended, type: str) -> list[str]:
+    """The texts of the items of a type that the agent showed."""
     items = [event["item"] for event in ended.lines if event["type"] == "item.completed"]
-    return [item["text"] for item in items if item["type"] == "agent_message"]
+    return [item["text"] for item in items if item["type"] == type]
 
 
 def troubles(ended: Ended) -> list[str]:

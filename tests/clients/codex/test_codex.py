@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from tests.clients.answers import calling, saying
 from tests.clients.codex.program import Codex, said
+from tests.serving import antiphon
 from tests.upstream import Upstream
 
 PATCH = """\
@@ -57,6 +59,20 @@ async def test_codex_takes_a_patch_that_the_model_did_not_wrap(codex: Codex, ups
     upstream.say(saying("Patched."))
     assert said(await codex.exec("Write a greeting.", codex.catalog)) == ["Patched."]
     assert (codex.repository / "greeting.txt").exists()
+
+
+@pytest.mark.parametrize("profile", ["vllm", "sglang", "llama.cpp"])
+async def test_a_backend_is_held_to_the_grammar_of_patches_where_it_can_be(
+    codex: Codex, upstream: Upstream, profile: str
+) -> None:
+    upstream.say(saying("Hello."))
+    async with antiphon(backend_url=upstream.url, backend_profile=profile) as url:
+        settings = [f'model_providers.lab.base_url="{url}/v1"', codex._replace(server=f"{url}/v1").catalog]
+        assert said(await codex.exec("Say hello.", *settings)) == ["Hello."]
+    pattern = offered(upstream)["apply_patch"]["parameters"]["properties"]["input"]["pattern"]
+    in_json = json.dumps(PATCH)[1:-1]
+    assert re.search(pattern, in_json)
+    assert not re.search(pattern, in_json.replace("+", "", 1))
 
 
 async def test_codex_calls_a_tool_of_a_tool_server(codex: Codex, upstream: Upstream) -> None:
@@ -108,3 +124,15 @@ async def test_codex_gets_its_instructions_from_the_catalog_and_they_are_one_mes
     roles = [message["role"] for message in upstream.requests[-1].json["messages"]]
     assert roles[0] == "system" and roles.count("system") == 1
     assert upstream.requests[-1].json["messages"][0]["content"].startswith("You are a coding agent.")
+
+
+async def test_a_template_that_takes_one_system_message_gets_one(codex: Codex, upstream: Upstream) -> None:
+    upstream.say(calling("functions__exec", '{"input": "text(1)"}'))
+    upstream.say(saying("Done."))
+    one = {"request.roles.system": "single_first"}
+    async with antiphon(backend_url=upstream.url, backend_overrides=one) as url:
+        ended = await codex.exec("Write.", f'model_providers.lab.base_url="{url}/v1"', model="gpt-6-sol")
+    assert said(ended) == ["Done."]
+    for request in upstream.requests:
+        roles = [message["role"] for message in request.json["messages"]]
+        assert roles[0] == "system" and roles.count("system") == 1 and "developer" not in roles

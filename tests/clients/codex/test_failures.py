@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -10,7 +11,7 @@ import pytest_asyncio
 from tests.clients.answers import saying
 from tests.clients.codex.program import Codex, said, troubles
 from tests.serving import antiphon
-from tests.upstream import CLOSE, Upstream, chunk, sse, status
+from tests.upstream import CLOSE, DONE, Upstream, chunk, finish, sse, status, usage
 
 TOO_LONG = {
     "error": {"message": "This model's maximum context length is 8192 tokens.", "code": "context_length_exceeded"}
@@ -37,12 +38,64 @@ async def test_codex_waits_when_there_are_too_many_requests(codex: Codex, upstre
     assert len(upstream.requests) == 2
 
 
-async def test_codex_says_that_there_is_no_more_room(codex: Codex, upstream: Upstream) -> None:
-    upstream.say(status(400, TOO_LONG))
+async def test_codex_waits_also_where_the_backend_does_not_say_how_long(codex: Codex, upstream: Upstream) -> None:
+    upstream.say(status(429, SLOW))
+    upstream.say(saying("Hello."))
+    assert said(await codex.exec("Say hello.")) == ["Hello."]
+    assert len(upstream.requests) == 2
+
+
+async def test_codex_waits_when_there_are_too_many_requests_in_the_middle(codex: Codex, upstream: Upstream) -> None:
+    slow = {"error": {"message": "Rate limit reached. Please try again in 1.5s.", "code": "rate_limit_exceeded"}}
+    upstream.say(sse(chunk("Hel"), 0.3, slow, CLOSE))
+    upstream.say(saying("Hello."))
+    ended = await codex.exec("Say hello.")
+    assert said(ended)[-1] == "Hello."
+    assert any("Rate limit reached." in trouble for trouble in troubles(ended))
+    assert len(upstream.requests) == 2
+
+
+async def test_codex_does_not_try_again_what_has_to_be_paid_for(codex: Codex, upstream: Upstream) -> None:
+    error = {"message": "You exceeded your current quota.", "type": "insufficient_quota", "code": "insufficient_quota"}
+    upstream.always(status(429, {"error": error}))
+    ended = await codex.exec("Say hello.")
+    assert ended.code == 1
+    assert "Quota exceeded" in troubles(ended)[-1]
+    assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [status(400, TOO_LONG), sse(chunk("Hel"), 0.3, TOO_LONG, CLOSE)],
+    ids=["at once", "in the middle"],
+)
+async def test_codex_says_that_there_is_no_more_room(codex: Codex, upstream: Upstream, answer: list[Any]) -> None:
+    upstream.say(answer)
     ended = await codex.exec("Say hello.")
     assert ended.code == 1
     assert "ran out of room in the model's context window" in troubles(ended)[-1]
     assert len(upstream.requests) == 1
+
+
+async def test_codex_says_that_an_answer_was_cut_off(codex: Codex, upstream: Upstream) -> None:
+    upstream.say(sse(chunk("Hel"), finish("length"), usage(), DONE))
+    ended = await codex.exec("Say hello.")
+    assert ended.code == 1
+    assert "max_output_tokens" in troubles(ended)[-1]
+    assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "tries"), [(500, "The GPU is on fire.", 4), (503, "Selected model is at capacity.", 2)]
+)
+async def test_codex_gives_up_a_backend_that_does_not_recover(
+    codex: Codex, upstream: Upstream, code: int, words: str, tries: int
+) -> None:
+    upstream.always(status(code, BROKEN))
+    ended = await codex.exec("Say hello.", *HASTY)
+    assert ended.code == 1
+    assert words in troubles(ended)[-1]
+    assert len(upstream.requests) == tries
 
 
 @pytest.mark.parametrize(

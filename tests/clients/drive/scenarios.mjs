@@ -26,7 +26,7 @@ export async function play(scenarios) {
     } catch (error) {
       shown = { error: error.constructor.name, message: error.message, status: error.status ?? error.statusCode ?? null };
     }
-    console.log(JSON.stringify(shown));
+    await new Promise((written) => process.stdout.write(`${JSON.stringify(shown)}\n`, written));
   }
   process.exit(0); // whatever a client still keeps open
 }

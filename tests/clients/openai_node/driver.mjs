@@ -46,6 +46,10 @@ async function streamed(params, name) {
   return { pieces, response: await events.finalResponse() };
 }
 
+// An item as it came, without what the helper has read into it.
+const plain = ({ parsed_arguments, ...item }) =>
+  item.type === "message" ? { ...item, content: item.content.map(({ parsed, ...part }) => part) } : item;
+
 await play({
   async text() {
     const response = await client.responses.create({ model, input: HELLO });
@@ -244,5 +248,30 @@ await play({
   async cut_off() {
     const response = await client.responses.create({ model, input: HELLO, max_output_tokens: 16 });
     return { status: response.status, reason: response.incomplete_details.reason, text: response.output_text };
+  },
+
+  // Many streams: each event by itself, then all put together, by a helper that throws at what it does not know.
+  async events() {
+    const counts = [];
+    const wholes = [];
+    for (let at = 0; at < Number(process.env.COUNT); at++) {
+      let count = 0;
+      try {
+        for await (const _ of await client.responses.create({ model, input: HELLO, stream: true })) count++;
+      } catch (error) {
+        if (!(error instanceof OpenAI.APIError)) throw error;
+        count = error.error.message;
+      }
+      counts.push(count);
+    }
+    for (let at = 0; at < Number(process.env.COUNT); at++) {
+      try {
+        wholes.push((await streamed({ input: HELLO })).response.output.map(plain));
+      } catch (error) {
+        if (!(error instanceof OpenAI.APIError)) throw error;
+        wholes.push(error.error.message);
+      }
+    }
+    return { counts, wholes, unknown: [] };
   },
 });

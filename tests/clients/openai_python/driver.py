@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
-from openai import AsyncOpenAI, OpenAI, pydantic_function_tool
-from pydantic import BaseModel
+from openai import APIError, AsyncOpenAI, OpenAI, pydantic_function_tool
+from openai.types.responses import ResponseStreamEvent
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from scenarios import ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
 
 
@@ -22,6 +24,7 @@ class Weather(BaseModel):
 
 
 client = OpenAI()
+EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 TOOL = {
     "type": "function",
     "name": "weather",
@@ -271,6 +274,51 @@ def models() -> Any:
 def cut_off() -> Any:
     response = client.responses.create(model=MODEL, input=HELLO, max_output_tokens=16)
     return {"status": response.status, "reason": response.incomplete_details.reason, "text": response.output_text}
+
+
+@scenario
+def events() -> Any:
+    """Many streams: each event by itself, held against the class that it is said to be of, then all put together."""
+    counts: list[Any] = []
+    wholes: list[Any] = []
+    unknown: list[Any] = []
+    for _ in range(int(os.environ["COUNT"])):
+        count = 0
+        try:
+            for event in client.responses.create(model=MODEL, input=HELLO, stream=True):
+                count += 1
+                unknown += _strange(event)
+        except APIError as error:
+            count = error.message
+        counts.append(count)
+    for _ in range(int(os.environ["COUNT"])):
+        try:
+            with client.responses.stream(model=MODEL, input=HELLO) as stream:
+                *_, last = stream
+                # The helper knows no good end but one.
+                response = last.response if last.type == "response.incomplete" else stream.get_final_response()
+                wholes.append([_plain(item) for item in response.output])
+        except APIError as error:
+            wholes.append(error.message)
+    return {"counts": counts, "wholes": wholes, "unknown": unknown}
+
+
+def _strange(event: Any) -> list[str]:
+    """Say what is not as the class of an event wants it, or that there is none."""
+    try:
+        known = EVENTS.validate_python(event.to_dict(mode="json"))
+    except ValidationError as error:
+        return [f"{event.type}: {error}"]
+    return [] if type(known) is type(event) else [f"{event.type} is taken for {type(event).__name__}"]
+
+
+def _plain(item: Any) -> Any:
+    """Return an item as it came, without what the helper has read into it."""
+    plain = item.to_dict(mode="json")
+    plain.pop("parsed_arguments", None)
+    for part in plain.get("content") or ():
+        part.pop("parsed", None)
+    return plain
 
 
 play()

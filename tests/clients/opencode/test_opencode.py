@@ -10,10 +10,14 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
+from app.core.dialects import DIALECTS, dialect_of
+from app.main import create_app
 from tests.clients.answers import calling, saying, thinking
 from tests.clients.program import Ended, installed, run
-from tests.serving import antiphon
-from tests.upstream import CLOSE, Upstream, chunk, sse, status
+from tests.clients.wire import Wire
+from tests.core.test_dialects import AGENTS, version
+from tests.serving import serving, settings
+from tests.upstream import CLOSE, DONE, Upstream, chunk, finish, sse, status, usage
 
 # The program itself, as it is published for one kind of machine; the package `opencode-ai` chooses among such.
 PACKAGE = "opencode-linux-x64-baseline"
@@ -35,9 +39,10 @@ class Opencode(NamedTuple):
 
 
 @pytest_asyncio.fixture
-async def server(upstream: Upstream) -> AsyncIterator[str]:
+async def server(upstream: Upstream, wire: Wire) -> AsyncIterator[str]:
     """An Antiphon that does not ask its backend again by itself."""
-    async with antiphon(backend_url=upstream.url, backend_retries=0, api_keys=["lab"]) as url:
+    app = create_app(settings(backend_url=upstream.url, backend_retries=0, api_keys=["lab"]))
+    async with serving(wire.before(app)) as url:
         yield f"{url}/v1"
 
 
@@ -50,8 +55,8 @@ def opencode(request: pytest.FixtureRequest, server: str, tmp_path: Path) -> Ope
         "options": {"baseURL": server, "apiKey": request.param},
         "models": {"m": {"tool_call": True, "reasoning": True, "limit": {"context": 32_000, "output": 4_000}}},
     }
-    settings = {"provider": {"antiphon": provider}, "model": "antiphon/m", "share": "disabled"}
-    (tmp_path / "opencode.json").write_text(json.dumps(settings))
+    config = {"provider": {"antiphon": provider}, "model": "antiphon/m", "share": "disabled"}
+    (tmp_path / "opencode.json").write_text(json.dumps(config))
     return Opencode(tmp_path)
 
 
@@ -78,8 +83,19 @@ async def test_opencode_writes_a_file_and_goes_on(opencode: Opencode, upstream: 
     assert len(upstream.requests) == 2
 
 
-async def test_opencode_waits_when_there_are_too_many_requests(opencode: Opencode, upstream: Upstream) -> None:
-    upstream.say(status(429, {"error": {"message": "Slow down."}}, {"Retry-After": "1"}))
+async def test_opencode_says_who_it_is(opencode: Opencode, upstream: Upstream, wire: Wire) -> None:
+    upstream.always(saying("Hello."))
+    await opencode("Say hello.")
+    for exchange in wire.responses:
+        assert dialect_of(exchange.asked) == DIALECTS["openai-summary"]
+        assert version(exchange.asked["user-agent"]) in map(version, AGENTS)
+
+
+@pytest.mark.parametrize(("code", "headers"), [(429, {"Retry-After": "1"}), (503, {"Retry-After": "1"}), (500, {})])
+async def test_opencode_waits_for_what_may_pass(
+    opencode: Opencode, upstream: Upstream, code: int, headers: dict[str, str]
+) -> None:
+    upstream.say(status(code, {"error": {"message": "Slow down."}}, headers))
     upstream.say(saying("Hello."))
     ended = await opencode("Say hello.")
     assert [part["text"] for part in parts(ended, "text")] == ["Hello."]
@@ -96,6 +112,15 @@ async def test_opencode_shows_the_words_of_a_refusal(opencode: Opencode, upstrea
     ended = await opencode("Say hello.")
     assert ended.code == 1
     assert words in troubles(ended)[-1]
+
+
+async def test_opencode_shows_what_there_is_of_an_answer_that_was_cut_off(
+    opencode: Opencode, upstream: Upstream
+) -> None:
+    upstream.say(sse(chunk("Hel"), finish("length"), usage(), DONE))
+    ended = await opencode("Say hello.")
+    assert [part["text"] for part in parts(ended, "text")] == ["Hel"]
+    assert len(upstream.requests) == 1
 
 
 async def test_opencode_asks_again_when_a_stream_breaks_off(opencode: Opencode, upstream: Upstream) -> None:

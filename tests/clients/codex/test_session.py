@@ -1,0 +1,181 @@
+"""A whole session of Codex, over either transport: many turns, and all that was said in each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from app.core.dialects import DIALECTS, dialect_of
+from tests.clients.answers import calling, saying, thinking
+from tests.clients.codex.program import Codex, said, shown
+from tests.clients.program import running
+from tests.clients.wire import Wire
+from tests.core.test_dialects import AGENTS, version
+from tests.upstream import DONE, HANG, Upstream, call, chunk, finish, sse, usage
+
+PATCH = """\
+*** Begin Patch
+*** Update File: greeting.txt
+@@
+-hello
++hello, world
+*** End Patch"""
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC")
+TRANSPORTS = {"http": "false", "websocket": "true"}
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def settings(codex: Codex, transport: str) -> list[str]:
+    """Antiphon's own catalog, so that there is `apply_patch`, and one of the transports."""
+    return [codex.catalog, f"model_providers.lab.supports_websockets={TRANSPORTS[transport]}"]
+
+
+def asked(upstream: Upstream) -> list[list[dict[str, Any]]]:
+    """The messages of each request to the model, but for those that Codex begins with."""
+    conversations = (request.json["messages"] for request in upstream.requests)
+    return [[message for message in one if not _is_opening(message)] for one in conversations]
+
+
+def _is_opening(message: dict[str, Any]) -> bool:
+    return message["role"] == "system" or "<environment_context>" in str(message.get("content"))
+
+
+async def test_codex_works_for_many_turns(
+    codex: Codex, upstream: Upstream, wire: Wire, settings: list[str], transport: str
+) -> None:
+    upstream.say(calling("exec_command", '{"cmd": "printf hello > greeting.txt', ' && echo written"}', id="call_1"))
+    upstream.say(calling("apply_patch", json.dumps({"input": PATCH}), id="call_2"))
+    upstream.say(calling("mcp__lab__add", '{"a": 2, "b": 3}', id="call_3"))
+    upstream.say(saying("There it ", "is."))
+    assert said(await codex.exec("Write a greeting.", *settings)) == ["There it is."]
+    # Codex does not end the line where there was none before.
+    assert (codex.repository / "greeting.txt").read_text().strip() == "hello, world"
+
+    upstream.say(calling("exec_command", '{"cmd": "cat greeting.txt"}', id="call_4"))
+    upstream.say(saying("It says hello."))
+    again = await codex.exec("What does it say?", *settings, arguments=["resume", "--last"])
+    assert said(again) == ["It says hello."]
+
+    *_, last = asked(upstream)
+    assert [message["role"] for message in last] == [
+        *("user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "assistant"),
+        *("user", "assistant", "tool"),
+    ]
+    results = [message["content"] for message in last if message["role"] == "tool"]
+    for result, words in zip(results, ["written", "Success", "The sum is 5.", "hello, world"], strict=True):
+        assert words in result
+    for earlier, later in zip(asked(upstream), asked(upstream)[1:], strict=False):
+        assert later[: len(earlier)] == earlier  # so that the backend's cache of prompts is of use
+    assert {exchange.transport for exchange in wire.responses} == {transport}
+
+
+async def test_codex_says_who_it_is(
+    codex: Codex, upstream: Upstream, wire: Wire, settings: list[str], transport: str
+) -> None:
+    upstream.say(saying("Hello."))
+    assert said(await codex.exec("Say hello.", *settings)) == ["Hello."]
+    (exchange,) = wire.responses
+    assert (exchange.transport, dialect_of(exchange.asked)) == (transport, DIALECTS["openai"])
+    assert version(exchange.asked["user-agent"]) in map(version, AGENTS)
+
+
+async def test_two_calls_at_once(codex: Codex, upstream: Upstream, settings: list[str]) -> None:
+    pieces = [call(at, id=f"call_{at}", name="exec_command") for at in (0, 1)]
+    pieces += [call(at, arguments=json.dumps({"cmd": f"printf {at} > {at}.txt"})) for at in (0, 1)]
+    upstream.say(sse(*pieces, finish("tool_calls"), usage(), DONE))
+    upstream.say(saying("Done."))
+    assert said(await codex.exec("Write two files.", *settings)) == ["Done."]
+    assert [(codex.repository / f"{at}.txt").read_text() for at in (0, 1)] == ["0", "1"]
+    *_, calls, first, second = asked(upstream)[-1]
+    assert [one["id"] for one in calls["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
+
+
+async def test_thoughts_are_shown_and_come_back_with_the_results(
+    codex: Codex, upstream: Upstream, settings: list[str]
+) -> None:
+    thought = [chunk(reasoning_content=piece) for piece in ("I write ", "it.")]
+    made = [call(id="call_1", name="exec_command"), call(arguments='{"cmd": "echo written"}')]
+    upstream.say(sse(*thought, *made, finish("tool_calls"), usage(), DONE))
+    upstream.say(thinking("It is done.", "Done."))
+    ended = await codex.exec("Write.", *settings)
+    assert (said(ended), shown(ended, "reasoning")) == (["Done."], ["I write it.", "It is done."])
+    assert asked(upstream)[-1][-2]["reasoning_content"] == "I write it."
+
+
+async def test_codex_looks_at_an_image(codex: Codex, upstream: Upstream, settings: list[str]) -> None:
+    path = codex.repository / "pixel.png"
+    path.write_bytes(PIXEL)
+    upstream.say(calling("view_image", json.dumps({"path": str(path)})))
+    upstream.say(saying("A pixel."))
+    assert said(await codex.exec("What is in it?", *settings)) == ["A pixel."]
+    *_, calls, result, image = asked(upstream)[-1]
+    # Chat backends take no images in results, so it follows them.
+    assert (calls["role"], result["role"], image["role"]) == ("assistant", "tool", "user")
+    (url,) = [part["image_url"]["url"] for part in image["content"] if part["type"] == "image_url"]
+    assert url.startswith("data:image/png;base64,")
+
+
+async def test_codex_is_given_an_image_and_a_schema(codex: Codex, upstream: Upstream, settings: list[str]) -> None:
+    schema = {"type": "object", "properties": {"seen": {"type": "string"}}, "required": ["seen"]}
+    (codex.home / "schema.json").write_text(json.dumps({**schema, "additionalProperties": False}))
+    (codex.home / "pixel.png").write_bytes(PIXEL)
+    upstream.say(saying('{"seen": ', '"a pixel"}'))
+    options = [f"--image={codex.home / 'pixel.png'}", f"--output-schema={codex.home / 'schema.json'}"]
+    assert said(await codex.exec("What is in it?", *settings, arguments=options)) == ['{"seen": "a pixel"}']
+    request = upstream.requests[-1].json
+    assert request["response_format"]["json_schema"]["schema"]["required"] == ["seen"]
+    assert "data:image/png;base64," in str(request["messages"][-1]["content"])
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+async def test_the_model_is_left_when_codex_is(
+    codex: Codex, upstream: Upstream, settings: list[str], end: signal.Signals
+) -> None:
+    heard = asyncio.Event()
+    upstream.say(sse(chunk("Hel"), heard, HANG))
+    async with running(*codex.command("Say hello.", *settings), env=codex.variables(), cwd=codex.repository) as process:
+        async with asyncio.timeout(60):
+            while not upstream.requests:
+                await asyncio.sleep(0.05)
+            heard.set()
+            os.killpg(process.pid, end)
+            await upstream.requests[0].gone.wait()
+            await process.wait()
+    assert len(upstream.requests) == 1
+
+
+async def test_what_cannot_be_offered_is_left_out_and_told(
+    codex: Codex, upstream: Upstream, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    upstream.say(saying("Hello."))
+    hosted = ['web_search="live"', "features.image_generation=true"]
+    assert said(await codex.exec("Say hello.", *hosted, model="gpt-5.5")) == ["Hello."]
+    offered = [tool["function"]["name"] for tool in upstream.requests[0].json["tools"]]
+    assert "exec_command" in offered and "web_search" not in offered
+    warning = "Tools of type 'web_search' cannot be offered to this backend; left out."
+    assert warning in wire.responses[0].told["x-antiphon-warning"]
+    assert warning in [getattr(record, "reason", None) for record in caplog.records]
+
+
+async def test_a_sub_agent_does_its_part(codex: Codex, upstream: Upstream) -> None:
+    both = asyncio.Event()
+    upstream.say(calling("multi_agent_v1__spawn_agent", '{"message": "Say hello."}'))
+    upstream.always(sse(both, chunk("Hello."), finish(), usage(), DONE))
+    working = asyncio.ensure_future(codex.exec("Let another say it."))
+    while len(upstream.requests) < 3 and not working.done():
+        await asyncio.sleep(0.05)
+    both.set()
+    assert said(await working) == ["Hello."]
+    told = sorted(one[0]["content"] for one in asked(upstream)[1:])
+    assert told == ["Let another say it.", "Say hello."]

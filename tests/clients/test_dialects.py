@@ -1,0 +1,26 @@
+"""Each client is heard to be who it is: `tests/core/test_dialects.py` has the words of the packages that are pinned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.core.dialects import DIALECTS, dialect_of
+from tests.clients.answers import saying
+from tests.clients.clients import CLIENTS, Driver
+from tests.clients.wire import Wire
+from tests.core.test_dialects import AGENTS, version
+from tests.upstream import Upstream
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_a_client_says_who_it_is(name: str, server: str, upstream: Upstream, wire: Wire, tmp_path: Path) -> None:
+    known = {version(agent): dialect for agent, dialect in AGENTS.items()}
+    upstream.always(saying("Hello."))
+    driver = Driver(CLIENTS[name], server, tmp_path)
+    for scenario in ("text", "stream"):
+        await driver.shows(scenario)
+    assert len(wire.responses) == 2
+    for exchange in wire.responses:
+        assert dialect_of(exchange.asked) == DIALECTS[known[version(exchange.asked["user-agent"])]]

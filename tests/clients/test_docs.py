@@ -1,0 +1,138 @@
+"""What README and `docs/clients.md` tell people to write is what works: the programs there are run as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.clients.answers import saying
+from tests.clients.program import HERE, PACKAGES, Ended, installed, interpreter, run
+from tests.upstream import Upstream
+
+ROOT = HERE.parent.parent
+DOCS = (ROOT / "docs" / "clients.md").read_text()
+README = (ROOT / "README.md").read_text()
+ADDRESS = "http://127.0.0.1:8080/v1"
+
+# By heading: the environment of a program for Python, or None for one that Node runs.
+PROGRAMS = {
+    "openai for Python": "openai-3",
+    "openai for Node": None,
+    "Agents SDK for Python": "openai-3",
+    "Agents SDK for Node": None,
+    "AI SDK, provider openai": None,
+    "AI SDK, provider open-responses": None,
+    "LangChain": "openai-3",
+    "pydantic-ai": "openai-3",
+    "LlamaIndex": "openai-2",
+    "LiteLLM": "openai-2",
+}
+OTHERS = {"Codex", "opencode", "llm"}
+
+
+class Row(NamedTuple):
+    """A row of README's table of clients."""
+
+    client: str
+    anchor: str
+    lines: str
+    driver: str
+
+
+ROWS = [
+    Row(*found)
+    for found in re.findall(r"^\| \[(.+?)\]\(docs/clients\.md#(.+?)\) \| (.+) \| \[.+?\]\((.+?)\) \|$", README, re.M)
+]
+
+
+def section(heading: str) -> str:
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", DOCS, re.M | re.S)
+    assert found, f"docs/clients.md has no section {heading!r}."
+    return found[1]
+
+
+def block(heading: str, language: str) -> str:
+    """Return the program of a section, in some language."""
+    found = re.search(rf"^```{language}\n(.*?)^```$", section(heading), re.M | re.S)
+    assert found, f"There is no {language} in the section {heading!r} of docs/clients.md."
+    return found[1]
+
+
+def anchor(heading: str) -> str:
+    """Return what a heading is called in links."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def test_every_client_of_the_readme_has_a_section_and_a_driver() -> None:
+    headings = re.findall(r"^## (.+)$", DOCS, re.M)
+    assert {row.client for row in ROWS} == {*PROGRAMS, *OTHERS}
+    for row in ROWS:
+        assert anchor(row.client) == row.anchor
+        assert row.client in headings
+        driver = ROOT / row.driver
+        assert list(driver.glob("driver.*")) or list(driver.glob("test_*.py")), row.driver
+    drivers = {path.parent for pattern in ("*/driver.*", "*/test_*.py") for path in HERE.glob(pattern)}
+    assert {ROOT / row.driver for row in ROWS} == drivers
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.client)
+def test_the_lines_of_the_readme_are_those_of_the_docs(row: Row) -> None:
+    told = section(row.client)
+    for line in re.findall(r"`([^`]+)`", row.lines):
+        assert line in told
+
+
+def test_the_versions_are_those_that_are_installed() -> None:
+    pins = (
+        "".join(path.read_text() for path in (HERE / "requirements").glob("*.in")) + (HERE / "package.json").read_text()
+    )
+    table = DOCS[: DOCS.index("## Codex")]
+    versions = re.findall(r"\d+\.\d+(?:\.\d+)?", re.sub(r"\(.*by hand\)", "", re.sub(r"http\S+", "", table)))
+    assert len(versions) > 12
+    assert [version for version in versions if version not in pins] == []
+
+
+@pytest.mark.parametrize("heading", PROGRAMS)
+async def test_a_program_of_the_docs(heading: str, server: str, upstream: Upstream, tmp_path: Path) -> None:
+    upstream.always(saying("Hello ", "there."))
+    environment = PROGRAMS[heading]
+    program = tmp_path / ("program.py" if environment else "program.mjs")
+    program.write_text(block(heading, "python" if environment else "js").replace(ADDRESS, server))
+    (tmp_path / "node_modules").symlink_to(PACKAGES)
+    by = str(interpreter(environment) / "python") if environment else "node"
+    ended = await run(by, str(program), env={"LITELLM_LOCAL_MODEL_COST_MAP": "True"}, cwd=tmp_path)
+    assert ended.out.splitlines()[-1:] == ["Hello there."], ended.err  # LiteLLM praises itself before
+    assert upstream.requests[-1].json["model"] == "demo"
+
+
+async def test_the_lines_for_codex(server: str, upstream: Upstream, tmp_path: Path) -> None:
+    upstream.say(saying("Hello there."))
+    (tmp_path / "config.toml").write_text(block("Codex", "toml").replace(ADDRESS, server))
+    ended = await _node("@openai/codex/bin/codex.js", "exec", "--skip-git-repo-check", "Hello!", place=tmp_path)
+    assert ended.out == "Hello there.\n", ended.err
+
+
+async def test_the_lines_for_opencode(server: str, upstream: Upstream, tmp_path: Path) -> None:
+    upstream.always(saying("Hello there."))
+    (tmp_path / "opencode.json").write_text(block("opencode", "json").replace(ADDRESS, server))
+    program = installed("opencode-linux-x64-baseline") / "bin" / "opencode"
+    env = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+    ended = await run(str(program), "run", "--pure", "--title", "A task", "Hello!", env=env, cwd=tmp_path)
+    assert "Hello there." in ended.out, ended.err
+
+
+async def test_the_lines_for_llm(server: str, upstream: Upstream, tmp_path: Path) -> None:
+    upstream.say(saying("Hello there."))
+    (tmp_path / "extra-openai-models.yaml").write_text(block("llm", "yaml").replace(ADDRESS, server))
+    _, *arguments = block("llm", "sh").split(maxsplit=5)
+    program = str(interpreter("openai-3") / "llm")
+    words = [word.strip('"\n') for word in arguments]
+    ended = await run(program, *words, env={"LLM_USER_PATH": str(tmp_path)}, cwd=tmp_path)
+    assert ended.out == "Hello there.\n", ended.err
+
+
+async def _node(program: str, *arguments: str, place: Path) -> Ended:
+    return await run("node", str(PACKAGES / program), *arguments, env={"CODEX_HOME": str(place)}, cwd=place)

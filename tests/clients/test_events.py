@@ -1,0 +1,112 @@
+"""
+OpenAI's own libraries know every event that Antiphon sends, and put together of them what the last of them says.
+
+All recorded answers of backends (`tests/streams`) are played to them, as a client of theirs hears them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.backends.openai import OpenAIBackend
+from app.backends.profiles import load_profile
+from app.core.dialects import DIALECTS
+from app.core.schema import CreateResponse, Event
+from app.core.wire import DONE as END
+from app.core.wire import sse as encoded
+from app.errors import APIError
+from app.responses import Caller, Responses
+from app.stores.memory import MemoryStore
+from tests.clients.clients import CLIENTS, Driver
+from tests.core.build import builder
+from tests.streams.recording import NAMES, SEALS, Recording, Wire, load
+from tests.upstream import DONE, Upstream, call, finish, reply, sse, usage
+
+OPENAI = ["openai-python", "openai-python-2", "openai-node", "openai-node-6"]
+
+EVENTS = {
+    *(f"response.{name}" for name in ("created", "queued", "in_progress", "completed", "incomplete", "failed")),
+    *("response.output_item.added", "response.output_item.done"),
+    *("response.content_part.added", "response.content_part.done"),
+    *("response.output_text.delta", "response.output_text.done", "response.output_text.annotation.added"),
+    *("response.refusal.delta", "response.refusal.done"),
+    *("response.reasoning_text.delta", "response.reasoning_text.done"),
+    *("response.reasoning_summary_part.added", "response.reasoning_summary_part.done"),
+    *("response.reasoning_summary_text.delta", "response.reasoning_summary_text.done"),
+    *("response.function_call_arguments.delta", "response.function_call_arguments.done"),
+    *("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"),
+    "error",
+}
+
+
+async def heard(recording: Recording, dialect: str) -> list[Event]:
+    """Return what a client hears of an answer; nothing, if it is refused."""
+    options = recording.options
+    profile = load_profile(options.get("profile", "default")).override(options.get("overrides", {}))
+    wire = Wire(recording, [recording.body])
+    backend = OpenAIBackend("http://backend/v1", profile=profile, http=wire, retries=0)
+    tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
+    asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
+    responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), seals=SEALS)
+    try:
+        run = await responses.create(CreateResponse.model_validate(asked), Caller(dialect=DIALECTS[dialect]))
+        return [event async for batch in run.events() for event in batch]
+    except APIError:
+        return []
+
+
+def body(steps: list[Any]) -> bytes:
+    """What an upstream says in steps, as a recording has it."""
+    pieces = (step for step in steps[1:] if isinstance(step, bytes))
+    return b"".join(piece.partition(b"\r\n")[2].removesuffix(b"\r\n") for piece in pieces)
+
+
+def queued() -> list[Event]:
+    """A response that is made in the background."""
+    made = builder(CreateResponse(model="m", input="hi", background=True))
+    made.queue()
+    made.start()
+    made.text("Hello.")
+    made.complete()
+    made.end()
+    return made.take()
+
+
+async def streams() -> AsyncIterator[list[Event]]:
+    yield queued()
+    patch = [call(id="call_1", name="patch"), call(arguments='{"input": "a'), call(arguments='\\nb"}')]
+    custom = {
+        "request": {"tools": [{"type": "custom", "name": "patch"}, {"type": "tool_search", "execution": "client"}]}
+    }
+    yield await heard(Recording(custom, body(sse(*patch, finish("tool_calls"), usage(), DONE))), "openai")
+    search = [call(id="call_1", name="tool_search"), call(arguments='{"query": "add"}')]
+    yield await heard(Recording(custom, body(sse(*search, finish("tool_calls"), usage(), DONE))), "openai")
+    for name in NAMES:
+        recording = load(name)
+        for dialect in ("openai", "openai-both") if b"reasoning" in recording.body else ("openai",):
+            if events := await heard(recording, dialect):
+                yield events
+
+
+@pytest.mark.parametrize("name", OPENAI)
+async def test_every_event_is_known_and_all_are_put_together(name: str, upstream: Upstream, tmp_path: Path) -> None:
+    told = [events async for events in streams()]
+    assert {event["type"] for events in told for event in events} == EVENTS
+    for _ in ("one by one", "put together"):
+        for events in told:
+            upstream.say(reply(encoded(events) + END, "text/event-stream"))
+
+    driver = Driver(CLIENTS[name], upstream.url, tmp_path)
+    shown = await driver.shows("events", COUNT=str(len(told)))
+
+    assert shown["unknown"] == []
+    for events, counted, whole in zip(told, shown["counts"], shown["wholes"], strict=True):
+        last = events[-1]["response"]
+        complaint = next((event["message"] for event in events if event["type"] == "error"), None)
+        assert counted == (complaint or len(events))
+        assert whole == (complaint or json.loads(json.dumps(last["output"])))

@@ -1,0 +1,55 @@
+"""What is heard between a client and Antiphon besides what they say: who asks, over what, and the headers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+@dataclass
+class Exchange:
+    """A request, or a WebSocket with all of its turns."""
+
+    transport: str  # `http` or `websocket`
+    path: str
+    asked: dict[str, str]  # headers, by name in lower case
+    told: dict[str, str] = field(default_factory=dict)
+    status: int | None = None
+
+
+class Wire:
+    """Listens in front of an application: `wire.before(app)` is one, too."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+
+    def before(self, app: Any) -> Any:
+        async def heard(scope: Message, receive: Receive, send: Send) -> None:
+            if scope["type"] not in ("http", "websocket"):
+                await app(scope, receive, send)
+                return
+            exchange = Exchange(scope["type"], scope["path"], _read(scope["headers"]))
+            self.exchanges.append(exchange)
+
+            async def tell(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    exchange.status, exchange.told = message["status"], _read(message["headers"])
+                await send(message)
+
+            await app(scope, receive, tell)
+
+        return heard
+
+    @property
+    def responses(self) -> list[Exchange]:
+        """Those by which responses were asked for."""
+        return [exchange for exchange in self.exchanges if exchange.path.endswith("/responses")]
+
+
+def _read(headers: Any) -> dict[str, str]:
+    return {name.decode().lower(): value.decode() for name, value in headers}
