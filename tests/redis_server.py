@@ -7,11 +7,11 @@ tests fail: a store that was not tested is not known to work.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +21,8 @@ from types import TracebackType
 
 import pytest
 import redis
+
+from tests.ports import free_port
 
 START_TIMEOUT = 20.0  # seconds
 
@@ -78,7 +80,7 @@ class RedisServer:
     def start(self) -> None:
         """Start the server, and return when it answers."""
         for attempt in range(3):
-            port = self.port or _free_port()
+            port = self.port or self._free_port()
             if self._start(port):
                 self.port = port
                 return
@@ -131,6 +133,15 @@ class RedisServer:
     def _log(self) -> Path:
         return self._directory / "log"
 
+    def _free_port(self) -> int:
+        while True:
+            port = free_port()
+            if not self.cluster:
+                return port
+            with contextlib.suppress(OSError, OverflowError):  # a node of a cluster also takes the port 10,000 above
+                free_port(port + 10_000)
+                return port
+
     def _start(self, port: int) -> bool:
         options = {
             "port": str(port),
@@ -174,16 +185,6 @@ def join(servers: Sequence[RedisServer]) -> None:
         time.sleep(0.02)
     for client in clients:
         client.close()
-
-
-def _free_port() -> int:
-    # A node of a cluster also takes the port 10000 above, so the port must leave room.
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port <= 55_000:
-            return port
 
 
 @pytest.fixture(scope="session")

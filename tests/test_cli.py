@@ -20,6 +20,7 @@ import pytest
 from app import __version__
 from app.settings import env_example
 from tests.bench.servers import UPSTREAM, running
+from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 60  # seconds, for a machine that has much else to do
@@ -44,8 +45,7 @@ def run(place: Path, *arguments: str, **variables: str) -> subprocess.CompletedP
 @contextmanager
 def served(place: Path, *arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run `serve` on a free port; yield the process and its address, once it answers."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     log = place / "serve.log"
     with log.open("wb") as stderr:
         process = subprocess.Popen(
@@ -185,8 +185,7 @@ def test_check_says_what_works(tmp_path: Path) -> None:
 
 
 def test_check_says_what_does_not_work_and_fails(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    nobody = f"127.0.0.1:{free_port()}"
     checked = run(
         tmp_path,
         "check",

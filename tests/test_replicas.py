@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -22,6 +21,7 @@ from app.main import build_store
 from app.stores import RunKey
 from tests.core import laws
 from tests.core.build import story
+from tests.ports import free_port
 from tests.serving import settings
 from tests.test_background import ASK, events_of, until, until_ended
 from tests.upstream import DONE, Upstream, call, chunk, finish, sse, upstream, usage
@@ -82,8 +82,7 @@ async def replicas(number: int, store_url: str, backend: Upstream, **variables: 
 
 @contextlib.contextmanager
 def process(store_url: str, backend: Upstream, variables: dict[str, object]) -> Any:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     given = {
         "PORT": port,
         "STORE_URL": store_url,

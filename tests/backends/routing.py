@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -15,6 +14,7 @@ from app.backends.openai import OpenAIBackend
 from app.backends.router import Router
 from app.errors import BackendError
 from app.setting_types import BackendSettings
+from tests.ports import free_port
 from tests.upstream import DONE as END
 from tests.upstream import Upstream, chunk, finish, sse, status
 
@@ -54,8 +54,7 @@ async def three() -> AsyncIterator[list[Upstream]]:
 
 def nobody() -> str:
     """A URL where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    return f"http://127.0.0.1:{free_port()}/v1"
 
 
 def question(model: str = "m", conversation: str = "", *, body_model: str = "", **fields: Any) -> ChatRequest:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".venv" / "peers"  # `make bench-peers`
 READY = 120  # seconds that a server may take to start
@@ -193,8 +195,7 @@ def on_processors(*, first: bool) -> Iterator[None]:
 @contextmanager
 def running(server: Server, log: IO[bytes] | int, upstream: int = 0) -> Iterator[Target]:
     """Run a server on a free port while the context lasts."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory() as here:
 
         def filled(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -47,7 +48,7 @@ class Server:
 @contextlib.contextmanager
 def server(*options: str, **settings: object) -> Iterator[Server]:
     """Serve with some settings, as many processes as `workers` says; none is left behind."""
-    port = settings.get("port") or _free_port()
+    port = settings.get("port") or free_port()
     given = {"port": port, "secret_key": "of the tests", "log_level": "error", "shutdown_grace": 1, **settings}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
     environment |= {f"ANTIPHON_{name.upper()}": str(value) for name, value in given.items()}
@@ -65,12 +66,6 @@ def server(*options: str, **settings: object) -> Iterator[Server]:
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
 
 
 def _await(served: Server) -> None:

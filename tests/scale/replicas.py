@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from tests.bench.cost import cpu, memory
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 READY = 60.0  # seconds that a server may take to start
@@ -26,8 +26,7 @@ class Program:
     """A module that is run on a port of its own: `python -m module --port 9100`."""
 
     def __init__(self, module: str, log: IO[bytes] | int = subprocess.DEVNULL) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self._command = [sys.executable, "-m", module, "--port", str(self.port)]
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
         self._log = log
