@@ -37,6 +37,7 @@ class ChatRequest:
     body_for: Callable[[Profile], dict[str, Any]] | None = None  # the same for another; raises `InvalidRequest`
     patient: bool = True  # may a refusal be met by asking again? not if there is another server to ask
     headers: Mapping[str, str] = field(default_factory=dict)  # to send, such as a trace's context
+    warnings: list[str] = field(default_factory=list)  # whoever answers says here what was left out, a sentence each
 
 
 class Backend(Protocol):

@@ -16,7 +16,7 @@ import json
 import logging
 import random
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +30,7 @@ from app.backends.errors import backend_error, error_in_chunk
 from app.backends.refusals import KINDS, failure
 from app.backends.tokenizers import Tokenizer
 from app.backends.transport import HTTPToolsTransport
+from app.backends.unwanted import Unwanted
 from app.core.profile import Profile
 from app.core.sse import LONGEST, TOO_LONG
 from app.errors import BackendError
@@ -72,6 +73,7 @@ class OpenAIBackend:
         self._url = self._under(base, options.path)
         self._models_url = self._under(base, "/models")
         self._tokenizer = Tokenizer(base, profile.name)
+        self._unwanted = Unwanted(profile.request)
         self._http = http or transport_to(base)
         self._headers = {
             "Host": base.netloc.decode("ascii"),
@@ -157,20 +159,28 @@ class OpenAIBackend:
     async def _answer(self, request: ChatRequest) -> tuple[httpx.Response, Answer]:
         response = await self._ask(request)
         tools = request.body.get("tools") or ()
-        return response, Answer(response, self._profile, lambda chunk: self._error_in(chunk, request.caller_key), tools)
+        return response, Answer(response, self._profile, lambda chunk: self._error_in(chunk, request), tools)
 
     async def _ask(self, request: ChatRequest) -> httpx.Response:
         """Return a good answer whose body is to be read, asking again as long as that makes sense."""
-        content = _encode(request.body)
+        asked = self._unwanted.ask(request.body)
+        content = _encode(asked.body)
         attempt = 0
         while True:
             try:
-                return await self._send("POST", self._url, content, request.caller_key, request.headers)
+                response = await self._send("POST", self._url, content, request.caller_key, request.headers)
             except _Refusal as refusal:
+                if asked.without(refusal.error):
+                    content = _encode(asked.body)
+                    continue
                 wait = refusal.wait(attempt) if request.patient and attempt < self._retries else None
                 if wait is None:
-                    raise refusal.error from refusal.__cause__
+                    raise asked.told(refusal.error) from refusal.__cause__
                 logger.info("backend: %s; asking again in %.1f s", refusal.error.reason, wait)
+            else:
+                asked.taken()
+                request.warnings[:] = asked.warnings  # and not what another server was asked before
+                return response
             await asyncio.sleep(wait)
             attempt += 1
 
@@ -249,8 +259,9 @@ class OpenAIBackend:
             raise failure("own_key" if self._passes else "key")  # no header can hold it
         return {options.auth_header: f"{options.auth_scheme} {secret}".strip()} if secret else {}
 
-    def _error_in(self, chunk: Chunk, caller_key: str | None) -> BackendError | None:
-        return error_in_chunk(chunk, secret=self._secret(caller_key), passthrough=self._passes)
+    def _error_in(self, chunk: Chunk, request: ChatRequest) -> BackendError | None:
+        error = error_in_chunk(chunk, secret=self._secret(request.caller_key), passthrough=self._passes)
+        return error and self._unwanted.ask(request.body).told(error)
 
     def _under(self, base: httpx.URL, path: str) -> httpx.URL:
         url = base.copy_with(path=f"{base.path.rstrip('/')}/{path.lstrip('/')}")
@@ -302,18 +313,31 @@ def _unreachable(error: httpx.TransportError) -> BackendError:
 
 async def _read_error(response: httpx.Response) -> bytes:
     """Read what there is of an error's body."""
-    body = b""
-    try:
+    body = bytearray()
+    with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):  # the status alone says enough
         async with asyncio.timeout(10):
-            async for data in response.aiter_bytes():
-                body += data
-                if len(body) > _ERROR_LIMIT:
-                    break
-    except (TimeoutError, httpx.TransportError, httpx.DecodingError):
-        pass  # the status alone says enough
+            await _read(response, body, _ERROR_LIMIT)
+    return bytes(body)
+
+
+async def _read_whole(response: httpx.Response) -> bytes:
+    """Read a body that is one document; raises `BackendError` if it is too long for one."""
+    body = bytearray()
+    await _read(response, body, LONGEST)
+    if len(body) > LONGEST:
+        raise failure("failure", TOO_LONG)
+    return bytes(body)
+
+
+async def _read(response: httpx.Response, body: bytearray, most: int) -> None:
+    """Read a body to its end, or until there are more than so many bytes of it."""
+    try:
+        async for data in response.aiter_bytes():
+            body += data
+            if len(body) > most:
+                break
     finally:
         await response.aclose()
-    return body
 
 
 class _Sips(httpx.AsyncByteStream):
@@ -329,19 +353,6 @@ class _Sips(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-async def _read_whole(response: httpx.Response) -> bytes:
-    """Read a body that is one document; raises `BackendError` if it is too long for one."""
-    body = bytearray()
-    try:
-        async for data in response.aiter_bytes():
-            body += data
-            if len(body) > LONGEST:
-                raise failure("failure", TOO_LONG)
-    finally:
-        await response.aclose()
-    return bytes(body)
 
 
 def _model(entry: dict[str, Any] | str) -> dict[str, Any]:

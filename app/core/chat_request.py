@@ -9,6 +9,7 @@ Nothing is sent that was not asked for: nulls, empty lists and unknown fields ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -156,11 +157,20 @@ _NOTHING: tuple[Any, ...] = (None, [], {})
 _IDLE = frozenset({"client_metadata", "prompt_cache_retention", "type", "generate", "stream_id"})
 
 
+# What `include` may add to a response.
+_INCLUDED = frozenset({"reasoning.encrypted_content", "message.output_text.logprobs"})
+
+
 def _asked(request: CreateResponse, options: Request, warnings: list[str]) -> dict[str, Any]:
     """Return the parameters that the caller gave, under the names of chat."""
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in _NOTHING}
     known = {*_BESIDE, *options.forward, *_IDLE}
     warnings += [f"The parameter {label(name)} is not known and was left out." for name in extra if name not in known]
+    if unknown := [value for value in request.include if value not in _INCLUDED]:
+        named = ", ".join(label(value) for value in unknown[:5])
+        warnings.append(f"Of 'include', this is not known here and was left out: {named}.")
+    if request.stream_options and request.stream_options.include_obfuscation:
+        warnings.append("The parameter 'stream_options.include_obfuscation' was left out: nothing is obfuscated here.")
     fields = {name: getattr(request, name) for name in _SAME}
     fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], request.max_output_tokens)
     fields |= {name: extra.get(name) for name in _BESIDE}
@@ -200,6 +210,27 @@ def _effort(request: CreateResponse, options: Request, warnings: list[str]) -> d
             }
     warnings.append("This backend's effort cannot be set, so reasoning.effort was left out.")
     return {}
+
+
+# What fields of chat are to the caller, with all that is inside them.
+_ASKED_AS = {
+    **dict.fromkeys((name for names in _MAX_TOKENS.values() for name in names), "max_output_tokens"),
+    **dict.fromkeys(
+        ("reasoning_effort", "reasoning", "thinking", "enable_thinking", "chat_template_kwargs.enable_thinking"),
+        "reasoning.effort",
+    ),
+    "messages": "input",
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
+    "logprobs": "top_logprobs",
+    "tools": "tools",
+    "tool_choice": "tool_choice",
+}
+
+
+def asked_as(field: str) -> str:
+    """Return the name by which the caller knows a field of a chat request, or what is nearest to it."""
+    return _ASKED_AS.get(field) or _ASKED_AS.get(re.split(r"[.\[]", field, maxsplit=1)[0], field)
 
 
 _OURS = frozenset({"stream", "stream_options", "store"})  # nobody asked for these

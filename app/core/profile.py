@@ -109,6 +109,7 @@ class Request(_Options):
     drop_params: list[str] = []
     clamp: dict[str, tuple[float, float]] = {}
     extra_body: dict[str, Any] = {}
+    adapt: bool = True  # ask again without a field that the server does not know, if the answer does not depend on it
     forward: list[str] = []  # which of metadata, store, user, service_tier, prompt_cache_key, verbosity, ... to send
 
 

@@ -408,10 +408,16 @@ async def test_a_stream_that_falls_silent_is_given_up(upstream: Upstream, build:
     await upstream.requests[0].gone.wait()
 
 
+async def test_a_finish_reason_that_more_text_follows_ends_nothing(upstream: Upstream, build: Build) -> None:
+    said = [finish(content=text) for text in ("H", "i", "!")]
+    upstream.say(sse(*said[:2], 0.5, said[2], finish(), END))
+    assert await chunks_of(build(response__finish_grace_s=0.1)) == [*said, finish(), DONE]
+
+
 async def test_heartbeats_before_the_finish_reason_show_that_it_lives(upstream: Upstream, build: Build) -> None:
-    beats = [step for _ in range(7) for step in (0.1, b": ping\n\n")]
+    beats = [step for _ in range(7) for step in (0.2, b": ping\n\n")]
     upstream.say(sse(chunk("Hi"), *beats, finish(), END))
-    assert await chunks_of(build(transport__idle_timeout=0.5)) == [chunk("Hi"), finish(), DONE]
+    assert await chunks_of(build(transport__idle_timeout=1.2)) == [chunk("Hi"), finish(), DONE]
 
 
 async def test_a_consumer_may_take_its_time(upstream: Upstream, build: Build) -> None:

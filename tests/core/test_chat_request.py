@@ -337,3 +337,8 @@ def test_a_profile_is_not_changed_by_the_requests_it_serves() -> None:
     extra: dict[str, Any] = {"a": {"b": {"c": 1}}}
     ask({"extra_body": extra}).body["a"]["b"]["d"] = 2
     assert extra == {"a": {"b": {"c": 1}}}
+
+
+def test_what_nobody_asked_for_is_dropped_without_a_word() -> None:
+    chat = ask({"forward": ["store"], "drop_params": ["store", "stream_options"]})
+    assert (set(chat.body), chat.warnings) == ({"model", "messages", "stream"}, ())
