@@ -149,6 +149,21 @@ class Odd(Faithful):
         return [step for step in super().streamed(body) if not (isinstance(step, bytes) and b"[DONE]" in step)]
 
 
+class Pensive(Faithful):
+    """Forces nothing before a thought has ended, and its thoughts do not: vLLM with a parser of thoughts."""
+
+    finish = "length"
+    switch = True  # does an effort of `none` keep it from thinking?
+
+    def thinks(self, body: Body) -> bool:
+        return not (self.switch and body.get("reasoning_effort") == "none")
+
+    def streamed(self, body: Body) -> list[Step]:
+        if not self.thinks(body):
+            return super().streamed(body)
+        return sse(chunk(reasoning="Hello"), finish(self.finish), *([usage(5, 1)] * ("stream_options" in body)), END)
+
+
 async def test_a_server_that_does_what_it_is_asked_for_needs_no_settings() -> None:
     async with Faithful() as server:
         report = await probe(server.url)
@@ -208,7 +223,6 @@ async def test_what_a_server_refuses_ignores_or_loses_becomes_settings() -> None
         "request.parallel_tool_calls": "drop",
         "request.tool_choice.required": "any",
         "request.tool_choice.named": "filter_required",
-        "request.tool_choice.none": "drop_tools",
         "request.strict": "drop",
         "request.content.assistant_null": "empty",
         "request.roles.user_after_tool": "bridge",
@@ -222,6 +236,92 @@ async def test_what_a_server_refuses_ignores_or_loses_becomes_settings() -> None
     assert found["[DONE]"] == "not sent"
     assert found["text as a list of parts"] == "lost on the way"
     assert found["developer message"] == "400: unknown variant `developer`"
+
+
+async def test_what_is_forced_is_looked_for_behind_the_thought() -> None:
+    async with Pensive() as server:
+        report = await probe(server.url)
+        assert len(server.asked) <= 60
+    assert report.overrides() == {"request.reasoning_field": "reasoning"}
+    found = {finding.about: finding.said for finding in report.findings}
+    assert found["stream"] == "2 chunks, only a thought, which was cut off, finish_reason length"
+    assert found["tools"] == "called, in 3 pieces, finish_reason tool_calls"
+    for question in ("tool_choice required", "tool_choice by name", "JSON schema", "JSON object"):
+        assert found[question] == "forced"
+    assert found["tool_choice none"] == "honoured"
+
+
+async def test_what_is_behind_a_thought_that_does_not_end_is_not_guessed() -> None:
+    class Endless(Pensive):
+        switch = False
+
+    async with Endless() as server:
+        report = await probe(server.url)
+    assert report.overrides() == {"request.reasoning_field": "reasoning"}
+    found = {finding.about: finding.said for finding in report.findings}
+    for question in ("tools", "JSON schema", "JSON object"):
+        assert found[question] == "not seen: it only thinks"
+
+
+async def test_a_parser_that_takes_the_answer_for_a_thought() -> None:
+    class Swallowing(Pensive):
+        finish = "stop"
+
+    async with Swallowing() as server:
+        report = await probe(server.url)
+    assert report.overrides() == {
+        "response.reasoning_only_as_message": True,
+        "request.reasoning_field": "reasoning",
+    }
+
+
+async def test_an_object_that_nobody_is_held_to_is_not_asked_for() -> None:
+    class Careless(Faithful):
+        def text(self, body: Body) -> str:
+            return "Hello"
+
+    async with Careless() as server:
+        report = await probe(server.url)
+    assert report.overrides() == {
+        "request.reasoning_field": "reasoning_content",
+        "request.response_format.json_schema": "prompt",
+        "request.response_format.json_object": "drop",
+    }
+
+
+async def test_an_object_may_be_asked_for_only_by_its_name() -> None:
+    class Pedantic(Faithful):
+        def complaint(self, body: Body) -> str | None:
+            named = body.get("response_format", {}).get("type") != "json_object" or "JSON" in words(body["messages"])
+            return super().complaint(body) if named else "'messages' must contain the word 'json' in some form."
+
+        def streamed(self, body: Body) -> list[Step]:
+            held = body.get("response_format", {}).get("type") == "json_object"
+            return sse(chunk('{"cut": '), finish("length"), END) if held else super().streamed(body)
+
+    async with Pedantic() as server:
+        report = await probe(server.url)
+    assert "request.response_format.json_object" not in report.overrides()
+
+
+@pytest.mark.parametrize(
+    "owner, complaint, profile",
+    [
+        ("me", None, "llama-cpp-python"),
+        ("meta", None, "default"),
+        ("Qwen", "Unexpected fields in the request: {'antiphon_probe'}", "transformers"),
+    ],
+)
+async def test_a_server_is_known_by_its_ways(owner: str, complaint: str | None, profile: str) -> None:
+    class Known(Faithful):
+        def complaint(self, body: Body) -> str | None:
+            return complaint if "antiphon_probe" in body else super().complaint(body)
+
+    async with Known() as server:
+        server.models = [{"id": "good-1", "owned_by": owner}]
+        report = await probe(server.url)
+    assert report.profile.name == profile
+    assert "request.content.assistant_null" not in report.overrides()  # what it takes otherwise is no better
 
 
 async def test_the_settings_that_it_gives_can_be_used(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +350,7 @@ async def test_it_stops_asking_when_its_time_is_over() -> None:
             return [asyncio.Event(), *steps] if len(self.asked) > 3 else steps
 
     async with Slow() as server:
-        report = await probe(server.url, seconds=0.3)
+        report = await probe(server.url, seconds=1.5)
     assert report.findings[-1].about == "the rest"
 
 

@@ -19,10 +19,10 @@ import httpx
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
 from app.errors import BackendError
-from app.probe.questions import HELLO, QUESTIONS, Finding, verdict
+from app.probe.questions import HELLO, QUESTIONS, UNKNOWN, Finding, verdict
 from app.probe.server import Server
 
-# By what is in the URL, in the headers, or in the list of models.
+# By what is in the URL, in the headers, in the list of models, or in the complaint about a field that nobody knows.
 _HOSTS = {
     "api.openai.com": "openai",
     "azure.com": "azure",
@@ -51,6 +51,8 @@ _OWNERS = {
     "library": "ollama",
     "organization_owner": "lm-studio",
     "text-generation-inference": "tgi",
+    " me ": "llama-cpp-python",
+    "unexpected fields in the request": "transformers",
 }
 
 
@@ -111,7 +113,9 @@ async def probe(
         except TimeoutError:
             findings.append(Finding("the rest", f"not asked: {seconds:.0f} seconds are over"))
         owners = " ".join(str(one.get("owned_by", "")) for one in listed[:50])
-        return Report(url.rstrip("/"), model, load_profile(_recognised(url, f"{owners} {known}")), tuple(findings))
+        complaint = next((finding.said for finding in findings if finding.about == UNKNOWN), "")
+        profile = load_profile(_recognised(url, f" {owners} {known} {complaint}"))
+        return Report(url.rstrip("/"), model, profile, tuple(findings))
     finally:
         await server.aclose()
 

@@ -34,6 +34,9 @@ _PIXEL = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
     "rkJggg=="
 )
+UNKNOWN = "unknown parameter"
+_CHOICE, _FORMAT = "request.tool_choice", "request.response_format"
+_UNSEEN = "not seen: it only thinks"
 _MARKS = ("<tool_call", "<function", "[TOOL_CALLS]", "<|tool", "<\uff5ctool")
 
 
@@ -69,6 +72,13 @@ def verdict(said: Said, good: str = "accepted") -> str:
     return good if said.ok else f"{said.status or 'no answer'}: {said.error[:100]}"
 
 
+def effect(about: str, said: Said, good: str | None, options: dict[str, Any]) -> Finding:
+    """Say that something had an effect, or none; behind a thought that does not end, nobody can tell."""
+    if said.only_thought:
+        return Finding(about, _UNSEEN)
+    return Finding(about, good or verdict(said, "ignored"), options)
+
+
 async def shape(server: Server, messages: list[Message], **body: Any) -> Said:
     """See whether messages are taken as they are; the answer does not matter."""
     return await server.ask(messages, room=BRIEF, stream=False, **body)
@@ -82,7 +92,9 @@ async def streams(server: Server) -> Findings:
     options: dict[str, Any] = {}
     _, thought = said.reasoning
     answer = "text"
-    if not said.text and thought:
+    if not said.text and thought and said.finish == "length":
+        answer = "only a thought, which was cut off"
+    elif not said.text and thought:
         answer = "only reasoning: its parser takes the answer for a thought"
         options["response.reasoning_only_as_message"] = True
     finish = f"finish_reason {said.finish or 'never'}"
@@ -170,9 +182,9 @@ async def contents(server: Server) -> Findings:
 
 
 async def calls(server: Server) -> Findings:
-    said = await server.ask(WEATHER, tools=TOOLS)
-    if not said.ok:
-        return [Finding("tools", verdict(said))]
+    said = await server.answer(WEATHER, tools=TOOLS)
+    if not said.ok or said.only_thought:
+        return [effect("tools", said, None, {})]
     if not said.called:
         if not any(mark in said.text for mark in _MARKS):
             return [Finding("tools", "not called")]
@@ -188,8 +200,8 @@ async def calls(server: Server) -> Findings:
 
 async def _several(server: Server) -> Findings:
     prompt = "What is the weather in Paris and Tokyo?"
-    several = await server.ask(prompt, tools=[GET_WEATHER])
-    one = await server.ask(prompt, tools=[GET_WEATHER], parallel_tool_calls=False)
+    several = await server.answer(prompt, tools=[GET_WEATHER])
+    one = await server.answer(prompt, tools=[GET_WEATHER], parallel_tool_calls=False)
     findings = [Finding("parallel calls", f"{len(several.called)} in one answer" if several.ok else verdict(several))]
     if not one.ok:
         option = {"request.parallel_tool_calls": "drop"}
@@ -200,24 +212,23 @@ async def _several(server: Server) -> Findings:
 
 
 async def _choices(server: Server) -> Findings:
-    required = await server.ask(HELLO, tools=[GET_WEATHER], tool_choice="required")
-    named = await server.ask(WEATHER, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "get_time"}})
-    none = await server.ask(WEATHER, tools=TOOLS, tool_choice="none")
-    findings = []
-    if required.ok:
-        forced = bool(required.called)
-        option = {"request.tool_choice.required": "required" if forced else "message"}
-        findings.append(Finding("tool_choice required", "forced" if forced else "ignored", option))
-    else:
-        any_ = await server.ask(HELLO, tools=[GET_WEATHER], tool_choice="any")
-        option = {"request.tool_choice.required": "any" if any_.called else "message"}
-        findings.append(Finding("tool_choice required", verdict(required), option))
+    by_name = {"type": "function", "function": {"name": "get_time"}}
+    required = await server.answer(HELLO, tools=[GET_WEATHER], tool_choice="required")
+    named = await server.answer(WEATHER, tools=TOOLS, tool_choice=by_name)
+    none = await server.answer(WEATHER, tools=TOOLS, tool_choice="none")
+    way = "required" if required.called else "message"
+    if not required.ok:
+        any_ = await server.answer(HELLO, tools=[GET_WEATHER], tool_choice="any")
+        way = "any" if any_.called else "message"
     forced = named.called[:1] == ["get_time"]
-    option = {"request.tool_choice.named": "object" if forced else "filter_required"}
-    findings.append(Finding("tool_choice by name", "forced" if forced else verdict(named, "ignored"), option))
+    object_ = "object" if forced else "filter_required"
     called = none.called or any(mark in none.text for mark in _MARKS)
-    option = {"request.tool_choice.none": "drop_tools" if called or not none.ok else "none"}
-    return [*findings, Finding("tool_choice none", verdict(none, "ignored" if called else "honoured"), option)]
+    tools = "drop_tools" if called or not none.ok else "none"
+    return [
+        effect("tool_choice required", required, "forced" if required.called else None, {f"{_CHOICE}.required": way}),
+        effect("tool_choice by name", named, "forced" if forced else None, {f"{_CHOICE}.named": object_}),
+        effect("tool_choice none", none, None if called or not none.ok else "honoured", {f"{_CHOICE}.none": tools}),
+    ]
 
 
 async def _strict(server: Server) -> Findings:
@@ -231,7 +242,7 @@ async def results(server: Server) -> Findings:
     forms: dict[str, Message] = {"omit": {}, "null": {"content": None}, "empty": {"content": ""}}
     taken = [name for name, fields in forms.items() if (await shape(server, history(**fields), tools=TOOLS)).ok]
     fields = forms[taken[0] if taken else "empty"]
-    content = {"request.content.assistant_null": taken[0]} if taken else {}
+    content = {"request.content.assistant_null": taken[0]} if taken and taken[0] != "omit" else {}
     findings = [Finding("no text beside calls", ", ".join(taken) or "refused", content)]
     if not taken:
         short = await shape(server, history(id="a1b2c3d4e", **fields), tools=TOOLS)
@@ -256,23 +267,17 @@ async def results(server: Server) -> Findings:
 
 async def formats(server: Server) -> Findings:
     schema = {"type": "json_schema", "json_schema": {"name": "color", "schema": _COLOR, "strict": True}}
-    held = await server.ask(HELLO, response_format=schema)
-    object_ = await server.ask(HELLO, response_format={"type": "json_object"})
-    obeyed = held.ok and _json(held) == {"color": "red"}
-    is_object = object_.ok and isinstance(_json(object_), dict)
-    otherwise = "json_object" if is_object else "prompt"
-    any_object = "native" if object_.ok else "json_schema_any" if obeyed else "drop"
+    held = await server.answer(HELLO, response_format=schema)
+    as_object = {"type": "json_object"}
+    object_ = await server.answer(HELLO, response_format=as_object)
+    if not object_.ok:  # some want to see the word; that the model does as it is told would prove nothing
+        object_ = await server.answer(f"{HELLO} Do not answer in JSON.", response_format=as_object)
+    obeyed, is_object = held.ok and _json(held) == {"color": "red"}, object_.ok and _is_object(object_)
+    way = "native" if obeyed else "json_object" if is_object else "prompt"
+    any_object = "native" if is_object else "json_schema_any" if obeyed else "drop"
     return [
-        Finding(
-            "JSON schema",
-            "forced" if obeyed else verdict(held, "ignored"),
-            {"request.response_format.json_schema": "native" if obeyed else otherwise},
-        ),
-        Finding(
-            "JSON object",
-            "forced" if is_object else verdict(object_, "ignored"),
-            {"request.response_format.json_object": any_object},
-        ),
+        effect("JSON schema", held, "forced" if obeyed else None, {f"{_FORMAT}.json_schema": way}),
+        effect("JSON object", object_, "forced" if is_object else None, {f"{_FORMAT}.json_object": any_object}),
     ]
 
 
@@ -281,6 +286,11 @@ def _json(said: Said) -> Any:
         return json.loads(said.text or said.reasoning[1])
     except ValueError:
         return None
+
+
+def _is_object(said: Said) -> bool:
+    cut = said.finish == "length" and said.text.lstrip().startswith("{")
+    return cut or isinstance(_json(said), dict)
 
 
 async def thoughts(server: Server) -> Findings:
@@ -296,15 +306,18 @@ async def thoughts(server: Server) -> Findings:
         findings = [Finding("reasoning", "in the text, up to a tag", {"response.think_tags": "implicit_open"})]
     else:
         return [Finding("reasoning", "none seen" if said.ok else verdict(said))]
-    off = await server.ask(prompt, reasoning_effort="none")
+    still: dict[str, Any] = {"reasoning_effort": "none"}
+    off = await server.ask(prompt, **still)
     switched = off.ok and not off.reasoning[0] and "</think>" not in off.text
     findings.append(Finding("reasoning_effort none", "switches it off" if switched else verdict(off, "ignored")))
     if not switched:
-        by_template = await server.ask(prompt, chat_template_kwargs={"enable_thinking": False})
+        still = {"chat_template_kwargs": {"enable_thinking": False}}
+        by_template = await server.ask(prompt, **still)
         switched = by_template.ok and not by_template.reasoning[0] and "</think>" not in by_template.text
         option = {"request.effort": "chat_template_kwargs.enable_thinking"} if switched else {}
         said_so = "switches it off" if switched else verdict(by_template, "ignored")
         findings.append(Finding("chat_template_kwargs", said_so, option))
+    server.still = still if switched else {}
     return findings + await _replayed(server, field)
 
 
@@ -341,7 +354,7 @@ async def parameters(server: Server) -> Findings:
     unknown = await shape(server, [user(HELLO)], antiphon_probe=1)
     return [
         Finding("sampling parameters", about, {"request.drop_params": dropped} if dropped else {}),
-        Finding("unknown parameter", verdict(unknown, "ignored")),
+        Finding(UNKNOWN, verdict(unknown, "ignored")),
         await _logprobs(server),
     ]
 
@@ -369,10 +382,10 @@ QUESTIONS: tuple[Callable[[Server], Awaitable[Findings]], ...] = (
     limits,
     roles,
     contents,
+    thoughts,  # before what can be forced only where they end
     calls,
     results,
     formats,
-    thoughts,
     parameters,
     tokens,
     unknown_model,

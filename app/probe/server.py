@@ -70,6 +70,11 @@ class Said:
         return [name for piece in self.pieces if (name := (piece.get("function") or {}).get("name"))]
 
     @property
+    def only_thought(self) -> bool:
+        """Whether the model has thought, and done nothing else."""
+        return self.ok and bool(self.reasoning[1]) and not self.text.strip() and not self.called
+
+    @property
     def finish(self) -> str:
         choices = [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
         return next((str(choice["finish_reason"]) for choice in reversed(choices) if choice.get("finish_reason")), "")
@@ -87,14 +92,15 @@ class Server:
     """
     Asks one server, one thing at a time.
 
-    `fields` are in every request; `left` is how many requests may still be sent. `passed` says whether there is a key
-    to be kept out of what is told.
+    `fields` are in every request, `still` are those that keep the model from thinking, as far as they are known; `left`
+    is how many requests may still be sent.
     """
 
     def __init__(self, url: str, key: str | None, *, seconds: float = 30, most: int = 60) -> None:
         self.url = httpx.URL(url.rstrip("/"))
         self.left = most
         self.fields: dict[str, Any] = {}
+        self.still: dict[str, Any] = {}
         self.limit = "max_tokens"
         self._key = key
         self._seconds = seconds
@@ -134,6 +140,15 @@ class Server:
             return Said(0, error=f"no answer within {self._seconds:.0f} seconds")
         except (httpx.HTTPError, httpx.StreamError) as error:
             return Said(0, error=type(error).__name__)
+
+    async def answer(self, prompt: str, **body: Any) -> Said:
+        """
+        Ask for one answer, and once more without a thought if there was nothing else.
+
+        What a server forces begins where the thought ends, which may be later than there are tokens for it.
+        """
+        said = await self.ask(prompt, **body)
+        return await self.ask(prompt, **{**self.still, **body}) if self.still and said.only_thought else said
 
     async def _post(self, body: Mapping[str, Any]) -> Said:
         async with self._http.stream("POST", f"{self.url}/chat/completions", json=body) as response:

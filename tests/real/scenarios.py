@@ -51,6 +51,19 @@ PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
+# A custom tool, and what a call of it may say.
+SPEAK: Json = {
+    "type": "custom",
+    "name": "speak",
+    "description": "Speaks.",
+    "format": {
+        "type": "grammar",
+        "syntax": "lark",
+        "definition": 'start: "say" LF quoted LF\nquoted: "\\"" /[a-z]{3}/ "\\\\" "\\""\n%import common.LF',
+    },
+}
+SPOKEN = r'say\n"[a-z]{3}\\"\n'
+
 # The next request, made of the responses to those before it.
 Turn: TypeAlias = Callable[[list[Json]], Json]
 

@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from tests.api.test_http import client, events_of
 from tests.core import laws
-from tests.real.scenarios import SCENARIOS, agrees, seen
+from tests.real.scenarios import SCENARIOS, SPEAK, SPOKEN, agrees, seen
 from tests.serving import antiphon
 
 URL = os.environ.get("ANTIPHON_TEST_LLAMA_URL")
@@ -77,10 +77,7 @@ async def test_the_tokens_of_a_prompt_are_counted_by_the_server_itself(http: htt
 
 
 async def test_a_custom_tool_is_given_nothing_that_its_grammar_does_not_know(http: httpx.AsyncClient) -> None:
-    definition = 'start: "say" LF quoted LF\nquoted: "\\"" /[a-z]{3}/ "\\\\" "\\""\n%import common.LF'
-    format = {"type": "grammar", "syntax": "lark", "definition": definition}
-    tool = {"type": "custom", "name": "speak", "description": "Speaks.", "format": format}
-    request = {"input": "What is the weather in Paris?", "tools": [tool], "tool_choice": "required"}
+    request = {"input": "What is the weather in Paris?", "tools": [SPEAK], "tool_choice": "required"}
     status, response = await ask(http, {**request, "max_output_tokens": 300}, stream=False)
     assert (status, response["status"]) == (200, "completed")
-    assert re.fullmatch(r'say\n"[a-z]{3}\\"\n', response["output"][-1]["input"])
+    assert re.fullmatch(SPOKEN, response["output"][-1]["input"])
