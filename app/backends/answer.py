@@ -17,7 +17,7 @@ import httpx
 from app.backends.body import NO_ANSWER, Reader, Sniffer
 from app.backends.filters import filters
 from app.backends.refusals import failure
-from app.core.chat_stream import DONE, Chunk
+from app.core.chat_stream import DONE, NO_REASON, Chunk
 from app.core.profile import Profile
 from app.errors import BackendError
 
@@ -136,16 +136,23 @@ class Answer:
             choices = chunk.get("choices")
             choice = _first(choices) if choices else _NONE
             reason = choice.get("finish_reason")
-            suspect = not choices or "error" in chunk or "error" in choice or reason == "error"
+            suspect = not choices or "error" in chunk or "error" in choice or reason == "error" or "x_groq" in chunk
             if suspect and (error := self._error_in(chunk)):
                 self._end, self.done = error, False
                 return chunks[:n]
-            if reason:
+            if self._finished is not None and _says(choice.get("delta")):
+                # There are gateways that give a reason with every chunk, which ends nothing.
+                self._grace = max(self._grace, self._idle)
+            if reason and reason != NO_REASON:
                 self._finished = 0
         return chunks
 
 
 _NONE: dict[str, Any] = {}
+
+
+def _says(delta: Any) -> bool:
+    return isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")
 
 
 def _first(choices: Any) -> dict[str, Any]:

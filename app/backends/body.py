@@ -116,6 +116,9 @@ def _leading_values(text: str) -> list[Any]:
 
 
 def _as_chunk(completion: dict[str, Any]) -> Chunk:
+    if "choices" not in completion:  # Cline and Workers AI wrap it
+        wrapped = (completion.get(name) for name in ("data", "result"))
+        completion = next((one for one in wrapped if isinstance(one, dict) and one.get("choices")), completion)
     choices = completion.get("choices")
     if not isinstance(choices, list):
         return completion

@@ -8,6 +8,7 @@ text.
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,8 +47,9 @@ class CallFinder:
 
     def __init__(self, functions: Mapping[str, Schema]) -> None:
         self._functions = functions
-        self._held = ""  # what cannot be told yet
-        self._mark: _Mark | None = None  # the one that is open: what is held stands behind it
+        self._held = ""  # the end of the text, where a mark may have begun
+        self._mark: _Mark | None = None  # the one that is open
+        self._body: list[str] = []  # what stands behind it
         self._blanks = ""  # those before it, which go with it
         self._behind = False  # has there been nothing but blanks since a call?
 
@@ -56,13 +58,7 @@ class CallFinder:
         pieces: list[Piece] = []
         text, self._held = self._held + text, ""
         while text:
-            if not (mark := self._mark):
-                text = self._outside(text, pieces)
-            elif mark.close and (end := text.find(mark.close)) >= 0:
-                self._take(text[:end], mark.close, pieces)
-                text = text[end + len(mark.close) :]
-            else:
-                self._held, text = text, ""
+            text = self._inside(text, self._mark, pieces) if self._mark else self._outside(text, pieces)
         return pieces
 
     def end(self) -> list[Piece]:
@@ -70,7 +66,7 @@ class CallFinder:
         pieces: list[Piece] = []
         held, self._held = self._held, ""
         if self._mark:
-            self._take(held, "", pieces)  # the last mark is one at which servers stop, and not always there
+            self._take(self._mark, held, "", pieces)  # the last mark is one at which servers stop, and not always there
         elif held and not (self._behind and held.isspace()):
             pieces.append(held)
         return pieces
@@ -93,10 +89,21 @@ class CallFinder:
         self._mark = _MARKS.get(found[0])
         return text[found.end() :]
 
-    def _take(self, body: str, close: str, pieces: list[Piece]) -> None:
+    def _inside(self, text: str, mark: _Mark, pieces: list[Piece]) -> str:
+        """Tell the call before the closing mark, and return what stands behind it."""
+        before, close, behind = text.partition(mark.close) if mark.close else (text, "", "")
+        if close:
+            self._take(mark, before, close, pieces)
+            return behind
+        certain = len(text) - overlap(text, mark.close)
+        self._body.append(text[:certain])
+        self._held = text[certain:]
+        return ""
+
+    def _take(self, mark: _Mark, last: str, close: str, pieces: list[Piece]) -> None:
         """Tell what stood between marks: if it cannot be read, as it is, with them."""
-        mark, self._mark = self._mark, None
-        assert mark
+        body = "".join([*self._body, last])
+        self._mark, self._body = None, []
         read = [self._fitting(one) for one in mark.read(body)]
         if read and None not in read:
             pieces += [one for one in read if one]
@@ -121,7 +128,9 @@ class CallFinder:
 
 def _certain(text: str) -> int:
     """Return how much of the text can neither belong to a mark nor be blanks before one."""
-    held = max(overlap(text, mark) for mark in (*_MARKS, *_DROPPED))
+    end = text[-_LONGEST:]
+    begun = any(character in end for character in _FIRST)
+    held = max(overlap(end, mark) for mark in (*_MARKS, *_DROPPED)) if begun else 0
     return len(text[: len(text) - held].rstrip())
 
 
@@ -218,6 +227,34 @@ def _kimi(body: str) -> Iterator[Piece]:
         yield Call(re.sub(r"^functions\.|:\d+$", "", found[1]), found[2].strip(), found[1])
 
 
+_XTML_CALL = re.compile(
+    r'\s*<\|open\|>call tool="([^"]+)"[^<]*<\|sep\|>(.*?)<\|close\|>call<\|sep\|>\s*',
+    re.DOTALL,
+)
+_XTML_ARGUMENT = re.compile(
+    r'\s*<\|open\|>argument key="([^"]*)" type="(\w+)"<\|sep\|>(.*?)<\|close\|>argument<\|sep\|>\s*', re.DOTALL
+)
+_XTML_JSON = re.compile(r"\s*<\|open\|>json[^<]*<\|sep\|>(.*)<\|close\|>json<\|sep\|>\s*", re.DOTALL)
+
+
+def _xtml(body: str) -> Iterator[Piece]:
+    """Kimi K3: `<|open|>call tool="f"<|sep|>`, and in it arguments with their types, or all of them as JSON."""
+    for found in _following(_XTML_CALL, body):
+        name, inner = html.unescape(found[1]), found[2].strip()
+        arguments = [*_following(_XTML_ARGUMENT, inner)]
+        if whole := _XTML_JSON.fullmatch(inner):
+            yield Call(name, whole[1].strip())
+        elif arguments or not inner:
+            values = {
+                html.unescape(one[1]): one[3] if one[2] == "string" else _value(one[3], None) for one in arguments
+            }
+            yield Call(name, json.dumps(values, ensure_ascii=False))
+
+
+_DSML = "\uff5cDSML\uff5c"
+_MINIMAX = "]<]minimax[>["  # what M3 writes before each tag
+
+
 def _special(name: str) -> str:
     return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"  # DeepSeek's marks have characters that nobody types
 
@@ -232,6 +269,44 @@ _DEEPSEEK = re.compile(
 def _deepseek(body: str) -> Iterator[Piece]:
     for found in _following(_DEEPSEEK, body):
         yield Call(found[1], found[2])
+
+
+_INVOKE = re.compile(r'\s*<invoke name="?([\w.:-]+)"?\s*>(.*?)</invoke>\s*', re.DOTALL)
+_NAMED = re.compile(
+    r'\s*<parameter name="?([^">]+?)"?(?:\s+string="?(true|false)"?)?\s*>\n?(.*?)\n?</parameter>\s*', re.DOTALL
+)
+_ELEMENT = re.compile(r"\s*<([\w.-]+)>()(.*?)</\1>\s*", re.DOTALL)
+
+
+def _invoke(body: str) -> Iterator[Piece]:
+    """MiniMax, and DeepSeek from V3.2 on, whose tags have a token of their own: `<invoke name="f">` and parameters."""
+    for found in _following(_INVOKE, body.replace(_DSML, "").replace(_MINIMAX, "")):
+        inner = found[2].strip()
+        parameters = [*_following(_NAMED, inner)] or [*_following(_ELEMENT, inner)]
+        if inner and not parameters:
+            continue
+        if parameters and all(one[2] for one in parameters):  # it says itself what is a text
+            arguments = {one[1]: one[3] if one[2] == "true" else _value(one[3], None) for one in parameters}
+            yield Call(found[1], json.dumps(arguments, ensure_ascii=False))
+        else:
+            yield Call(found[1], {one[1]: one[3] for one in parameters})
+
+
+_QUOTE = '<|"|>'
+_GEMMA = re.compile(r"\s*call:([\w.:-]+)(\{.*\})\s*", re.DOTALL)
+_KEY = re.compile(r"([{,]\s*)([\w.-]+)\s*:")
+
+
+def _gemma(body: str) -> Iterator[Piece]:
+    """Gemma 4: `call:f{city:<|"|>Paris<|"|>,days:2}`, JSON without quotation marks around the names of members."""
+    if not (found := _GEMMA.fullmatch(body)):
+        return
+    runs = found[2].split(_QUOTE)  # every other one is a text
+    arguments = "".join(json.dumps(run) if n % 2 else _KEY.sub(r'\1"\2":', run) for n, run in enumerate(runs))
+    try:
+        yield Call(found[1], json.dumps(orjson.loads(arguments), ensure_ascii=False))
+    except ValueError:
+        return
 
 
 _RECIPIENT = re.compile(r"[^<]*\bto=functions\.([\w-]+)")
@@ -275,11 +350,27 @@ _MARKS = {
         ("<|python_tag|>", "", _json),
         ("[TOOL_CALLS]", "", _mistral),
         ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", _kimi),
+        ("<|tool_call_section_begin|>", "<|tool_call_section_end|>", _kimi),
+        ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", _xtml),
+        ("<|open|>think<|sep|>", "<|close|>think<|sep|>", _thought),
         (_special("tool calls begin"), _special("tool calls end"), _deepseek),
+        (f"<{_DSML}function_calls>", f"</{_DSML}function_calls>", _invoke),
+        (f"<{_DSML}tool_calls>", f"</{_DSML}tool_calls>", _invoke),
+        ("<minimax:tool_call>", "</minimax:tool_call>", _invoke),
+        (f"{_MINIMAX}<tool_call>", f"{_MINIMAX}</tool_call>", _invoke),
+        ("<|tool_call>", "<tool_call|>", _gemma),
+        ("<|channel>thought\n", "<channel|>", _thought),
+        ("<seed:tool_call>", "</seed:tool_call>", _tool_call),
+        ("<TOOLCALL>", "</TOOLCALL>", _json),  # Nemotron
         ("<|channel|>analysis<|message|>", "<|end|>", _thought),
         ("<|channel|>commentary", "<|call|>", _commentary),
     )
 }
-# What gpt-oss writes around its messages, and says nothing.
-_DROPPED = ("<|start|>assistant", "<|channel|>final<|message|>", "<|return|>")
+# What gpt-oss and Kimi K3 write around their messages, and says nothing.
+_DROPPED = (
+    *("<|start|>assistant", "<|channel|>final<|message|>", "<|return|>"),
+    *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
+)
 _OPEN = re.compile("|".join(map(re.escape, (*_MARKS, *_DROPPED))))
+_LONGEST = max(map(len, (*_MARKS, *_DROPPED)))
+_FIRST = "".join({mark[0] for mark in (*_MARKS, *_DROPPED)})

@@ -49,7 +49,7 @@ _USUAL = {"name": "Ada Lovelace", "city": "Paris", "location": "Paris", "country
 _USUAL |= dict.fromkeys(("cmd", "command"), "echo hello")  # coding agents run what they are given
 # Words with a capital that do not begin a sentence.
 _NAMES = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]\w*(?:,? [A-Z]\w*)*")
-_SUM = re.compile(r"[\d.]+(\s*[-+*/x^]\s*[\d.]+)+")
+_SUM = re.compile(r"(?<![\d.])[\d.]++(\s*[-+*/x^]\s*[\d.]+)+")
 _ASKED = re.compile(r"query|question|text|prompt|message|input|content|task|request", re.IGNORECASE)
 
 
@@ -134,7 +134,8 @@ class Values:
             return FORMATS[schema["format"]]
         text = self._words_for(name)
         if pattern := schema.get("pattern"):
-            text = next((one for one in (text, *_CANDIDATES) if _matches(pattern, one)), text)
+            # The words of the prompt are not tried: there are patterns that take for ever over a long text.
+            text = next((one for one in _CANDIDATES if _matches(pattern, one)), text)
         elif nth:
             text = f"{text} {nth + 1}"
         self._spend(schema.get("minLength", 0) // 100)

@@ -15,20 +15,32 @@ from typing import Any
 from app.backends.refusals import KINDS, OWN, SILENT, kind_of
 from app.backends.retry_after import retry_after
 from app.core.chat_stream import Chunk
-from app.core.sse import ChunkDecoder
+from app.core.sse import ChunkDecoder, encodable
 from app.errors import BackendError
 
 _LONGEST = 2000  # characters of a message: some servers repeat the whole request in it
 
 # The words are in the value itself, or deeper, in what stands under one of these names.
-_WRAPPERS = ("error", "errors", "detail", "base_resp", "message", "fault")
+_WRAPPERS = ("error", "errors", "detail", "base_resp", "message", "fault", "issues")
 _FIELDS = {
-    "message": ("message", "msg", "status_msg", "error_message", "error_msg", "error_description", "detail", "title"),
+    "message": (
+        "message",
+        "Message",
+        "msg",
+        "status_msg",
+        "error_message",
+        "error_msg",
+        "error_description",
+        "detail",
+        "title",
+    ),
     "code": ("code", "error_code", "status_code"),
     "type": ("type", "status"),
     "param": ("param",),
 }
-_STATUS_FIELDS = ("http_code", "status_code", "status", "code")
+# "Provider returned error", says OpenRouter, and "Stream error occurred" Vercel's gateway: here is what it was.
+_CAUSES = (("metadata", "raw"), ("value", "error_message"))
+_STATUS_FIELDS = ("http_code", "http_status_code", "status_code", "status", "code")
 
 # The HTTP status that MiniMax's `base_resp.status_code` would have been; 0 is success.
 _BASE_RESP = {
@@ -50,7 +62,7 @@ def backend_error(
     """
     page = "html" in headers.get("content-type", "")
     wait = retry_after(headers, body.decode(errors="replace"))
-    return _error(status, {} if page else _read(_parse(body)), wait, secret, passthrough)
+    return _error(status, {} if page else _read(_parse(body.decode(errors="replace"))), wait, secret, passthrough)
 
 
 def error_in_chunk(chunk: Chunk, *, secret: str | None = None, passthrough: bool = False) -> BackendError | None:
@@ -58,7 +70,7 @@ def error_in_chunk(chunk: Chunk, *, secret: str | None = None, passthrough: bool
     if not _complains(chunk):
         return None
     complaint = _read(next(_choice_errors(chunk), chunk))
-    wait = retry_after({}, str(complaint.get("message")))
+    wait = retry_after({}, json.dumps(chunk, default=str))
     return _error(complaint.get("http", 0), complaint, wait, secret, passthrough)
 
 
@@ -90,7 +102,9 @@ def _error(
 def _read(value: Any) -> dict[str, Any]:
     """Return `message`, `code`, `type`, `param` and `http` of a complaint, those that there are."""
     if isinstance(value, str):
-        return {"message": value} if value.strip() else {}
+        within = _parse(value) if value.startswith("{") else None  # an envelope that another wrapped as its message
+        complaint = _read(within) if isinstance(within, dict) else {}
+        return complaint if "message" in complaint else {"message": value} if value.strip() else {}
     if isinstance(value, list):
         return _read_list(value)
     if not isinstance(value, dict):
@@ -102,9 +116,10 @@ def _read(value: Any) -> dict[str, Any]:
                 inner["http"] = _BASE_RESP.get(value[wrapper].get("status_code"), 0)
             complaint |= inner
             break
-    metadata = value.get("metadata")
-    if isinstance(metadata, dict) and isinstance(raw := metadata.get("raw"), str):
-        complaint |= _read(_parse(raw.encode()))  # OpenRouter: "Provider returned error", and here what it was
+    for wrapper, name in _CAUSES:
+        outer = value.get(wrapper)
+        if isinstance(outer, dict) and isinstance(raw := outer.get(name), str):
+            complaint |= _read(_parse(raw))
     return complaint
 
 
@@ -131,17 +146,17 @@ def _fields(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             break
 
 
-def _parse(body: bytes) -> Any:
-    """Return the body as JSON, as the chunk that complains in it, as text, or None if it is a web page."""
-    text = body.decode(errors="replace").strip().removeprefix("\ufeff")
+def _parse(text: str) -> Any:
+    """Return a body as JSON, as the chunk that complains in it, as text, or None if it is a web page."""
+    text = text.strip().removeprefix("\ufeff")
     if text[:1] in ("{", "[", '"'):
         try:
-            return json.loads(text)
+            return encodable(json.loads(text))
         except (ValueError, RecursionError):
             return text
     if re.match(r"(data|event|id|retry|):", text):  # DashScope: an event stream of one error, under 400
         decoder = ChunkDecoder()
-        chunks = decoder.decode(text.encode()) + decoder.end()
+        chunks = decoder.decode(text.encode(errors="replace")) + decoder.end()
         return next(filter(_complains, chunks), None)
     return None if re.search(r"<(!doctype|html|head|body|title|h1)\b", text[:2000].lower()) else text
 
@@ -154,10 +169,19 @@ def _complains(chunk: Chunk) -> bool:
         return True
     if "choices" in chunk:
         return any(_choice_errors(chunk))
-    return bool(chunk.get("errors")) or any(isinstance(chunk.get(name), str) for name in ("message", "detail"))
+    if chunk.get("code") in _FINE and chunk.get("success") is not False:
+        return False  # "Success", says Spark
+    return bool(chunk.get("errors")) or any(isinstance(chunk.get(name), str) for name in _COMPLAINTS)
+
+
+_FINE = (0, "0", 200, "200")
+_COMPLAINTS = ("message", "detail", "msg", "error_msg")  # z.ai has the third, Baidu the last
 
 
 def _choice_errors(chunk: Chunk) -> Iterator[Any]:
+    groq = chunk.get("x_groq")
+    if isinstance(groq, dict) and groq.get("error"):
+        yield groq["error"]
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and choice.get("error"):
@@ -166,13 +190,13 @@ def _choice_errors(chunk: Chunk) -> Iterator[Any]:
 
 _TOKENS = re.compile(
     r"\b(bearer\s+)\S+|\b(?:sk|pk|rk|csk|gsk|xai|hf|fw|r8|nvapi|pplx|tgp)[-_][\w*.-]{6,}|\bAIza[\w-]{20,}"
-    r"|\beyJ[\w-]{10,}\.[\w.-]+|(?<=api key provided: )\S+",
+    r"|(?<![\w-])eyJ[\w-]{10,}\.[\w.-]+|(?<=api key provided: )\S+",
     re.IGNORECASE,
 )
 
 
 # Where in its own code a server was (FastAPI, as llama-cpp-python passes it on); that names files of its machine.
-_TRACE = re.compile(r'\s*\n\s*(Traceback \(most recent call last\):|File "[^"\n]+", line \d+).*', re.DOTALL)
+_TRACE = re.compile(r'\n[ \t]*(?:Traceback \(most recent call last\):|File "[^"\n]+", line \d+).*', re.DOTALL)
 
 
 def scrubbed(text: str, secret: str | None = None) -> str:
@@ -180,7 +204,10 @@ def scrubbed(text: str, secret: str | None = None) -> str:
     Return a text of a length fit to be shown, without anything that is or looks like an API key, or tells of the
     server's own code.
     """
+    if len(text) > 2 * _LONGEST:  # before any pattern sees it; a word that is cut through may be half of a key
+        text = text[: 2 * _LONGEST]
+        text = text.rpartition(" ")[0] or text
     if secret:
         text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
-    text = _TOKENS.sub(lambda match: f"{match[1] or ''}***", _TRACE.sub("", text))
+    text = _TOKENS.sub(lambda match: f"{match[1] or ''}***", _TRACE.sub("", text)).rstrip()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

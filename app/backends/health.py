@@ -60,7 +60,7 @@ class Circuit:
     def failed(self) -> None:
         """There was no answer, or it broke off."""
         self._failures += 1
-        if self._trying or self._failures >= self._most:
+        if self._failures >= self._most:
             self._until = self._clock() + self._pause
         self._trying = False
 

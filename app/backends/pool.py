@@ -201,8 +201,9 @@ class Pool:
             async with asyncio.timeout(self.served.queue_timeout):
                 return await waiter.place
         except (TimeoutError, asyncio.CancelledError) as error:
-            if waiter.place.done() and not waiter.place.cancelled():
-                self._leave(waiter.place.result())  # it came too late
+            place = waiter.place
+            if place.done() and not place.cancelled() and not place.exception():
+                self._leave(place.result())  # it came too late
             if isinstance(error, TimeoutError):
                 raise self._busy("and this request has waited for too long") from None
             raise

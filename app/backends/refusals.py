@@ -64,10 +64,11 @@ STATUSES = {
 CODES = {
     code: kind
     for kind, codes in {
-        "context": "contextlengthexceeded exceedcontextsizeerror modelcontextwindowexceeded 1261",
+        "context": "contextlengthexceeded exceedcontextsizeerror modelcontextwindowexceeded outofcontexterror "
+        "prompttokenstoolong modelmaxprompttokensexceeded 1261",
         "filter": "contentfilter contentpolicyviolation responsibleaipolicyviolation datainspectionfailed "
-        "prohibitedcontent 1301 1026 1027",
-        "quota": "insufficientquota billinghardlimitreached arrearage insufficientbalance 1113 1008",
+        "prohibitedcontent sensitivecontentdetected 1301 1026 1027",
+        "quota": "insufficientquota billinghardlimitreached arrearage insufficientbalance 1113 1308 1309 1310 1008",
         "model": "modelnotfound modelnotfounderror deploymentnotfound modeldecommissioned 1211",
         "key": "invalidapikey apikeyinvalid incorrectapikey authenticationerror",
         "model_error": "toolusefailed",  # Groq: the model wrote a call that cannot be read
@@ -104,10 +105,11 @@ RULES = (
         {0, 400, 401, 403, 500},  # 400: Gemini, xAI
         r"(invalid|incorrect|missing) api[ _-]?key",
         r"api key not valid",
+        r"\buser: \S+ is not authorized to perform",  # AWS, with the name of the account
     ),
     _rule(
         "context",
-        {0, 400, 404, 413, 422, 500, 501, 502},
+        {0, 400, 404, 413, 422, 424, 500, 501, 502},
         r"context[ _](length|window|size|limit)",  # OpenAI, vLLM, SGLang, llama.cpp, Ollama, LM Studio, MiniMax, ...
         r"(prompt|input|request) (is |was )?too (long|large for)",  # Anthropic, Bedrock, Fireworks
         r"input token count .{0,40}exceeds",  # Gemini
@@ -120,7 +122,10 @@ RULES = (
         r"tokens? \+ `?max_new_tokens`? must be",  # TGI
         r"range of input length should be",  # DashScope
         r"prompt token count of \d+ exceeds",  # Copilot
-        r"should not exceed max_(num_tokens|seq_len|input_len)",  # TensorRT-LLM
+        r"(should not exceed|must be less than) max_(num_tokens|seq_len|input_len)",  # TensorRT-LLM, SiliconFlow
+        r"input length \d+ exceeds|exceed max message tokens",  # Volcengine
+        r"max input characters is",  # Baidu
+        r"body too large for .{1,100} max size: \d+ tokens",  # GitHub Models
         r"too many (input )?tokens:",  # Cohere
         r"current length is \d+ while limit is",  # Cerebras
     ),
@@ -129,7 +134,7 @@ RULES = (
         _ANY,
         r"content management policy",  # Azure
         r"content exists risk",  # DeepSeek
-        r"(inappropriate|prohibited|sensitive) content",  # DashScope, Gemini, z.ai
+        r"(inappropriate|prohibited|sensitive) (content|information)",  # DashScope, Gemini, z.ai, Volcengine
         r"requires moderation|input was flagged",  # OpenRouter
         r"content violates",  # xAI
         r"blocked (by|due to) .{0,40}(safety|policy|filter)",
@@ -141,6 +146,7 @@ RULES = (
         r"balance is too low",  # Anthropic
         r"(requires more|out of) credits",  # OpenRouter
         r"in arrears|overdue",  # DashScope
+        r"used up your daily",  # Workers AI
     ),
     _rule(
         "model",
@@ -165,12 +171,16 @@ RULES = (
         r"json\.exception|validation error|literal_error|field required|'loc':|type_error",
         r"failed to parse|could not parse|expecting (value|property name|',')|unterminated string",
         r"must be (a|an|one|string|less|greater|at|in|non)\b|cannot be (empty|null)",
+        r"unexpected keyword argument|extra (inputs|fields) (are )?not permitted|unknown (field|parameter)",  # LiteLLM
     ),
     # In a stream nothing but the words says what the status would have been.
     _rule("rate", _STREAM, r"rate[ _-]?limit", r"too[ _]?many[ _]?requests", r"resource_exhausted|throttl"),
     _rule("timeout", _STREAM, r"timed? ?out|timeout"),
     _rule("mistake", _STREAM, r"invalid_?request|bad_?request|invalid_?argument|validation"),
 )
+
+
+_NOTHING_BUT_MISSING = re.compile(r"\W+|404|page|not_found\w*|not|found")
 
 
 def kind_of(status: int, code: str = "", type: str = "", message: str = "") -> str:
@@ -183,6 +193,6 @@ def kind_of(status: int, code: str = "", type: str = "", message: str = "") -> s
     for rule in RULES:
         if status in rule.statuses and rule.words.search(said):
             return rule.kind
-    if status == 404 and re.fullmatch(r"(\W|404|page|not|found|not_found\w*)*", said):
+    if status == 404 and not _NOTHING_BUT_MISSING.sub("", said):
         return "url"
     return STATUSES.get(status) or ("mistake" if 400 <= status < 500 else "failure")

@@ -12,29 +12,46 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _ONE = r"\d+(?:\.\d+)? ?(?:ms|milliseconds?|seconds?|secs?|minutes?|mins?|hours?|[smhd])(?![a-z])"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|milli|[smhd])[a-z]*")
 # Groq and OpenAI say "try again in 7.66s", Gemini "retry in 34.07s" and `"retryDelay": "34s"`, Azure "retry after 6
-# seconds".
-_IN_WORDS = re.compile(rf'(?:(?:try again|retry) (?:in|after) |"retryDelay":\s*")((?:{_ONE} ?)+)', re.IGNORECASE)
+# seconds", GitHub "wait 42 seconds".
+_IN_WORDS = re.compile(
+    rf'(?:(?:try again|retry) (?:in|after) |\bwait (?:for )?|"retryDelay":\s*")((?:{_ONE} ?)+)', re.IGNORECASE
+)
+_IN_A_FIELD = re.compile(r'"retry_?after(?:_seconds)?":\s*"?(\d+(?:\.\d+)?)"?\s*[,}]', re.IGNORECASE)
+# OpenRouter quotes headers in the body.
+_IN_HEADERS = re.compile(r'"([\w-]{0,20}ratelimit-[\w-]{1,40})":\s*"([^"]+)"', re.IGNORECASE)
+_LONGEST = 366 * 86400.0  # seconds; a longer wait is a number that means something else
 _RESETS = re.compile(r"(?:x-|anthropic-)?ratelimit-(?:reset(-\w+)?|(\w+)-reset)")
 
 
 def retry_after(headers: Mapping[str, str], text: str = "", now: float | None = None) -> float | None:
     """
-    Return for how many seconds to wait, or None if nothing is said of it.
+    Return for how many seconds to wait, a year at most, or None if nothing is said of it.
 
-    In this order: `retry-after-ms`, `Retry-After` (seconds or a date), the resets of the limits that are used up, the
-    words of the body. `now` is Unix time.
+    In this order: `retry-after-ms`, `Retry-After` (seconds, a duration or a date), the resets of the limits that are
+    used up, the words of the body, its fields, the headers that it quotes. `now` is Unix time.
     """
-    now = time.time() if now is None else now
+    wait = _told(headers, text, time.time() if now is None else now)
+    return None if wait is None else min(wait, _LONGEST)
+
+
+def _told(headers: Mapping[str, str], text: str, now: float) -> float | None:
     if (wait := _number(headers.get("retry-after-ms", ""))) is not None:
         return wait / 1000
-    if said := headers.get("retry-after"):
-        wait = _number(said)
-        return wait if wait is not None else _until(said, now)
-    if resets := list(_resets(headers, now)):
-        used_up = [wait for wait, remaining in resets if remaining == "0"]
-        return max(used_up) if used_up else min(wait for wait, _ in resets)
-    match = _IN_WORDS.search(text)
-    return _duration(match[1]) if match else None
+    if (said := headers.get("retry-after")) and (wait := _said(said, now)) is not None:
+        return wait
+    if (wait := _reset(headers, now)) is not None:
+        return wait
+    if match := _IN_WORDS.search(text):
+        return _duration(match[1])
+    if match := _IN_A_FIELD.search(text):
+        return float(match[1])
+    return _reset({name.lower(): value for name, value in _IN_HEADERS.findall(text)}, now)
+
+
+def _reset(headers: Mapping[str, str], now: float) -> float | None:
+    resets = list(_resets(headers, now))
+    used_up = [wait for wait, remaining in resets if remaining == "0"]
+    return max(used_up) if used_up else min((wait for wait, _ in resets), default=None)
 
 
 def _resets(headers: Mapping[str, str], now: float) -> Iterator[tuple[float, str | None]]:
@@ -43,13 +60,20 @@ def _resets(headers: Mapping[str, str], now: float) -> Iterator[tuple[float, str
             continue
         number = _number(value)
         if number is None:
-            wait = _duration(value) if _DURATION.match(value) else _until(value, now)
+            wait = _said(value, now)
         elif number > 1e9:  # Unix time, in seconds, or in milliseconds as OpenRouter has it
             wait = max(0.0, (number / 1000 if number > 1e11 else number) - now)
         else:
             wait = number
         if wait is not None:
             yield wait, headers.get(name.replace("reset", "remaining"))
+
+
+def _said(text: str, now: float) -> float | None:
+    """Return the seconds that a number, a duration or a date tells."""
+    if (number := _number(text)) is not None:
+        return number
+    return _duration(text) if _DURATION.match(text) else _until(text, now)
 
 
 def _number(text: str) -> float | None:
@@ -65,7 +89,7 @@ def _until(text: str, now: float) -> float | None:
     for parse in (parsedate_to_datetime, datetime.fromisoformat):
         try:
             date = parse(text)
-        except ValueError:
+            return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)
+        except (ValueError, OverflowError):
             continue
-        return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)
     return None

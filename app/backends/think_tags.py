@@ -23,7 +23,7 @@ class Splitter:
     def __init__(self, open: str, close: str, implicit: bool) -> None:
         self._open, self._close, self._implicit = open, close, implicit
         self._held = ""  # what cannot be told yet
-        self._structured = ""
+        self._structured: list[str] = []
         self._step: Callable[[str], Parts] = self._undecided
 
     def feed(self, text: str) -> Parts:
@@ -33,7 +33,7 @@ class Splitter:
 
     def structured(self, thought: str) -> None:
         """Note a thought from the server's own field for it."""
-        self._structured += thought
+        self._structured.append(thought)
         if self._step == self._undecided:
             self._step = self._repeated
 
@@ -81,7 +81,7 @@ class Splitter:
         thought, found, rest = bare.removeprefix(self._open).partition(self._close)
         if not found:
             thought = thought[: len(thought) - overlap(thought, self._close)]
-        if not bare.startswith(self._open) or not self._structured.strip().startswith(thought.strip()):
+        if not bare.startswith(self._open) or not self._told().startswith(thought.strip()):
             self._step = self._outside
             return "", text
         if not found:
@@ -89,6 +89,11 @@ class Splitter:
             return "", ""
         self._step = self._outside
         return "", rest
+
+    def _told(self) -> str:
+        """Return the thought from the server's own field, in one piece from now on."""
+        self._structured = ["".join(self._structured)]
+        return self._structured[0].strip()
 
 
 def overlap(text: str, tag: str) -> int:

@@ -36,13 +36,21 @@ class Reader(Protocol):
         """Return what is left to be told: the arguments are whole."""
         ...
 
+    def held(self) -> str:
+        """Return what has not been told, of arguments that stop in the middle."""
+        ...
+
     def cut(self, written: str, *, broken: bool) -> bool:
         """Tell if arguments, of which this was `written`, stop in the middle; `broken`: the answer did, behind them."""
         ...
 
 
 class ObjectReader:
-    """Follows a JSON text, piece by piece, to the brace that closes its top-level object; tells it as it is, so far."""
+    """
+    Follows a JSON text, piece by piece, to the brace that closes its top-level object; tells it as it is, so far.
+
+    A string is held to its end: servers that encode arguments twice have the object in it.
+    """
 
     _OUTSIDE = re.compile(r'["{}\[\]]')
     _INSIDE = re.compile(r'["\\]')
@@ -53,6 +61,7 @@ class ObjectReader:
         self._depth = 0
         self._string = False
         self._skip = 0  # of the next piece: the character behind a backslash
+        self._quoted: list[str] | None = None  # the pieces of a string
 
     @property
     def closed(self) -> bool:
@@ -61,12 +70,28 @@ class ObjectReader:
     def feed(self, piece: str) -> str:
         if self._closed:
             return ""
-        if behind := self._follow(piece).lstrip():
+        if not self._begun and piece.lstrip()[:1] == '"':
+            self._quoted = []
+        behind = self._follow(piece).lstrip()
+        if self._quoted is not None:
+            self._quoted.append(piece)
+            return ""
+        if behind:
             return piece.removesuffix(behind)  # marks of the template, a brace too many, the same once more
         return piece
 
     def end(self) -> str:
-        return "" if self._begun else "{}"
+        if self._quoted is None:
+            return "" if self._begun else "{}"
+        quoted = "".join(self._quoted)
+        try:
+            text = orjson.loads(quoted)
+            return text if isinstance(orjson.loads(text), dict) else quoted
+        except (ValueError, TypeError):
+            return quoted
+
+    def held(self) -> str:
+        return "".join(self._quoted or ())
 
     def cut(self, written: str, *, broken: bool) -> bool:
         # An object that is not closed, or what is no JSON at all; without arguments it is the answer that tells.
@@ -105,8 +130,9 @@ class InputReader:
     Tells the `input` of a JSON object as soon as it is written; other members, before or behind it, are passed over.
 
     What turns out to be something else was meant for the tool as it is: the text of a model that never learned to wrap
-    it, an object without an `input`. A JSON string alone is taken for the text in it. An object that holds nothing at
-    all is how servers write that there are no arguments, so its input is empty.
+    it, an object without an `input`. A JSON string alone is taken for the text in it, or for the object, where a server
+    encoded that twice. An object that holds nothing at all is how servers write that there are no arguments, so its
+    input is empty.
     """
 
     def __init__(self) -> None:
@@ -143,10 +169,13 @@ class InputReader:
         held = self._give_up()
         if self._state == "alone":
             try:
-                return str(orjson.loads(held))
+                return _once_more(str(orjson.loads(held)))
             except ValueError:
                 return held  # it only begins with a quotation mark
         return held if self._state == "begin" else ""
+
+    def held(self) -> str:
+        return ""
 
     def cut(self, written: str, *, broken: bool) -> bool:
         return broken if self._state in _WHOLE else not self.closed
@@ -208,6 +237,16 @@ class InputReader:
         self._state = self._state.removesuffix(" string")
         self._string = _String()
         return end
+
+
+def _once_more(text: str) -> str:
+    """Return the input of an object that was encoded twice; a text that is none is the input."""
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        return text
+    told = value.get(INPUT) if isinstance(value, dict) else None
+    return told if isinstance(told, str) else text
 
 
 _SPACE = " \t\r\n"

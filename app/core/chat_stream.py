@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from app.core.annotations import flat_annotations, flat_logprobs
+import orjson
+
+from app.core.annotations import cited, flat_annotations, flat_logprobs
 from app.core.events import EventBuilder
 from app.core.kinds import Callee
-from app.core.reasoning_details import ReasoningDetails
+from app.core.reasoning_details import ReasoningDetails, ThinkingBlocks
 from app.core.tool_calls import ToolCalls
 
 Chunk: TypeAlias = dict[str, Any]
@@ -29,16 +31,36 @@ REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
 # What a finish reason means, where it is not that the model was done. Any other word means just that.
 FINISH = {
     **dict.fromkeys(
-        ("length", "max_tokens", "model_length", "model_context_window_exceeded"),
+        (
+            *("length", "max_tokens", "model_length", "model_context_window_exceeded"),
+            "time_limit",  # watsonx
+        ),
         "max_output_tokens",
     ),
     **dict.fromkeys(
-        ("content_filter", "sensitive", "safety", "recitation", "prohibited_content", "blocklist", "spii"),
+        (
+            *("content_filter", "sensitive", "safety", "recitation", "prohibited_content", "blocklist", "spii"),
+            *("language", "model_armor"),
+            *("refusal", "guardrail_intervened"),  # Claude's own words, and Bedrock's
+        ),
         "content_filter",
     ),
-    **dict.fromkeys(("error", "network_error", "insufficient_system_resource", "abort"), "error"),
+    **dict.fromkeys(
+        (
+            "error",
+            "network_error",
+            "insufficient_system_resource",
+            "abort",
+            "cancelled",  # watsonx
+            # Gemini, and gateways before it: the model wrote a call that cannot be read, and is not shown.
+            *("function_call_filter", "malformed_function_call", "unexpected_tool_call"),
+        ),
+        "error",
+    ),
 }
 
+
+NO_REASON = "null"  # as KoboldCpp wrote in every chunk
 
 _TEXT_ALONE = {"content"}  # what nearly every delta has
 
@@ -71,6 +93,7 @@ class ChunkReader:
         self._finish_required = finish_required
         self._heard = False  # has there been a delta with more than the role?
         self._legacy_call = False  # calls come in `function_call`, not in `tool_calls`
+        self._sources: dict[str, dict[str, Any]] = {}  # by their addresses, for which there is no text yet
         self._cited: set[str] = set()
 
     def feed(self, chunk: Chunk) -> None:
@@ -84,11 +107,12 @@ class ChunkReader:
             self._count(usage)
         choice = _first(chunk.get("choices"))
         if choice is None:
+            self._cite(chunk.get("citations"), chunk.get("search_results"))
             return  # the chunk carries usage only, or a gateway's remarks
         if usage := choice.get("usage"):  # Moonshot has it there
             self._count(usage)
         delta = choice.get("delta")
-        if delta is None and not self._heard and "delta" not in choice:
+        if not delta and not self._heard and "message" in choice:
             delta = choice.get("message")  # all at once; MiniMax repeats it at the end of a stream
         if isinstance(delta, dict):
             self._heard = self._heard or any(value for name, value in delta.items() if name != "role")
@@ -96,12 +120,12 @@ class ChunkReader:
                 self._feed_content(delta["content"], choice)
             else:
                 self._feed_delta(delta, choice)
+        if (citations := chunk.get("citations")) or "search_results" in chunk or self._sources:
+            self._cite(citations, chunk.get("search_results"))
         if (tier := chunk.get("service_tier")) and isinstance(tier, str):
             self.service_tier = tier
-        if citations := chunk.get("citations"):
-            self._cite(citations)
-        if reason := choice.get("finish_reason"):
-            self._finish(str(reason))
+        if (reason := choice.get("finish_reason")) and reason != NO_REASON:
+            self._finish(str(reason), choice.get("native_finish_reason"))
 
     def _feed_delta(self, delta: dict[str, Any], choice: dict[str, Any]) -> None:
         """Reasoning, text and calls, in the order in which a model produces what comes together."""
@@ -113,6 +137,8 @@ class ChunkReader:
             text = ""
         if (details := delta.get("reasoning_details")) and isinstance(details, list):
             self._feed_details(details, shown=bool(text))
+        if (blocks := delta.get("thinking_blocks")) and isinstance(blocks, list):
+            self._feed_blocks(blocks, shown=bool(text))
         if opaque := delta.get("reasoning_opaque"):  # Copilot's own copy of the thought, to be sent back
             self.builder.reasoning_upstream()["reasoning_opaque"] = opaque
         self._feed_content(delta.get("content"), choice)
@@ -130,10 +156,19 @@ class ChunkReader:
     def _feed_content(self, content: Any, choice: dict[str, Any]) -> None:
         if isinstance(content, str):
             if content:
+                if self.calls.waits:
+                    self.calls.settle()
                 logprobs = choice.get("logprobs") if self._logprobs else None
                 self.builder.text(content, flat_logprobs(logprobs) if logprobs else None)
             return
-        for part in content if isinstance(content, list) else ():
+        if content is None:
+            return
+        if isinstance(content, int | float) or (isinstance(content, dict) and content.get("type") not in _PARTS):
+            # Workers AI writes `7` where "7" is meant, and what a schema was given for as an object.
+            if not isinstance(content, bool):
+                self._feed_content(orjson.dumps(content).decode(), choice)
+            return
+        for part in content if isinstance(content, list) else [content]:
             text, thought = _part_text(part)
             if thought:
                 self.builder.reasoning(thought, "reasoning_content")
@@ -150,23 +185,49 @@ class ChunkReader:
             kept = said["reasoning_details"] = ReasoningDetails()
         kept.feed(details)
 
+    def _feed_blocks(self, blocks: list[Any], shown: bool) -> None:
+        """LiteLLM's copy of Claude's thoughts: their signatures have to go back where a tool was called."""
+        if not shown and (text := "".join(ThinkingBlocks.texts(blocks))):
+            self.builder.reasoning(text, "reasoning_content")
+        said = self.builder.reasoning_upstream()
+        kept = said.get("thinking_blocks")
+        if not isinstance(kept, ThinkingBlocks):
+            kept = said["thinking_blocks"] = ThinkingBlocks()
+        kept.feed(blocks)
+
     def _count(self, usage: Any) -> None:
+        """
+        Keep what is said last of each count.
+
+        Claude's gateways say those of the input first and those of the output last, with zeros for the other; and some
+        end with a chunk of zeros.
+        """
         if isinstance(usage, dict):
-            self.usage = usage
+            self.usage = usage if not self.usage else self.usage | {name: n for name, n in usage.items() if n}
 
-    def _cite(self, citations: Any) -> None:
-        """Perplexity lists the sources of the whole answer, again in every chunk."""
-        for url in citations if isinstance(citations, list) else ():
-            if isinstance(url, str) and url not in self._cited:
+    def _cite(self, citations: Any, results: Any) -> None:
+        """
+        Tell the sources of the whole answer, once there is a text that they can be of.
+
+        Perplexity lists them again in every chunk, xAI in the last one.
+        """
+        for source in cited(citations, results):
+            self._sources.setdefault(source["url"], source)
+        output = self.builder.response["output"]
+        if not output or output[-1]["type"] != "message":
+            return
+        for url, source in self._sources.items():
+            if url not in self._cited:
                 self._cited.add(url)
-                self.builder.annotation(
-                    {"type": "url_citation", "url": url, "start_index": 0, "end_index": 0, "title": url}
-                )
+                self.builder.annotation(source)
+        self._sources.clear()
 
-    def _finish(self, reason: str) -> None:
+    def _finish(self, reason: str, native: Any) -> None:
         # It comes on every chunk, twice, or with two values: the first that is not `stop` says most.
         if self.finish_reason in (None, "stop"):
-            self.finish_reason = reason
+            # OpenRouter says `stop` of what a provider's `network_error` or `MALFORMED_FUNCTION_CALL` ended.
+            told = reason == "stop" and isinstance(native, str) and native.lower() in FINISH
+            self.finish_reason = native if told else reason
 
     @property
     def ended(self) -> str | None:
@@ -174,15 +235,19 @@ class ChunkReader:
         How the answer ended: `completed`, `max_output_tokens`, `content_filter`, `error`; None: it was broken off.
 
         What was seen counts for more than what was said: a call whose arguments stop in the middle was cut, even
-        where the server says `tool_calls` or `stop`.
+        where the server says `tool_calls` or `stop`; and `[DONE]` alone, behind nothing at all, is no answer.
         """
-        if self.finish_reason is None and (self._finish_required or not self.done):
+        whole = self.done and self.builder.response["output"] and not self._finish_required
+        if self.finish_reason is None and not whole:
             return None
-        meaning = FINISH.get((self.finish_reason or "").lower(), "completed")
+        # Gemini adds what exactly it was: `content_filter: RECITATION`.
+        word, _, _ = (self.finish_reason or "").lower().partition(":")
+        meaning = FINISH.get(word, "completed")
         return "max_output_tokens" if meaning == "completed" and self.calls.cut else meaning
 
 
 _FIRST = (0, None, "0")
+_PARTS = frozenset({"text", "output_text", "thinking", "reasoning", "reference", "image_url", "audio", "tool_use"})
 
 
 def _first(choices: Any) -> dict[str, Any] | None:

@@ -1,4 +1,8 @@
-"""OpenRouter's `reasoning_details`: reasoning in fragments that have to go back as wholes."""
+"""
+Reasoning in fragments that have to go back as wholes.
+
+OpenRouter has them in `reasoning_details`, LiteLLM Claude's in `thinking_blocks`.
+"""
 
 from __future__ import annotations
 
@@ -51,3 +55,43 @@ class ReasoningDetails:
             for name in ("text", "summary"):
                 if isinstance(fragment, dict) and (text := fragment.get(name)) and isinstance(text, str):
                     yield text
+
+
+class ThinkingBlocks:
+    """
+    Merges the fragments of Claude's blocks, and gives the whole when called.
+
+    A signature ends a block; what is redacted is a block by itself.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: list[dict[str, Any]] = []
+        self._open = False  # may the next fragment belong to the last block?
+
+    def feed(self, fragments: list[Any]) -> None:
+        for fragment in fragments:
+            if not isinstance(fragment, dict):
+                continue
+            thinks = fragment.get("type") == "thinking"
+            if not (thinks and self._open):
+                self._blocks.append({**fragment, "thinking": []} if thinks else fragment)
+            if thinks:
+                block = self._blocks[-1]
+                block["thinking"].append(text if isinstance(text := fragment.get("thinking"), str) else "")
+                block["signature"] = fragment.get("signature") or block.get("signature")
+            self._open = thinks and not fragment.get("signature")
+
+    def __call__(self) -> list[dict[str, Any]]:
+        """Return the blocks; those without a signature would be refused, so they are left out."""
+        return [
+            {**block, "thinking": "".join(block["thinking"])} if block.get("type") == "thinking" else block
+            for block in self._blocks
+            if block.get("signature") or block.get("type") != "thinking"
+        ]
+
+    @staticmethod
+    def texts(fragments: list[Any]) -> Iterator[str]:
+        """Yield what fragments say in plain words."""
+        for fragment in fragments:
+            if isinstance(fragment, dict) and isinstance(text := fragment.get("thinking"), str):
+                yield text

@@ -91,19 +91,26 @@ def usage_of(said: Mapping[str, Any] | None, body: Mapping[str, Any], output: li
     Never null, and always consistent: input and output add up to the total, and the details are parts of them.
     (Clients loop or crash on a finished response without usage.)
     """
-    if not said:
+    told = said or {}
+    counts = [told.get(name) for name in ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")]
+    if not any(_is_count(count) for count in counts):
         return _usage(estimate_chat(body), sum(map(estimate, _said(output))))
-    input_tokens = _count(said.get("prompt_tokens"), said.get("input_tokens"))
-    output_tokens = _count(said.get("completion_tokens"), said.get("output_tokens"))
-    prompt = _details(said, "prompt_tokens_details", "input_tokens_details")
-    completion = _details(said, "completion_tokens_details", "output_tokens_details")
-    # DeepSeek and Moonshot tell the cached tokens beside, SGLang the reasoning tokens.
-    cached = _count(prompt.get("cached_tokens"), said.get("prompt_cache_hit_tokens"), said.get("cached_tokens"))
-    written = _count(prompt.get("cache_write_tokens"), said.get("cache_creation_input_tokens"))
-    reasoning = _count(completion.get("reasoning_tokens"), said.get("reasoning_tokens"))
-    total = _count(said.get("total_tokens"))
-    # xAI does not count reasoning as output; OpenAI, and the API here, do.
-    if (reasoning and total == input_tokens + output_tokens + reasoning) or (not total and reasoning > output_tokens):
+    input_tokens, output_tokens = _count(*counts[:2]), _count(*counts[2:])
+    prompt = _details(told, "prompt_tokens_details", "input_tokens_details")
+    completion = _details(told, "completion_tokens_details", "output_tokens_details")
+    # DeepSeek and Moonshot tell the cached tokens beside, as gateways to Claude do; SGLang the reasoning tokens.
+    beside = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
+    cached = _count(prompt.get("cached_tokens"), *(told.get(name) for name in beside))
+    written = _count(prompt.get("cache_write_tokens"), told.get("cache_creation_input_tokens"))
+    reasoning = _count(completion.get("reasoning_tokens"), told.get("reasoning_tokens"))
+    total = _count(told.get("total_tokens"))
+    missing = total - input_tokens - output_tokens
+    # xAI and Gemini do not count reasoning as output, and Gemini does not tell it; OpenAI, and the API here, do.
+    if missing > 0 and missing in (cached, cached + written):
+        input_tokens += missing  # Claude's own way to count
+    elif missing > 0:
+        output_tokens += missing
+    elif not total and reasoning > output_tokens:
         output_tokens += reasoning
     return _usage(input_tokens, output_tokens, min(cached, input_tokens), written, min(reasoning, output_tokens))
 
@@ -125,12 +132,18 @@ def _details(said: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     return next((said[name] for name in names if isinstance(said.get(name), dict)), {})
 
 
-_ENDLESS = 2**53  # what is not less is no count: infinite, not a number
+_ENDLESS = 2**53  # what is not between 0 and this is no count: negative, infinite, not a number
+
+
+def _is_count(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.isdecimal() and len(value) < 16
+    return isinstance(value, int | float) and 0 <= value < _ENDLESS
 
 
 def _count(*values: Any) -> int:
     """Return the first number among values as a count."""
-    return next((max(0, int(value)) for value in values if isinstance(value, int | float) and value < _ENDLESS), 0)
+    return next((int(value) for value in values if _is_count(value)), 0)
 
 
 def _said(output: Iterable[Mapping[str, Any] | str]) -> Iterator[str]:

@@ -8,6 +8,8 @@ about what a frame holds: backends send nulls, lists, bare words and halves of c
 from __future__ import annotations
 
 import json
+import math
+import re
 from typing import Any, TypeAlias
 
 import orjson
@@ -25,6 +27,11 @@ _PLAIN = b"data: {"  # how nearly every event of nearly every backend begins
 
 # JSON has no such numbers; Python servers send them all the same. OpenAI writes -9999.0 for "very unlikely".
 _CONSTANTS = {"-Infinity": -9999.0}
+
+
+def _float(text: str) -> float | None:
+    number = float(text)  # `-1e999` is another way to write `-Infinity`
+    return number if math.isfinite(number) else _CONSTANTS.get("-Infinity" if number < 0 else "Infinity")
 
 
 class ChunkDecoder:
@@ -124,14 +131,18 @@ class ChunkDecoder:
             if field == b"data":
                 data.append(value.removeprefix(b" "))
             elif field == b"event":
-                name = value.strip()
+                name = value.strip() if value.strip() != b"message" else b""  # which every event is by default
+            elif field == b"error":  # llama.cpp, until late in 2025
+                name, data = field, [value]
+            elif line.lstrip()[:1] in (b"{", b"["):  # what has lost its `data:`, or stands in the line behind it
+                data.append(line)
         return chunks
 
     def _frame(self, name: bytes, data: list[bytes]) -> list[Chunk]:
         text = b"\n".join(data).strip()
         if not text or self._done:
             return []
-        if text == b"[DONE]":
+        if text == b"[DONE]" or (len(text) < _SHORT and text.strip(b'"').upper() == b"[DONE]"):
             self._done = True
             return [*self._mender.release(), DONE]
         try:
@@ -140,11 +151,24 @@ class ChunkDecoder:
                 return [] if chunk is None else [chunk]
         except orjson.JSONDecodeError:
             value = _loads(text)
-            if isinstance(value, str) and len(data) > 1 and not name:
-                # Some servers forget the blank lines between their events.
-                return [chunk for line in data for chunk in self._frame(name, [line])]
+            if isinstance(value, str) and not name and len(parts := _parts(text, data)) > 1:
+                return [chunk for part in parts for chunk in self._frame(name, [part])]
             chunk = _chunk(name, value)
         return [] if chunk is None else self._mender.mend(chunk)
+
+
+_SHORT = 12  # bytes; whatever is longer is no `[DONE]`
+_BORDER = re.compile(rb"data: ?(?=[{\[])|(?<=[}\]])\s*(?=\{)")
+
+
+def _parts(text: bytes, lines: list[bytes]) -> list[bytes]:
+    """
+    Take apart what cannot be read as a whole.
+
+    Some servers forget the blank lines between their events, or the line ends too; some write `data: data: `, and some
+    break off in the middle of a chunk and go on with the next.
+    """
+    return lines if len(lines) > 1 else _BORDER.split(text)
 
 
 def _chunk(name: bytes, value: Any) -> Chunk | None:
@@ -162,7 +186,7 @@ def _loads(text: bytes) -> Any:
     """Parse what orjson refuses: broken UTF-8, halves of characters, NaN. What is no JSON comes back as text."""
     string = text.decode(errors="replace")
     try:
-        return json.loads(string, parse_constant=_CONSTANTS.get)
+        return json.loads(string, parse_constant=_CONSTANTS.get, parse_float=_float)
     except (ValueError, RecursionError):
         return string
 

@@ -9,6 +9,7 @@ survive every server seen so far.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,7 @@ class _Assembly:
     extra: dict[str, Any] = field(default_factory=dict)
     pieces: list[str] = field(default_factory=list)  # of the arguments, as the backend writes them
     reader: Reader = field(default_factory=ObjectReader)
+    empty: bool = False  # so far there is an empty object, which is not told yet
     open: OpenCall | None = None
     ended: bool = False  # announced, and done
     suppressed: bool = False  # may not be made: nothing of it is shown
@@ -39,6 +41,10 @@ class _Assembly:
     @property
     def arguments(self) -> str:
         return "".join(self.pieces)
+
+    @property
+    def closed(self) -> bool:
+        return self.empty or self.reader.closed
 
 
 class ToolCalls:
@@ -64,6 +70,7 @@ class ToolCalls:
         self._calls: list[_Assembly] = []
         self._by_index: dict[int, _Assembly] = {}
         self._ids: set[str] = set()
+        self.waits = False  # is there an empty object that may not be meant?
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -79,7 +86,7 @@ class ToolCalls:
         """Take the `tool_calls` of one delta; what is no call is skipped."""
         for fragment in _listed(fragments):
             function = fragment.get("function")
-            function = function if isinstance(function, dict) else {}
+            function = function if isinstance(function, dict) else fragment  # Workers AI has name and arguments there
             name, id = _text(function.get("name")), _text(fragment.get("id"))
             arguments = _arguments(function.get("arguments"))
             call = self._find(fragment.get("index"), id, name, arguments)
@@ -98,22 +105,39 @@ class ToolCalls:
         for call in self._calls:
             if not call.ended:
                 self._announce(call)
+            self.settle()
             if call.open is None or call.ended:
                 continue
             last = call.open.index == len(self._builder.response["output"]) - 1
-            if not call.reader.cut(call.arguments, broken=cut and last):
+            if call.reader.cut(call.arguments, broken=cut and last):
+                self._tell(call, call.reader.held())
+            else:
+                self._finish(call)
+
+    def settle(self) -> None:
+        """Nothing has followed the empty objects that are there, so they were meant."""
+        self.waits = False
+        for call in self._calls:
+            if call.empty and call.open:
+                call.empty = False
+                self._tell(call, call.reader.feed("{}"))
                 self._finish(call)
 
     def _find(self, index: Any, id: str | None, name: str | None, arguments: str) -> _Assembly:
         """Find the call that a fragment belongs to, or begin a new one."""
-        index = index if isinstance(index, int) else None
+        index = index if type(index) is int else _index(index)
         if index is not None and (call := self._by_index.get(index)):
             return self._begin(index) if _another(call, id, name, arguments) else call
         last = self._calls[-1] if self._calls else None
-        if index is None and id and (call := self._known(id)):
-            again = not name or not call.reader.closed or arguments in ("", call.arguments)
+        if id and (call := self._known(id)):
+            if index is None:
+                again = not name or not call.closed or arguments in ("", call.arguments)
+            else:  # LocalAI tells a call under one index, and its arguments, or all of it again, under another
+                again = not name or (name == call.name and bool(arguments) and call.arguments in ("", arguments))
+            if index is not None and again:
+                self._by_index[index] = call
             return call if again else self._begin(index)
-        if last and name == last.name and not id and index is None and last.pieces and not last.reader.closed:
+        if last and name == last.name and not id and index is None and last.pieces and not last.closed:
             return last  # the name is repeated with each piece
         if last and not name and (not id or (index is None and last.id is None)):
             if index is not None:
@@ -127,6 +151,7 @@ class ToolCalls:
     def _begin(self, index: int | None) -> _Assembly:
         if self._calls:
             self._announce(self._calls[-1])
+            self.settle()
         call = _Assembly()
         self._calls.append(call)
         if index is not None:
@@ -141,9 +166,15 @@ class ToolCalls:
             call.id = id
 
     def _extend(self, call: _Assembly, arguments: str) -> None:
-        if arguments and not call.reader.closed:
+        if call.empty and arguments.lstrip()[:1] == "{":
+            call.empty = False  # bridges begin with an empty object, and then send the real one
+            call.pieces.clear()
+        if arguments and not (call.empty or call.reader.closed):
+            if not call.pieces and len(arguments) < _SHORT and arguments.strip() in _EMPTY:
+                call.empty = self.waits = True
+            else:
+                self._tell(call, call.reader.feed(arguments))
             call.pieces.append(arguments)
-            self._tell(call, call.reader.feed(arguments))
         if call.name and call.open is None and (call.pieces or (call.id and self._is_whole(call.name))):
             self._announce(call)
         if call.open and call.reader.closed and not call.ended:
@@ -165,7 +196,7 @@ class ToolCalls:
         said = {SAID_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
         call.open = self._builder.call(self._call_id(call.id), callee.kind, callee.fields, **call.extra, **said)
         call.reader = callee.kind.reader()
-        for piece in call.pieces:  # those that came before it could be announced
+        for piece in () if call.empty else call.pieces:  # those that came before it could be announced
             self._tell(call, call.reader.feed(piece))
 
     def _tell(self, call: _Assembly, text: str) -> None:
@@ -179,9 +210,13 @@ class ToolCalls:
         call.ended = True
 
     def _offered(self, name: str) -> str:
-        """Cut control tokens of the model's template off a name: gpt-oss gives `get_weather<|channel|>json`."""
-        head = name.partition("<|")[0].strip()
-        return head if head in self._callees else name
+        """
+        Cut off a name what belongs to the model's template: gpt-oss gives `get_weather<|channel|>json`, GLM
+        `get_weather</arg_value>`, and Kimi and Gemini the namespace that they know functions by.
+        """
+        head = name.partition("<")[0].strip()
+        bare = _NAMESPACE.sub("", head)
+        return next((one for one in (head, bare) if one in self._callees), name)
 
     def _call_id(self, id: str | None) -> str:
         """Return an id that is there, unique in this response, and not too long."""
@@ -199,10 +234,25 @@ def _another(call: _Assembly, id: str | None, name: str | None, arguments: str) 
         return False
     if id and call.id and id != call.id:
         return True
-    if not call.reader.closed:
+    if not call.closed:
         return False
     # Without ids, other arguments tell of another call of the same name; the same ones are only sent again.
     return name != call.name or (not (id and call.id) and arguments.lstrip()[:1] == "{" and arguments != call.arguments)
+
+
+# What stands for no arguments: an encoder of Go writes `null` for them, one of PHP a list.
+_EMPTY = frozenset({"{}", "null", "[]"})
+_SHORT = 16  # characters; whatever is longer has more than blanks around these
+_NAMESPACE = re.compile(r"^(?:functions|default_api)[.:]|:\d+$")
+
+
+def _index(value: Any) -> int | None:
+    """Return an index, which some servers write as a text or with a point."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        return int(value) if value.isdecimal() else None
+    return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
 def _listed(fragments: Any) -> Iterator[dict[str, Any]]:

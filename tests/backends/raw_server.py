@@ -28,7 +28,7 @@ import httpx
 import pytest
 import uvloop
 
-PATIENCE = 30  # seconds after which a test hangs for certain
+PATIENCE = 120  # seconds after which a test hangs for certain
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -103,6 +103,8 @@ class Peer:
             self.writer.write(piece)
             await self.writer.drain()
             await asyncio.sleep(0.002)
+            for _ in range(10):  # uvloop sees that the time is over before it sees what has arrived
+                await asyncio.sleep(0)
 
     async def hung_up(self) -> None:
         """Wait until the client has closed the connection."""

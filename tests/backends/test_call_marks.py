@@ -47,6 +47,11 @@ DEEPSEEK = (
 SEP = special("tool\u2581sep")
 KIMI = "<|tool_call_begin|>functions.{}:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"
 
+
+def xtml(name: str, body: str, attributes: str = "") -> str:
+    return f"<|open|>{name}{attributes}<|sep|>{body}<|close|>{name}<|sep|>"
+
+
 CALLS: dict[str, tuple[str, list[Piece]]] = {
     "Hermes, Qwen": (
         f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n</tool_call>',
@@ -56,6 +61,76 @@ CALLS: dict[str, tuple[str, list[Piece]]] = {
         f'Let me look.\n\n<tool_call>{{"name": "get_weather", "arguments": {PARIS}}}</tool_call>\n'
         '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>\n',
         ["Let me look.", Call("get_weather", PARIS), Call("get_time", "{}")],
+    ),
+    "DeepSeek V3.2": (
+        'Let me look.\n\n<|DSML|function_calls>\n<|DSML|invoke name="get_weather">\n'
+        '<|DSML|parameter name="city" string="true">12</|DSML|parameter>\n'
+        '<|DSML|parameter name="days" string="false">2</|DSML|parameter>\n</|DSML|invoke>\n'
+        '<|DSML|invoke name="get_time">\n</|DSML|invoke>\n</|DSML|function_calls>'.replace("|", "\uff5c"),
+        ["Let me look.", Call("get_weather", '{"city": "12", "days": 2}'), Call("get_time", "{}")],
+    ),
+    "DeepSeek V4": (
+        '<|DSML|tool_calls><|DSML|invoke name="get_weather"><|DSML|parameter name="city">Paris</|DSML|parameter>'
+        "</|DSML|invoke></|DSML|tool_calls>".replace("|", "\uff5c"),
+        [Call("get_weather", PARIS)],
+    ),
+    "MiniMax M2": (
+        '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n'
+        '<parameter name="days">2</parameter>\n</invoke>\n<invoke name="get_time">\n</invoke>\n</minimax:tool_call>',
+        [Call("get_weather", '{"city": "Paris", "days": 2}'), Call("get_time", "{}")],
+    ),
+    "MiniMax M3": (
+        'Look.\n@<tool_call>\n@<invoke name="get_weather">@<city>Paris@</city>@<zip>75001@</zip>@</invoke>\n'
+        "@</tool_call>".replace("@", "]<]minimax[>["),
+        ["Look.", Call("get_weather", '{"city": "Paris", "zip": "75001"}')],
+    ),
+    "Gemma 4": (
+        '<|channel>thought\nThe weather.\n<channel|><|tool_call>call:get_weather{city:<|"|>Pa{r,is: "x"<|"|>,days:2}'
+        "<tool_call|><|tool_call>call:get_time{}<tool_call|>",
+        [
+            Thought("The weather.\n"),
+            Call("get_weather", '{"city": "Pa{r,is: \\"x\\"", "days": 2}'),
+            Call("get_time", "{}"),
+        ],
+    ),
+    "Gemma 4, with quotation marks": (
+        '<|tool_call>call:get_weather{city:"Paris"}<tool_call|>',
+        [Call("get_weather", PARIS)],
+    ),
+    "Seed": (
+        "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n</function>\n</seed:tool_call>",
+        [Call("get_weather", PARIS)],
+    ),
+    "Nemotron": (
+        f'<TOOLCALL>[{{"name": "get_weather", "arguments": {PARIS}}}]</TOOLCALL>',
+        [Call("get_weather", PARIS)],
+    ),
+    "Kimi K2, another of its marks": (
+        f"<|tool_call_section_begin|>{KIMI.format('get_weather', 0, PARIS)}<|tool_call_section_end|>",
+        [Call("get_weather", PARIS, "functions.get_weather:0")],
+    ),
+    "Kimi K3": (
+        xtml("think", "Look first.")
+        + xtml("response", "Let me look.")
+        + xtml(
+            "tools",
+            xtml(
+                "call",
+                xtml("argument", "A & B", ' key="city" type="string"')
+                + xtml("argument", "3", ' key="days" type="number"'),
+                ' tool="get_weather" index="1"',
+            )
+            + xtml("call", "", ' tool="get_time" index="2"')
+            + xtml("call", xtml("json", PARIS, ' type="object"'), ' tool="get_weather" index="3"'),
+        )
+        + "<|close|>message<|sep|><|end_of_msg|>",
+        [
+            Thought("Look first."),
+            "Let me look.",
+            Call("get_weather", '{"city": "A & B", "days": 3}'),
+            Call("get_time", "{}"),
+            Call("get_weather", PARIS),
+        ],
     ),
     "text behind it": (
         '<tool_call>{"name": "get_time"}</tool_call>\n\nThat is it. ',
@@ -131,6 +206,15 @@ TEXTS = {
     "the second of Kimi's calls was cut off": (
         f"<|tool_calls_section_begin|>{KIMI.format('get_weather', 0, PARIS)}<|tool_call_begin|>functions.get_time:1<|to"
     ),
+    "a call of DeepSeek's that was cut off": (
+        '<|DSML|tool_calls><|DSML|invoke name="get_weather"><|DSML|parameter name="city" string="true">Pa'
+    ).replace("|", "\uff5c"),
+    "a call of Kimi K3's that was cut off": (
+        '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>'
+        '<|open|>argument key="city" type="string"<|sep|>Pa'
+    ),
+    "a call of Gemma's that cannot be read": "<|tool_call>call:get_weather{city:Paris}<tool_call|>",
+    "parameters that are none": '<minimax:tool_call><invoke name="get_weather">Paris</invoke></minimax:tool_call>',
     "what is talked about": "Write <tool_call>...</tool_call> around it.",
     "half a mark": "So: <tool_ca",
     "arguments that are none": "<function=get_weather>{city: Paris}</function>",

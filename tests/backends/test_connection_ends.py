@@ -55,15 +55,17 @@ async def test_a_body_that_is_complete_when_it_is_left_keeps_its_connection() ->
 
 @on_each_loop
 async def test_a_body_that_may_linger_keeps_its_connection_if_it_ends_soon() -> None:
-    left = asyncio.Event()
+    left, ended = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer) -> None:
         while True:
             await peer.request()
             left.clear()
+            ended.clear()
             await peer.send(CHUNKED + chunk(b"data: [DONE]\n\n"))
             await left.wait()
             await peer.send(chunk(b": bye\n\n") + END)
+            ended.set()
 
     async with serve(script) as server, HTTPToolsTransport(trust_env=False) as transport:
         for _ in range(2):
@@ -72,7 +74,7 @@ async def test_a_body_that_may_linger_keeps_its_connection_if_it_ends_soon() -> 
             response.extensions["linger"](10)
             await response.aclose()
             left.set()
-            await asyncio.sleep(0.05)
+            await ended.wait()
         assert len(server.peers) == 1
 
 
@@ -160,7 +162,7 @@ async def test_a_body_that_stalls_is_a_read_timeout_behind_all_that_came() -> No
         left.set()
 
     async with serve(script) as server, HTTPToolsTransport(trust_env=False) as transport:
-        response = await transport.handle_async_request(request(server, read=0.3))
+        response = await transport.handle_async_request(request(server, read=1))
         received = b""
         with pytest.raises(httpx.ReadTimeout):
             async for data in response.stream:  # type: ignore[union-attr]
@@ -175,12 +177,12 @@ async def test_the_read_timeout_is_for_each_read_alone() -> None:
         await peer.request()
         await peer.send(CHUNKED)
         for _ in range(8):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.2)
             await peer.send(chunk(b"a"))
         await peer.send(END)
 
     async with serve(script) as server, HTTPToolsTransport(trust_env=False) as transport:
-        response = await transport.handle_async_request(request(server, read=0.6))
+        response = await transport.handle_async_request(request(server, read=1.5))
         assert await response.aread() == b"a" * 8
 
 

@@ -112,6 +112,38 @@ ENVELOPES: dict[str, tuple[Any, str, str, str | None]] = {
         "invalid_request",
         None,
     ),
+    "Vercel's gateway, with the provider's inside": (
+        {
+            "error": {
+                "code": "error",
+                "message": "Stream error",
+                "value": {"error_message": '{"error": {"message": "bad"}}'},
+            }
+        },
+        "bad",
+        "invalid_request",
+        None,
+    ),
+    "a gateway, with the provider's for a message": (
+        {"error": {"message": '{"error": {"message": "bad", "code": "odd", "param": "n"}}', "type": "gateway"}},
+        "bad",
+        "odd",
+        "n",
+    ),
+    "a message that only looks like an envelope": ({"error": {"message": "{bad}"}}, "{bad}", "invalid_request", None),
+    "JavaScript: half a character, inside": (
+        b'{"error": {"message": "Provider returned error", "metadata": {"raw": "bad \\ud83d"}}}',
+        "bad \ufffd",
+        "invalid_request",
+        None,
+    ),
+    "JavaScript: half a character": (b'{"error": "bad \\ud83d"}', "bad \ufffd", "invalid_request", None),
+    "JavaScript: half a character, twice encoded": (
+        b'{"error": {"message": "{\\"message\\": \\"bad \\\\ud83d\\"}"}}',
+        "bad \ufffd",
+        "invalid_request",
+        None,
+    ),
     "DashScope: an event stream": (
         b'id:1\nevent:error\n:HTTP_STATUS/400\ndata:{"error":{"message":"bad","code":"InvalidParameter"}}\n\n',
         "bad",
@@ -119,6 +151,14 @@ ENVELOPES: dict[str, tuple[Any, str, str, str | None]] = {
         None,
     ),
     "DashScope: data alone": (b'data: {"error": {"message": "bad", "code": null}}', "bad", "invalid_request", None),
+    "AWS": ({"Message": "bad"}, "bad", "invalid_request", None),
+    "Baidu": ({"error_code": 336003, "error_msg": "bad", "id": "as-1"}, "bad", "336003", None),
+    "Zod": (
+        {"success": False, "error": {"name": "ZodError", "issues": [{"path": ["messages", 0], "message": "bad"}]}},
+        "bad",
+        "invalid_request",
+        None,
+    ),
     "a string": ("bad", "bad", "invalid_request", None),
     "plain text": (b"bad", "bad", "invalid_request", None),
     "broken JSON": (b'{"error": "ba', '{"error": "ba', "invalid_request", None),
@@ -178,6 +218,11 @@ OVERFLOWS = {
     "Fireworks": "The prompt is too long: 300000, model maximum context length: 131072",
     "Cohere": "too many tokens: size limit exceeded by 120 tokens.",
     "Databricks": "Input exceeds maximum allowed content length",
+    "GitHub Models": "Request body too large for gpt-4o model. Max size: 8000 tokens.",
+    "SiliconFlow": "length of prompt_tokens (40000) must be less than max_seq_len (32768).",
+    "Volcengine": "Total tokens of image and text exceed max message tokens. Request id: 02",
+    "Volcengine, of text": "Input length 140000 exceeds the maximum length 131072",
+    "Baidu": "the max input characters is 516096",
     "gateways": "Token limit exceeded: the maximum number of input tokens is 8192",
     "gateways, of the prompt": "The number of tokens in the prompt exceeds the limit",
 }
@@ -349,6 +394,31 @@ MEANINGS: dict[str, tuple[int, Any, tuple[int, str, str]]] = {
         {"error": "Only 'text' content type is supported."},
         (400, "invalid_request", "invalid_request"),
     ),
+    "Baidu's code of an overflow": (
+        400,
+        {"error": {"code": "prompt_tokens_too_long", "message": "n"}},
+        (400, "invalid_request", "context_length_exceeded"),
+    ),
+    "Azure ML, which wraps the model's own refusal": (
+        424,
+        {"message": 'Received client error (422) with message "`inputs` tokens + `max_new_tokens` must be <= 4096"'},
+        (400, "invalid_request", "context_length_exceeded"),
+    ),
+    "Volcengine's filter": (
+        400,
+        {"error": {"code": "SensitiveContentDetected", "message": "may contain sensitive information"}},
+        (400, "invalid_request", "content_filter"),
+    ),
+    "z.ai's plan, used up for hours": (
+        429,
+        {"error": {"code": "1308", "message": "Usage limit reached for 5 hour."}},
+        (429, "too_many_requests", "insufficient_quota"),
+    ),
+    "Workers AI's day, used up": (
+        429,
+        {"errors": [{"code": 4006, "message": "you have used up your daily free allocation of 10,000 neurons"}]},
+        (429, "too_many_requests", "insufficient_quota"),
+    ),
     "mlx-lm on an unknown model": (
         404,
         {"error": "Repository Not Found for url"},
@@ -415,6 +485,14 @@ def test_a_message_is_shortened() -> None:
     assert message == "x" * 2000 + "..."
 
 
+def test_the_account_that_the_server_asks_with_is_not_named() -> None:
+    said = "User: arn:aws:iam::123456789012:user/x is not authorized to perform: bedrock:InvokeModel"
+    assert seen(refused(403, {"Message": said})) == (
+        *(502, "server_error", "backend_auth"),
+        *("The backend rejected this server's API key.", None),
+    )
+
+
 def test_a_wait_is_passed_on() -> None:
     assert refused(429, b"", {"retry-after": "7"}).retry_after == 7
     assert refused(503, b"", {"retry-after-ms": "1500"}).headers() == {"Retry-After": "2"}
@@ -432,6 +510,9 @@ FINE: dict[str, dict[str, Any]] = {
     "something else": {"n": 1},
     "a message that is no complaint": {"message": {"role": "assistant", "content": ""}},
     "odd choices": {"choices": 5},
+    "Spark's success": {"code": 0, "message": "Success", "sid": "x", "usage": {"prompt_tokens": 1}},
+    "a success": {"code": 200, "msg": "ok"},
+    "what Groq says of itself": {"choices": [{"delta": {}}], "x_groq": {"id": "req_1", "error": None}},
 }
 
 
@@ -471,6 +552,24 @@ IN_STREAMS: dict[str, tuple[dict[str, Any], tuple[int, str, str, str]]] = {
         (502, "server_error", "backend_auth", "The backend rejected this server's API key."),
     ),
     "FastAPI": ({"detail": "x"}, (502, "server_error", "server_error", "x")),
+    "z.ai, under 200": (
+        {"code": 500, "msg": "x", "success": False},
+        (502, "server_error", "server_error", "x"),
+    ),
+    "Spark": ({"code": 10012, "message": "x", "sid": "cht"}, (502, "server_error", "10012", "x")),
+    "a failure with the code of a success": (
+        {"code": 200, "msg": "x", "success": False},
+        (502, "server_error", "200", "x"),
+    ),
+    "Baidu": ({"error_code": 336100, "error_msg": "x", "id": "as-1"}, (502, "server_error", "336100", "x")),
+    "TGI": (
+        {"error": {"message": "x", "http_status_code": 422}},
+        (400, "invalid_request", "invalid_request", "x"),
+    ),
+    "Groq, in the middle": (
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": None}], "x_groq": {"id": "req_1", "error": "x"}},
+        (502, "server_error", "server_error", "x"),
+    ),
     "Anthropic behind a gateway": (
         {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
         (503, "server_error", "server_is_overloaded", "Overloaded"),

@@ -321,3 +321,8 @@ def test_how_reads_are_cut_makes_no_difference(texts: list[str], data: st.DataOb
     reads = [chunks[a:b] for a, b in zip([0, *edges], [*edges, len(chunks)], strict=True)]
     options = {**EVERYTHING, "cumulative": []}
     assert filtered(options, *reads) == filtered(options, chunks)
+
+
+def test_the_last_chunk_of_a_text_that_grows_may_leave_out_white_space() -> None:
+    out = one_by_one({"cumulative": ["content"]}, delta(content="Hello\n"), stop(content="Hello"))
+    assert out == [delta(content="Hello\n"), stop(content="")]

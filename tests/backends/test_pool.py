@@ -248,6 +248,33 @@ async def test_one_who_waits_is_told_when_the_last_server_fails(build: Build, th
     assert [len(server.requests) for server in three] == [1, 2, 0]
 
 
+async def test_one_who_is_refused_and_goes_away_in_the_same_moment_is_gone() -> None:
+    (served,) = settings(
+        local={"url": "http://a/v1", "max_concurrency": 1, "max_failures": 1, "check_interval": 0}
+    ).values()
+    pool = Pool("local", served, lambda one: Scripted([]))
+    waited: list[BaseException] = []
+
+    async def wait() -> None:
+        try:
+            async with pool.place("", ()):
+                pass
+        except BaseException as error:
+            waited.append(error)
+            raise
+
+    with pytest.raises(BackendError):
+        async with pool.place("", ()):
+            waiting = asyncio.create_task(wait())
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_soon(waiting.cancel)
+            raise BackendError("Down.")
+    await asyncio.wait({waiting})
+    assert waiting.cancelled()
+    assert [type(error) for error in waited] == [asyncio.CancelledError]
+    assert pool.replicas[0].load == 0
+
+
 # Another table.
 
 
@@ -323,3 +350,29 @@ async def test_closing_ends_what_runs(build: Build, three: list[Upstream]) -> No
         await router.aclose()
         with pytest.raises(BackendError):
             await anext(aiter(answer))
+
+
+async def test_more_places_make_for_a_shorter_wait() -> None:
+    (served,) = settings(
+        local={"url": "http://a/v1", "replicas": ["http://b/v1"], "max_concurrency": 2, "max_queue": 7}
+    ).values()
+    pool = Pool("local", served, lambda one: Scripted([]))
+    async with contextlib.AsyncExitStack() as places:
+        for _ in range(4):
+            await places.enter_async_context(pool.place("", ()))
+        waiting = [asyncio.create_task(places.enter_async_context(pool.place("", ()))) for _ in range(7)]
+        await asyncio.sleep(0)
+        with pytest.raises(BackendError) as refused:
+            await places.enter_async_context(pool.place("", ()))
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
+    assert refused.value.headers() == {"Retry-After": "2"}  # eight of a second each, four at a time
+
+
+async def test_a_refusal_between_two_failures_shows_that_the_server_lives(build: Build, three: list[Upstream]) -> None:
+    for answer in (DOWN, status(400, {"error": {"message": "What?"}}), DOWN):
+        three[0].say(answer)
+    router = build(local={"url": three[0].url, "max_failures": 2, "check_interval": 0})
+    assert [(await refusal(router)).status for _ in range(3)] == [502, 400, 502]
+    assert await ask(router) == "Hello"

@@ -24,6 +24,7 @@ from tests.backends.raw_server import (
     serve,
     sized,
 )
+from tests.ports import free_port
 
 HELLO = saying(sized(b"hello"))
 
@@ -37,8 +38,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @on_each_loop
 async def test_nobody_there_is_a_connect_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     async with HTTPToolsTransport() as transport:
         with pytest.raises(httpx.ConnectError):
             await transport.handle_async_request(httpx.Request("GET", f"http://127.0.0.1:{port}/"))

@@ -51,6 +51,9 @@ def test_an_escape_is_told_when_it_is_whole_and_half_a_pair_is_no_character() ->
         ('{"input": "a\nb\tc"}', "a\nb\tc"),  # control characters that should have been escaped
         ('{"input": "\\d\\.\\u12"}', "\\d\\.\\u12"),  # backslashes that should have been
         ('{"input": "\\/\\b\\f\\r\\t\\\\"}', "/\b\f\r\t\\"),
+        (r'"{\"input\": \"ls\"}"', "ls"),
+        (r'"{\"command\": \"ls\"}"', '{"command": "ls"}'),
+        (r'"[\"input\"]"', '["input"]'),
     ],
 )
 def test_the_input_is_found_in_what_the_model_wrote(arguments: str, text: str) -> None:
@@ -148,8 +151,26 @@ def test_no_cut_changes_what_comes_out(text: str, cuts: list[int]) -> None:
 def test_the_arguments_of_a_function_are_told_as_they_are(text: str, cuts: list[int]) -> None:
     reader = ObjectReader()
     told = "".join(map(reader.feed, in_pieces(text, cuts)))
-    assert told == text or (reader.closed and text.startswith(told) and told.rstrip().endswith(("}", "]")))
-    assert reader.end() == ("" if text.strip() else "{}")
+    held = reader.held()
+    assert bool(held) == (text.lstrip()[:1] == '"')
+    assert (told + held == text) or (reader.closed and text.startswith(told) and told.rstrip().endswith(("}", "]")))
+    assert reader.end() == (held or ("" if text.strip() else "{}"))
+
+
+@given(value=others, ascii=st.booleans(), cuts=cuts)
+def test_arguments_that_are_encoded_twice_are_told_as_the_object_that_they_are(
+    value: Any, ascii: bool, cuts: list[int]
+) -> None:
+    arguments = json.dumps(value)
+    reader = ObjectReader()
+    pieces = in_pieces(json.dumps(arguments, ensure_ascii=ascii), cuts)
+    assert ("".join(map(reader.feed, pieces)), reader.end()) == ("", arguments)
+
+
+@pytest.mark.parametrize("arguments", ['"Paris"', '"[1]"', '"{"', '"{\\"a\\": 1', '"{}" "{}"'])
+def test_a_string_that_holds_no_object_is_told_as_it_is(arguments: str) -> None:
+    reader = ObjectReader()
+    assert (reader.feed(arguments), reader.held(), reader.end()) == ("", arguments, arguments)
 
 
 @given(value=others, behind=texts, cuts=cuts)
@@ -158,3 +179,9 @@ def test_what_stands_behind_the_arguments_is_not_told(value: Any, behind: str, c
     reader = ObjectReader()
     told = "".join(map(reader.feed, in_pieces(arguments + behind, cuts)))
     assert (told.rstrip(), reader.closed) == (arguments, True)
+
+
+@pytest.mark.parametrize("arguments", ['see {"a": 1} and {"b": 2}', '[{"a": 1}] [2]', "null {} x"])
+def test_what_is_no_object_is_told_to_its_end(arguments: str) -> None:
+    reader = ObjectReader()
+    assert (reader.feed(arguments), reader.closed, reader.end()) == (arguments, False, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from pydantic import TypeAdapter
 
 from app.core import kinds
 from app.core.chat_stream import DONE, ChunkReader
-from app.core.events import settled
+from app.core.events import EventBuilder, settled
 from app.core.kinds import Callee
 from app.errors import BackendError
 from tests.core import laws
@@ -244,7 +245,7 @@ def test_a_failure_is_told_nested_and_flat_and_in_the_response() -> None:
     failure = BackendError("Too much.", type="too_many_requests", code="rate_limit_exceeded", status=429)
     error, failed = answer([delta(content="Hi")], failure)[-2:]
     told = {"type": "too_many_requests", "code": "rate_limit_exceeded", "message": "Too much.", "param": None}
-    assert error["error"] == told
+    assert error["error"] == {**told, "headers": {"Retry-After": "1"}}
     assert (error["code"], error["message"], error["param"]) == ("rate_limit_exceeded", "Too much.", None)
     assert failed["response"]["error"] == told
     assert [item["status"] for item in failed["response"]["output"]] == ["incomplete"]
@@ -427,6 +428,7 @@ CALLS: dict[str, tuple[list[Any], list[tuple[str, str]]]] = {
         [("f", '{"x":1}')],
     ),
     "control tokens in the name": ([call(0, "a", "f<|channel|>json", "{}")], [("f", "{}")]),
+    "a tag in the name": ([call(0, "a", "f</arg_value>", "{}")], [("f", "{}")]),
     "the legacy field": (
         [delta(function_call={"name": "f", "arguments": "{"}), delta(function_call={"arguments": "}"})],
         [("f", "{}")],
@@ -535,3 +537,21 @@ def test_other_choices_are_not_ours() -> None:
     other = {"choices": [{"index": 1, "delta": {"content": "other"}}]}
     (item,) = output(answer(whole(delta(content="ours"), other)))
     assert item["content"][0]["text"] == "ours"
+
+
+@pytest.mark.parametrize("end", [lambda made: made.complete(), lambda made: made.incomplete("max_output_tokens")])
+def test_a_failure_takes_back_that_the_response_was_complete(end: Callable[[EventBuilder], None]) -> None:
+    """It cannot be stored, say."""
+    made = builder()
+    made.start()
+    end(made)
+    made.fail(BackendError("Gone."))
+    made.end()
+    failed = made.take()[-1]["response"]
+    assert (failed["status"], failed["completed_at"], failed["incomplete_details"]) == ("failed", None, None)
+
+
+def test_the_tier_that_served_is_told() -> None:
+    events = answer(whole({**delta(content="Hi"), "service_tier": "flex"}))
+    assert [event["response"]["service_tier"] for event in (events[0], events[-1])] == ["default", "flex"]
+    assert answer(whole(delta(content="Hi")))[-1]["response"]["service_tier"] == "default"

@@ -125,6 +125,8 @@ def test_the_pattern_of_a_grammar(grammar: str, plain: str, escaped: str | None)
         'start: "\\N{nothing}"',
         "\n".join(["start: r0", *(f"r{at}: r{at + 1} r{at + 1}" for at in range(60)), 'r60: "a"']),
         "start: " + "(" * 5000 + '"a"' + ")" * 5000,
+        f'start: "a" ~ {"9" * 5000}',
+        f"start: /a{{{'9' * 5000}}}/",
     ],
 )
 def test_what_is_not_regular_or_not_understood_has_no_pattern(grammar: str) -> None:
@@ -190,3 +192,9 @@ def test_a_regular_expression_says_the_same_of_a_text_and_of_its_json(regex: str
     for form, told in (("pattern", text), ("json_pattern", json.dumps(text, ensure_ascii=False)[1:-1])):
         written: Any = pattern("regex", regex, form)
         assert bool(re.fullmatch(written, told)) is whole
+
+
+def test_a_dash_at_the_end_of_a_class_is_a_dash() -> None:
+    plain = pattern("regex", "[ac-]+")
+    assert plain
+    assert [bool(re.search(plain, text)) for text in ("a-c", "-", "b", "]")] == [True, True, False, False]

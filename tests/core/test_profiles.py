@@ -14,7 +14,8 @@ from app.errors import InvalidRequest
 
 NAMES = """
     openai azure vllm sglang llama.cpp llama-cpp-python ollama tgi lm-studio transformers mlx openrouter groq together
-    fireworks deepseek mistral gemini anthropic xai cerebras moonshot dashscope zai minimax copilot default
+    fireworks deepseek mistral gemini anthropic xai cerebras moonshot dashscope zai minimax copilot bedrock
+    perplexity default
 """
 TOOL = {"type": "function", "name": "look"}
 CALL = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
@@ -75,6 +76,26 @@ def test_openai_gets_what_its_own_api_has() -> None:
         "store": False,
         "prompt_cache_key": "k",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "id", "kept"),
+    [
+        ("openai", "fc_" + "0" * 37, True),
+        ("openai", "ws_" + "0" * 48, False),
+        ("anthropic", "toolu_01A09q90qw90lq917835lq9", True),
+        ("anthropic", "functions.look:0", False),
+        ("moonshot", "functions.look:0", True),
+        ("default", "functions.look:0", True),
+    ],
+)
+def test_ids_of_calls_that_other_servers_made_are_changed_where_they_are_refused(
+    name: str, id: str, kept: bool
+) -> None:
+    called, answered = ask(name, USER, {**CALL, "call_id": id}, {**OUTPUT, "call_id": id}).body["messages"][1:]
+    assert called["tool_calls"][0]["id"] == answered["tool_call_id"]
+    assert (answered["tool_call_id"] == id) is kept
+    assert len(answered["tool_call_id"]) <= 40
 
 
 def test_mistral_gets_ids_of_nine_characters_and_no_user_after_a_tool() -> None:

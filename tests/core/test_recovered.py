@@ -109,3 +109,14 @@ def test_what_was_open_is_closed() -> None:
     )
     statuses = [item["status"] for item in rest[-1]["response"]["output"]]
     assert statuses == ["completed", "incomplete", "incomplete"]
+
+
+def test_how_sure_the_model_was_is_not_lost() -> None:
+    chunk = delta(content="Hi")
+    chunk["choices"][0]["logprobs"] = {"content": [{"token": "Hi", "logprob": -0.5, "top_logprobs": []}]}
+    made, events = begun([chunk, chunk], logprobs=True)
+
+    rest = recovered(made.response, events)
+
+    assert spoken(rest) == spoken(ended(made))
+    assert [one["token"] for one in rest[-1]["response"]["output"][0]["content"][0]["logprobs"]] == ["Hi", "Hi"]

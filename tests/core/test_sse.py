@@ -26,6 +26,8 @@ def content(text: str, index: int = 0) -> Chunk:
 
 A, B = {"n": 1}, {"n": 2}
 
+ENDLESS = {"a": -9999.0, "b": None, "c": 1.5, "d": None}
+
 FRAMINGS: dict[str, tuple[bytes, list[Chunk]]] = {
     "plain": (b'data: {"n": 1}\n\ndata: {"n": 2}\n\ndata: [DONE]\n\n', [A, B, DONE]),
     "CRLF": (b'data: {"n": 1}\r\n\r\ndata: {"n": 2}\r\n\r\ndata: [DONE]\r\n\r\n', [A, B, DONE]),
@@ -73,6 +75,7 @@ FRAMINGS: dict[str, tuple[bytes, list[Chunk]]] = {
     "UTF-8": ('data: {"s": "\u20ac\U0001f600"}\n\n'.encode(), [{"s": "\u20ac\U0001f600"}]),
     "broken UTF-8": (b'data: {"s": "a\xffb"}\n\n', [{"s": "a\ufffdb"}]),
     "numbers that JSON does not have": (b'data: {"a": -Infinity, "b": NaN}\n\n', [{"a": -9999.0, "b": None}]),
+    "numbers without an end": (b'data: {"a": -1e999, "b": 1e999, "c": 1.5, "d": NaN}\n\n', [ENDLESS]),
     "nothing": (b"", []),
     "only line ends": (b"\n\r\n\r\r\n", []),
 }

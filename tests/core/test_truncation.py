@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.core.tokens import MEDIUM, estimate_json
 from app.core.truncation import share_that_fits, truncated
 
 Item = dict[str, Any]
@@ -182,7 +183,23 @@ def strays(items: list[Item]) -> int:
         ("Your input exceeds the context window of this model.", None),
         ("Range of input length should be [1, 30720]", None),
         ("prompt too long; exceeded max context length by 500 tokens", None),
+        (f"maximum context length is 4096 tokens, but {'9' * 5000} resulted in 8192 tokens", 0.5),
+        (f"maximum context length is {'9' * 5000}, and you requested 8192 tokens", None),
     ],
 )
 def test_the_numbers_in_a_complaint_tell_what_fits(complaint: str, share: float | None) -> None:
     assert share_that_fits(complaint) == share
+
+
+def test_what_went_with_an_earlier_turn_makes_no_room_twice() -> None:
+    past = [user("start it"), call("slow"), user("and?"), output("slow"), said("Done.")]
+    items = [*past, user("three " * 20), user("four " * 80)]
+    sizes = [estimate_json(item) for item in items]
+    too_many = sum(sizes[:5]) + 1
+
+    assert truncated(items, 1 - too_many / sum(sizes)) == items[6:]
+
+
+def test_a_picture_that_is_not_there_counts_as_nothing() -> None:
+    assert estimate_json({"image_url": "https://a/b.png", "file_data": None}) == MEDIUM
+    assert estimate_json({"image_url": None, "file_data": ""}) == 0

@@ -259,3 +259,9 @@ def test_ids_stay_apart_even_where_the_backend_has_too_few() -> None:
     items = [item for name in "abcdefghijkl" for item in (call(name), output(name))]
     ids = [message["tool_call_id"] for message in messages(*items, tool_ids="[0-9]")[1::2]]
     assert len(set(ids)) == 12 and sum(id.isdigit() and len(id) == 1 for id in ids) == 10
+
+
+def test_a_second_output_of_a_call_does_not_answer_the_next_of_its_id() -> None:
+    chat = ask(call("0"), output("0", "one"), output("0", "more"), call("0"), output("0", "two"))
+    sent = [message["content"] for message in chat.body["messages"] if "content" in message]
+    assert sent == ["one", "Another result of the tool call '0':\nmore", "two"]
