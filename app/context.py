@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from app.compaction import is_compaction, without_compacted
 from app.conversations import Conversations, before
-from app.core import history
+from app.core import history, retold
 from app.core.events import Upstream
 from app.core.history import Turn
 from app.core.ids import chain_key, new_key
@@ -63,8 +63,11 @@ class Sources:
             new = [item for item in new if str(item.get("id")) not in known]
             if not request.store:
                 warnings.append("This turn is not added to the conversation, since it is not to be stored.")
+        if request.store and any(turn.response.get("store") is False for turn in turns):
+            warnings.append("This response continues from one that is not stored: only this connection can go on.")
         if turns:
             history.check_outputs(said, new)
+            new = retold.unrepeated(said, new, warnings)
         compacts = is_compaction(new)
         if compacts:
             new = new[:-1]
@@ -73,7 +76,7 @@ class Sources:
         return Context(
             key=key,
             model=next((turn.response["model"] for turn in reversed(turns) if "model" in turn.response), None),
-            items=without_compacted([*said, *new]),
+            items=without_compacted(retold.told([*said, *new], warnings)),
             new=new,
             upstream=upstream | brought,
             brought=brought,

@@ -20,7 +20,7 @@ from app.backends import Backend, ChatRequest, TokenCounter
 from app.background import Background, Following
 from app.context import Context, Sources
 from app.conversations import Conversations
-from app.core import history
+from app.core import history, retold
 from app.core.chat_request import Chat, to_chat
 from app.core.chat_stream import ChunkReader
 from app.core.events import EventBuilder
@@ -91,6 +91,7 @@ class Responses:
         that needs the store while it is away.
         """
         self._check_background(request)
+        generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         context = await self._sources.context(request, caller.owner, self._memory)
         model = self._model(request, context)
         response = new_response(
@@ -261,6 +262,7 @@ class Responses:
 
     def _prompt(self, request: CreateResponse, context: Context, model: str) -> compaction.Prompt:
         items, margin = context.items, compaction.MARGIN
+        request = retold.configured(request, items)
         if context.compacts:
             request, items = compaction.summary_request(request, items, self._compaction_prompt)
             margin = compaction.SUMMARY_MARGIN

@@ -29,17 +29,22 @@ class Auth:
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """Return who asks; raises `Unauthorized`."""
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        key = key.strip() if scheme.lower() == "bearer" else ""
-        dialect = dialect_of(headers, self._dialect)
+        key = _shown(headers)
         if not self._digests and not key:
-            return Caller(dialect=dialect)
+            return Caller(dialect=dialect_of(headers, self._dialect))
         digest = _digest(key)
         if self._digests and not _contains(self._digests, digest):
             raise Unauthorized(
                 "Incorrect API key provided." if key else "Send your API key as `Authorization: Bearer <key>`."
             )
-        return Caller(owner=digest[:32], key=key, dialect=dialect)
+        return Caller(owner=digest[:32], key=key, dialect=dialect_of(headers, self._dialect))
+
+
+def _shown(headers: Mapping[str, str]) -> str:
+    """Return the key that a caller shows, in OpenAI's way or in Azure's; an empty string for none."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    bearer = key.strip() if scheme.lower() == "bearer" else ""
+    return bearer or headers.get("api-key", "").strip()
 
 
 def _digest(key: str) -> str:

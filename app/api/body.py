@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import re
 import zlib
 from typing import Any, TypeVar
 
@@ -10,7 +12,6 @@ import zstandard
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from app.core.schema import at
 from app.errors import InvalidRequest
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -33,7 +34,7 @@ async def read_body(request: Request, model: type[Body], limit: int) -> Body:
         data = _DECODERS[encoding](data, limit)
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
         raise InvalidRequest(f"The body is not valid {encoding}.", code="invalid_body") from error
-    return parse(data, model)
+    return parse(data or b"{}", model)  # where nothing has to be said, nothing need be sent
 
 
 def parse(data: bytes | str, model: type[Body]) -> Body:
@@ -46,16 +47,38 @@ def parse(data: bytes | str, model: type[Body]) -> Body:
 
 def load(data: bytes | str, what: str) -> dict[str, Any]:
     """Return the JSON object that `what`, a body or a frame, consists of; raises `InvalidRequest`."""
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"The {what} is not valid JSON: {error.msg}.", code="invalid_json") from error
+    value = _decoded(data.encode() if isinstance(data, str) else data, what)
     if not isinstance(value, dict):
         raise InvalidRequest(f"The {what} has to be a JSON object.", code="invalid_json")
     if _deeper(value, MAX_DEPTH):
         message = f"The {what} is nested too deeply: {MAX_DEPTH} levels of objects and arrays is the most."
         raise InvalidRequest(message, code="invalid_json")
     return value
+
+
+def _decoded(data: bytes, what: str) -> Any:
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            if "surrogate" not in error.msg:
+                raise
+            return orjson.loads(_HALVES.sub(_no_half, data))
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The {what} is not valid JSON: {error.msg}.", code="invalid_json") from error
+
+
+# Clients in JavaScript cut strings through the middle of a character, which they write as two escapes, and send one of
+# them. The conversation would be dead from then on, since they send it again in each turn. Of the escapes, only those
+# of halves are matched: large bodies have very many others.
+_HALVES = re.compile(
+    rb"(?<!\\)((?:\\\\)*)\\(?:(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+
+
+def _no_half(halves: re.Match[bytes]) -> bytes:
+    return halves[0] if halves[2] else halves[1] + rb"\ufffd"
 
 
 def _deeper(value: Any, levels: int) -> bool:
@@ -75,6 +98,17 @@ def invalid(error: ValidationError) -> InvalidRequest:
     code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
     message = first["msg"].removeprefix("Value error, ")
     return InvalidRequest(f"Invalid '{field}': {message}." if field else f"{message}.", param=field or None, code=code)
+
+
+def at(location: tuple[int | str, ...]) -> str:
+    """Name the field that pydantic's error location points at: `input[2].content[0].text`."""
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif not step.startswith("<"):
+            path += f".{step}" if path else step
+    return path
 
 
 async def _read(request: Request, limit: int) -> bytes:
@@ -118,5 +152,6 @@ _DECODERS = {
     "": _bounded,
     "zstd": _unzstd,
     "gzip": _gunzip,
+    "x-gzip": _gunzip,
     "deflate": _gunzip,
 }

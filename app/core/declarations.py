@@ -38,9 +38,20 @@ def _function(tool: Tool, options: Request) -> dict[str, Any]:
         parameters = NO_PARAMETERS
     if parameters.get("type") == "object" and "properties" not in parameters:
         parameters = {**parameters, "properties": {}}
-    function["parameters"] = stripped(parameters, frozenset(options.schema_drop)) if options.schema_drop else parameters
+    dropped = frozenset((*options.schema_drop, *_SEALING)) if _is_sealed(parameters) else frozenset(options.schema_drop)
+    function["parameters"] = stripped(parameters, dropped) if dropped else parameters
     strict = _STRICT[options.strict](tool.get("strict"))
     return {**function, "strict": strict} if isinstance(strict, bool) else function
+
+
+# OpenAI seals what the model writes for such a parameter, and refuses the keyword elsewhere. Codex's agents talk so.
+_SEALING = ("encrypted",)
+
+
+def _is_sealed(parameters: Tool) -> bool:
+    properties = parameters.get("properties")
+    schemas = properties.values() if isinstance(properties, dict) else ()
+    return any(isinstance(schema, dict) and schema.get("encrypted") is True for schema in schemas)
 
 
 _STRICT: dict[str, Callable[[bool | None], bool | None]] = {

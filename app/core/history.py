@@ -31,7 +31,8 @@ class Turn(NamedTuple):
 
     @staticmethod
     def of(record: bytes) -> Turn:
-        return Turn(**orjson.loads(record))
+        said = orjson.loads(record)
+        return Turn(*(said[name] for name in Turn._fields))  # a newer version may have written more
 
     @property
     def items(self) -> list[Item]:
@@ -68,6 +69,10 @@ def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Upstream] |
     return None
 
 
+# What is given back for a call, of those kinds of calls that a model is told of.
+OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output"})
+
+
 def check_outputs(said: Iterable[Item], new: Sequence[Item]) -> None:
     """
     Raise `InvalidRequest` for a new output that answers no call of the conversation.
@@ -76,8 +81,9 @@ def check_outputs(said: Iterable[Item], new: Sequence[Item]) -> None:
     """
     calls = {item["call_id"] for item in (*said, *new) if "call_id" in item and not item["type"].endswith("_output")}
     for index, item in enumerate(new):
-        if item["type"] == "function_call_output" and item["call_id"] not in calls:
-            message = f"No tool call found for function call output with call_id '{item['call_id']}'."
+        call_id = item.get("call_id")  # an output without one answers no call at all
+        if item["type"] in OUTPUTS and call_id is not None and call_id not in calls:
+            message = f"No tool call found for {item['type'].replace('_', ' ')} with call_id '{call_id}'."
             raise InvalidRequest(message, param=f"input[{index}].call_id", code="invalid_value")
 
 
@@ -92,6 +98,7 @@ _PREFIXES = {
     "additional_tools": "at",
     "reasoning": "rs",
     "compaction": "cmp",
+    "agent_message": "amsg",
 }
 _TEXT_OF = {"assistant": "output_text"}
 
@@ -101,13 +108,14 @@ def input_item(item: Item, key: str) -> Item:
     type_ = item["type"]
     listed = {**item, "id": item.get("id") or new_id(_PREFIXES.get(type_, "item"), key)}
     if type_ == "message":
-        listed["content"] = _parts(item.get("content"), item["role"])
+        listed["content"] = parts_of(item.get("content"), item["role"])
     if type_ == "message" or type_.endswith(("_call", "_output")):
         listed["status"] = item.get("status") or "completed"
     return listed
 
 
-def _parts(content: Any, role: str) -> list[dict[str, Any]]:
+def parts_of(content: Any, role: str) -> list[dict[str, Any]]:
+    """Return the content of a message with that role in parts, as a list of them or a string may tell it."""
     if isinstance(content, str):
         content = [{"type": _TEXT_OF.get(role, "input_text"), "text": content}]
     return [{"annotations": [], **part} if part.get("type") == "output_text" else part for part in content or []]

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 from pydantic.functional_validators import BeforeValidator
 from typing_extensions import TypedDict
 
+from app.core.content import TEXT_OR_LIST, TOLERANT, Content, ContentPart, Text, Unknown, tag_of
+
 Item: TypeAlias = dict[str, Any]
 Part: TypeAlias = dict[str, Any]
 Event: TypeAlias = dict[str, Any]
@@ -21,120 +23,12 @@ Response: TypeAlias = dict[str, Any]
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
-_TOLERANT = ConfigDict(extra="allow")
-_MB = 1024 * 1024
-
-Text = Annotated[str, StringConstraints(max_length=10 * _MB)]
 CallId = Annotated[str, StringConstraints(min_length=1)]
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
 
 
-class TextPart(TypedDict):
-    """`input_text`, `output_text`, and their kin: some clients send one where the other belongs."""
-
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
-    type: str
-    text: Text
-
-
-class RefusalPart(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
-    type: str
-    refusal: Text
-
-
-class ImagePart(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
-    type: str
-    image_url: NotRequired[Annotated[str, StringConstraints(max_length=20 * _MB)] | None]
-    file_id: NotRequired[str | None]
-    detail: NotRequired[Literal["low", "high", "auto", "original"] | None]
-
-
-class FilePart(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
-    type: str
-    filename: NotRequired[str | None]
-    file_data: NotRequired[Annotated[str, StringConstraints(max_length=32 * _MB)] | None]
-    file_url: NotRequired[str | None]
-    file_id: NotRequired[str | None]
-
-
-class Audio(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
-    data: str
-    format: str
-
-
-class AudioPart(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
-    type: str
-    input_audio: Audio
-
-
-class VideoPart(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
-    type: str
-    video_url: str
-
-
-class Unknown(TypedDict):
-    """Something of a type that we do not know, an extension (`vendor:type`) or a newer kind."""
-
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
-    type: str
-    id: NotRequired[Annotated[str | None, BeforeValidator(lambda id: id if isinstance(id, str) else None)]]
-    call_id: NotRequired[str | None]
-
-
-def _type_of(value: Any, known: frozenset[str]) -> str:
-    kind = value.get("type") if isinstance(value, dict) else None
-    return f"<{kind}>" if isinstance(kind, str) and kind in known else "<unknown>"
-
-
-_PARTS = frozenset(
-    [
-        "input_text",
-        "output_text",
-        "text",
-        "summary_text",
-        "reasoning_text",
-        "refusal",
-        "input_image",
-        "input_file",
-        "input_audio",
-        "input_video",
-    ]
-)
-
-# The tags of unions are in angle brackets, so that `at` can leave them out of the names of fields.
-ContentPart = Annotated[
-    Annotated[TextPart, Tag("<input_text>")]
-    | Annotated[TextPart, Tag("<output_text>")]
-    | Annotated[TextPart, Tag("<text>")]
-    | Annotated[TextPart, Tag("<summary_text>")]
-    | Annotated[TextPart, Tag("<reasoning_text>")]
-    | Annotated[RefusalPart, Tag("<refusal>")]
-    | Annotated[ImagePart, Tag("<input_image>")]
-    | Annotated[FilePart, Tag("<input_file>")]
-    | Annotated[AudioPart, Tag("<input_audio>")]
-    | Annotated[VideoPart, Tag("<input_video>")]
-    | Annotated[Unknown, Tag("<unknown>")],
-    Discriminator(lambda value: _type_of(value, _PARTS)),
-]
-
-
-def _text_or_list(value: Any) -> str:
-    return "<text>" if isinstance(value, str) else "<list>"
-
-
-Content = Annotated[
-    Annotated[Text, Tag("<text>")] | Annotated[list[ContentPart], Tag("<list>")], Discriminator(_text_or_list)
-]
-
-
 class MessageItem(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: NotRequired[Literal["message"] | None]
     id: NotRequired[str | None]
     role: Literal["user", "assistant", "system", "developer"]
@@ -144,7 +38,7 @@ class MessageItem(TypedDict):
 
 
 class FunctionCallItem(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["function_call"]
     id: NotRequired[str | None]
     call_id: CallId
@@ -154,7 +48,7 @@ class FunctionCallItem(TypedDict):
 
 
 class FunctionCallOutputItem(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["function_call_output", "custom_tool_call_output"]
     id: NotRequired[str | None]
     call_id: CallId
@@ -162,8 +56,20 @@ class FunctionCallOutputItem(TypedDict):
     status: NotRequired[str | None]
 
 
+class UncalledOutputItem(TypedDict):
+    """What a tool says without having been called: it has the name of the tool in place of a `call_id`."""
+
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["function_call_output"]
+    id: NotRequired[str | None]
+    call_id: NotRequired[None]
+    name: Annotated[str, StringConstraints(min_length=1)]
+    output: Content
+    status: NotRequired[str | None]
+
+
 class CustomToolCallItem(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["custom_tool_call"]
     id: NotRequired[str | None]
     call_id: CallId
@@ -172,7 +78,7 @@ class CustomToolCallItem(TypedDict):
 
 
 class ReasoningItem(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["reasoning"]
     id: NotRequired[str | None]
     summary: NotRequired[list[ContentPart] | None]
@@ -181,57 +87,76 @@ class ReasoningItem(TypedDict):
 
 
 class ItemReference(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: NotRequired[Literal["item_reference"] | None]
     id: Annotated[str, StringConstraints(min_length=1)]
 
 
 class CompactionItem(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["compaction"]
     id: NotRequired[str | None]
     encrypted_content: Text
 
 
-_ITEMS = frozenset(
-    [
-        "message",
-        "function_call",
-        "function_call_output",
-        "custom_tool_call",
-        "custom_tool_call_output",
-        "reasoning",
-        "item_reference",
-        "compaction",
-    ]
-)
+class AgentMessageItem(TypedDict):
+    """What one of Codex's agents says to another."""
+
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["agent_message"]
+    id: NotRequired[str | None]
+    content: NotRequired[Content | None]
+
+
+# The spec's efforts are none, low, medium, high and xhigh; OpenAI has minimal and max besides.
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ConfigurationUpdateItem(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["configuration_update"]
+    id: NotRequired[str | None]
+    reasoning: NotRequired[dict[Literal["effort"], Effort | None] | None]  # nothing else of it can be updated
+
+
+_CALLS = ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
+_AGENTS = ("agent_message", "configuration_update")
+_ITEMS = frozenset(["message", *_CALLS, "reasoning", "item_reference", "compaction", *_AGENTS])
+
+
+def is_uncalled(item: Any) -> bool:
+    """Tell whether an item is an output of no call at all."""
+    return isinstance(item, dict) and item.get("type") == "function_call_output" and item.get("call_id") is None
 
 
 def _item_type(value: Any) -> str:
     if isinstance(value, dict) and value.get("type") is None:
         return "<item_reference>" if "role" not in value and "id" in value else "<message>"
-    return _type_of(value, _ITEMS)
+    if is_uncalled(value) and isinstance(value.get("name"), str):
+        return "<uncalled_output>"
+    return tag_of(value, _ITEMS)
 
 
 InputItem = Annotated[
     Annotated[MessageItem, Tag("<message>")]
     | Annotated[FunctionCallItem, Tag("<function_call>")]
     | Annotated[FunctionCallOutputItem, Tag("<function_call_output>")]
+    | Annotated[UncalledOutputItem, Tag("<uncalled_output>")]
     | Annotated[CustomToolCallItem, Tag("<custom_tool_call>")]
     | Annotated[FunctionCallOutputItem, Tag("<custom_tool_call_output>")]
     | Annotated[ReasoningItem, Tag("<reasoning>")]
     | Annotated[ItemReference, Tag("<item_reference>")]
     | Annotated[CompactionItem, Tag("<compaction>")]
+    | Annotated[AgentMessageItem, Tag("<agent_message>")]
+    | Annotated[ConfigurationUpdateItem, Tag("<configuration_update>")]
     | Annotated[Unknown, Tag("<unknown>")],
     Discriminator(_item_type),
 ]
-Input = Annotated[
-    Annotated[Text, Tag("<text>")] | Annotated[list[InputItem], Tag("<list>")], Discriminator(_text_or_list)
-]
+Input = Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[InputItem], Tag("<list>")], TEXT_OR_LIST]
 
 
 class FunctionTool(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["function"]
     name: FunctionName
     description: NotRequired[str | None]
@@ -240,7 +165,7 @@ class FunctionTool(TypedDict):
 
 
 class CustomTool(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["custom"]
     name: FunctionName
     description: NotRequired[str | None]
@@ -253,27 +178,27 @@ Tool = Annotated[
     Annotated[FunctionTool, Tag("<function>")]
     | Annotated[CustomTool, Tag("<custom>")]
     | Annotated[Unknown, Tag("<unknown>")],
-    Discriminator(lambda value: _type_of(value, _TOOLS)),
+    Discriminator(lambda value: tag_of(value, _TOOLS)),
 ]
 
 
 class NamedTool(TypedDict):
     """`{"type": "function", "name": ...}`, or another kind of tool by its type alone."""
 
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: str
     name: NotRequired[str | None]
 
 
 class AllowedTools(TypedDict):
-    __pydantic_config__ = _TOLERANT  # type: ignore[misc]
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["allowed_tools"]
     mode: NotRequired[Literal["none", "auto", "required"] | None]
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=128)]
 
 
 def _choice_type(value: Any) -> str:
-    return "<mode>" if not isinstance(value, dict) else _type_of(value, frozenset({"allowed_tools"}))
+    return "<mode>" if not isinstance(value, dict) else tag_of(value, frozenset({"allowed_tools"}))
 
 
 ToolChoice = Annotated[
@@ -309,7 +234,7 @@ class PlainFormat(_Body):
 
 TextFormat = Annotated[
     Annotated[JsonSchemaFormat, Tag("<json_schema>")] | Annotated[PlainFormat, Tag("<unknown>")],
-    Discriminator(lambda value: _type_of(value, frozenset({"json_schema"}))),
+    Discriminator(lambda value: tag_of(value, frozenset({"json_schema"}))),
 ]
 
 
@@ -319,8 +244,7 @@ class TextOptions(_Body):
 
 
 class ReasoningOptions(_Body):
-    # The spec's efforts are none, low, medium, high and xhigh; OpenAI has minimal and max besides.
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     summary: Literal["concise", "detailed", "auto"] | None = None
 
 
@@ -328,19 +252,32 @@ class StreamOptions(_Body):
     include_obfuscation: bool | None = None
 
 
+class PromptCacheOptions(_Body):
+    prewarm: bool = False  # is nothing to be answered yet?
+
+
 Metadata = Annotated[
     dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
     Field(max_length=16),
 ]
 Key = Annotated[str, StringConstraints(max_length=64)]
+Model = Annotated[str, StringConstraints(max_length=512)]  # the spec has no bound; what a model is known by is kept
+Identifier = Annotated[str, StringConstraints(max_length=128)]  # 64 in the spec, and once OpenAI's, too
 # An id, or an object that has it.
 Conversation = Annotated[str, BeforeValidator(lambda value: value.get("id") if isinstance(value, dict) else value)]
+
+
+def _no_template(value: Any) -> None:
+    raise ValueError("templates are kept by OpenAI, not here. Send what it says as `instructions` and `input`")
+
+
+Template = Annotated[None, BeforeValidator(_no_template)]
 
 
 class CreateResponse(_Body):
     """`CreateResponseBody` of the spec, and what OpenAI's API and its clients have beyond it."""
 
-    model: str | None = None
+    model: Model | None = None
     input: Input | None = None
     previous_response_id: str | None = None
     conversation: Conversation | None = None
@@ -360,12 +297,14 @@ class CreateResponse(_Body):
     max_output_tokens: Annotated[int, Field(ge=16)] | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = None
     reasoning: ReasoningOptions | None = None
-    safety_identifier: Key | None = None
+    safety_identifier: Identifier | None = None
     prompt_cache_key: Key | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     instructions: str | None = None
+    prompt: Template = None
     store: bool = True
-    service_tier: Literal["auto", "default", "flex", "scale", "priority"] = "auto"
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] = "auto"
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     user: str | None = None
 
@@ -384,14 +323,3 @@ def typed(item: Any) -> Item:
     if item.get("type") is not None:
         return item  # type: ignore[no-any-return]
     return {**item, "type": "message" if "role" in item else "item_reference"}
-
-
-def at(location: tuple[int | str, ...]) -> str:
-    """Name the field that pydantic's error location points at: `input[2].content[0].text`."""
-    path = ""
-    for step in location:
-        if isinstance(step, int):
-            path += f"[{step}]"
-        elif not step.startswith("<"):
-            path += f".{step}" if path else step
-    return path

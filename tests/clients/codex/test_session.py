@@ -179,3 +179,24 @@ async def test_a_sub_agent_does_its_part(codex: Codex, upstream: Upstream) -> No
     assert said(await working) == ["Hello."]
     told = sorted(one[0]["content"] for one in asked(upstream)[1:])
     assert told == ["Let another say it.", "Say hello."]
+
+
+@pytest.mark.parametrize(("model", "features"), [("m", ["features.multi_agent_v2=true"]), ("gpt-6-sol", [])])
+async def test_an_agent_of_a_team_hears_what_it_is_to_do(
+    codex: Codex, upstream: Upstream, model: str, features: list[str]
+) -> None:
+    """Newer models have agents that write to each other, in items of a type that no other client sends."""
+    both = asyncio.Event()
+    task = {"task_name": "greet", "message": "Say hello to Ada."}
+    upstream.say(calling("collaboration__spawn_agent", json.dumps(task)))
+    upstream.always(sse(both, chunk("Hello."), finish(), usage(), DONE))
+    working = asyncio.ensure_future(codex.exec("Let another say it.", *features, model=model))
+    while len(upstream.requests) < 3 and not working.done():
+        await asyncio.sleep(0.05)
+    both.set()
+    assert said(await working) == ["Hello."]
+    heard = [one[-1]["content"] for one in asked(upstream)[1:] if one[-1]["role"] == "user"]
+    assert len(heard) == 1 and heard[0].endswith("Payload:\n\nSay hello to Ada.")
+    offered = {tool["function"]["name"]: tool["function"] for tool in upstream.requests[0].json["tools"]}
+    message = offered["collaboration__spawn_agent"]["parameters"]["properties"]["message"]
+    assert message["type"] == "string" and "encrypted" not in message

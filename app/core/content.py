@@ -1,0 +1,142 @@
+"""
+The vocabulary of content: the parts that messages, thoughts and the results of tools consist of.
+
+Unknown types of parts are kept, and so are unknown fields; every optional field may be null.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Discriminator, StringConstraints, Tag
+from pydantic.functional_validators import BeforeValidator
+from typing_extensions import TypedDict
+
+TOLERANT = ConfigDict(extra="allow")
+_MB = 1024 * 1024
+
+Text = Annotated[str, StringConstraints(max_length=10 * _MB)]
+
+
+class TextPart(TypedDict):
+    """`input_text`, `output_text`, and their kin: some clients send one where the other belongs."""
+
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: str
+    text: Text
+
+
+class RefusalPart(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: str
+    refusal: Text
+
+
+class ImagePart(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: str
+    image_url: NotRequired[Annotated[str, StringConstraints(max_length=20 * _MB)] | None]
+    file_id: NotRequired[str | None]
+    detail: NotRequired[Literal["low", "high", "auto", "original"] | None]
+
+
+class FilePart(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: str
+    filename: NotRequired[str | None]
+    file_data: NotRequired[Annotated[str, StringConstraints(max_length=32 * _MB)] | None]
+    file_url: NotRequired[str | None]
+    file_id: NotRequired[str | None]
+
+
+class Audio(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    data: str
+    format: str
+
+
+class AudioPart(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: str
+    input_audio: Audio
+
+
+class VideoPart(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: str
+    video_url: str
+
+
+class Unknown(TypedDict):
+    """Something of a type that we do not know, an extension (`vendor:type`) or a newer kind."""
+
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: str
+    id: NotRequired[Annotated[str | None, BeforeValidator(lambda id: id if isinstance(id, str) else None)]]
+    call_id: NotRequired[str | None]
+
+
+def _from_chat(part: dict[str, Any]) -> dict[str, Any]:
+    """Return as a part what may be one as chat has it: `{"type": "image_url", "image_url": {"url": ...}}`."""
+    if part["type"] == "file":
+        file = part.get("file")
+        return {**(file if isinstance(file, dict) else {}), "type": "input_file"}
+    if isinstance(image := part.get("image_url"), dict):
+        part = {"detail": image.get("detail"), **part, "image_url": image.get("url")}
+    return {**part, "type": "input_image"}
+
+
+_Image = Annotated[ImagePart, BeforeValidator(_from_chat)]
+
+
+# The names of types of sound, where chat calls them by another.
+_FORMATS = {"x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mpeg": "mp3", "mp4": "m4a", "x-m4a": "m4a"}
+_SOUND = re.compile(r"data:audio/([\w.+-]+)(?:;[^,]*)?;base64", re.IGNORECASE)
+
+
+def _from_url(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part with sound as it is here; Codex has a data URL in place of `input_audio`."""
+    url = part.get("audio_url")
+    head, _, data = url.partition(",") if isinstance(url, str) else ("", "", "")
+    if (kind := _SOUND.fullmatch(head)) is None:
+        return part
+    format = kind[1].lower()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": _FORMATS.get(format, format)}}
+
+
+def tag_of(value: Any, known: frozenset[str]) -> str:
+    """Return the tag of a union by the type of what is given."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    return f"<{kind}>" if isinstance(kind, str) and kind in known else "<unknown>"
+
+
+_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+_PARTS = frozenset([*_TEXTS, "refusal", "input_image", "image_url", "input_file", "file", "input_audio", "input_video"])
+
+# The tags of unions are in angle brackets, so that `at` can leave them out of the names of fields.
+ContentPart = Annotated[
+    Annotated[TextPart, Tag("<input_text>")]
+    | Annotated[TextPart, Tag("<output_text>")]
+    | Annotated[TextPart, Tag("<text>")]
+    | Annotated[TextPart, Tag("<summary_text>")]
+    | Annotated[TextPart, Tag("<reasoning_text>")]
+    | Annotated[RefusalPart, Tag("<refusal>")]
+    | Annotated[_Image, Tag("<input_image>")]
+    | Annotated[_Image, Tag("<image_url>")]
+    | Annotated[FilePart, Tag("<input_file>")]
+    | Annotated[FilePart, BeforeValidator(_from_chat), Tag("<file>")]
+    | Annotated[AudioPart, BeforeValidator(_from_url), Tag("<input_audio>")]
+    | Annotated[VideoPart, Tag("<input_video>")]
+    | Annotated[Unknown, Tag("<unknown>")],
+    Discriminator(lambda value: tag_of(value, _PARTS)),
+]
+
+
+TEXT_OR_LIST = Discriminator(
+    lambda value: "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None,
+    custom_error_type="text_or_list",
+    custom_error_message="Input should be a string or a list",
+)
+
+Content = Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[ContentPart], Tag("<list>")], TEXT_OR_LIST]
