@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
+import time
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import openai
 import pytest
 from openresponses_types.types import ResponseResource
 
+from app.background import Following, work
 from app.core import frames
 from app.core.dialects import DIALECTS
 from app.core.history import Turn
@@ -45,7 +49,7 @@ async def serving(
     values = {"shutdown_grace": 0, **values}
     async with (
         antiphon(backend, **values) as url,
-        httpx.AsyncClient(base_url=f"{url}/v1", headers=headers, timeout=20, trust_env=False) as http,
+        httpx.AsyncClient(base_url=f"{url}/v1", headers=headers, timeout=60, trust_env=False) as http,
     ):
         yield http
 
@@ -58,6 +62,20 @@ async def events_of(http: httpx.AsyncClient, id: str, **query: Any) -> list[Even
     return parsed(answer.text)
 
 
+async def follow(http: httpx.AsyncClient, id: str) -> asyncio.Task[list[Event]]:
+    """Begin to follow a response: the server has answered when this returns, and the task ends with the events."""
+    answer = await http.send(http.build_request("GET", f"/responses/{id}", params={"stream": "true"}), stream=True)
+    assert answer.status_code == 200
+
+    async def read() -> list[Event]:
+        try:
+            return parsed((await answer.aread()).decode())
+        finally:
+            await answer.aclose()
+
+    return asyncio.create_task(read())
+
+
 def parsed(body: str) -> list[Event]:
     blocks = [block for block in body.split("\n\n") if block and not block.startswith(":")]
     assert blocks[-1] == "data: [DONE]"
@@ -66,7 +84,7 @@ def parsed(body: str) -> list[Event]:
 
 async def until_ended(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
     """Poll, as clients do."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             response: dict[str, Any] = (await http.get(f"/responses/{id}")).json()
             if response["status"] in TERMINAL:
@@ -75,7 +93,7 @@ async def until_ended(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -99,6 +117,61 @@ async def test_a_background_response_is_queued_then_in_progress_then_completed()
     assert response["output"][0]["content"][0]["text"] == "Hello"
     for each in (queued, running, response):
         ResponseResource.model_validate(each)
+
+
+class Appended:
+    """A store that remembers when something was added to its logs, and may fail at one of the times."""
+
+    def __init__(self, failing_at: int = -1) -> None:
+        self.store = MemoryStore(ttl=60)
+        self.times: list[float] = []
+        opened = self.store.log
+
+        def log(**options: Any) -> Any:
+            log = opened(**options)
+            add = log.append
+
+            async def append(*args: Any) -> Any:
+                self.times.append(time.monotonic())
+                if len(self.times) - 1 == failing_at:
+                    raise ZeroDivisionError("what was said")
+                return await add(*args)
+
+            log.append = append  # type: ignore[method-assign]
+            return log
+
+        self.store.log = log  # type: ignore[method-assign]
+
+
+async def test_what_is_said_quickly_is_written_down_together() -> None:
+    appended = Appended()
+    quick: list[Step] = [step for n in range(200) for step in (delta(content=f"{n} "), 0.001)]
+    async with serving(Scripted(quick), store=appended.store) as http:
+        id = (await http.post("/responses", json=ASK)).json()["id"]
+        events = await events_of(http, id)
+
+    laws.check(events)
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == "".join(f"{n} " for n in range(200))
+    assert story(events).count("output_text.delta") == 200
+    _, *said, _ = appended.times
+    assert all(later - earlier >= 0.9 * work.PAUSE for earlier, later in pairwise(said))
+    assert 2 < len(appended.times) < 60
+
+
+async def test_neither_the_beginning_nor_the_end_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "PAUSE", 3600)
+    appended = Appended()
+    go = asyncio.Event()
+    async with serving(Scripted([*HELLO, go, *HELLO]), store=appended.store) as http:
+        id = (await http.post("/responses", json=ASK)).json()["id"]
+        await until(lambda: len(appended.times) == 2)  # it is queued, and it is in progress
+        go.set()
+        async with asyncio.timeout(20):
+            events = await events_of(http, id)
+
+    laws.check(events)
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == "HelloHello"
+    assert len(appended.times) == 3
 
 
 async def test_it_goes_on_when_nobody_looks() -> None:
@@ -242,15 +315,19 @@ async def test_a_silent_stream_keeps_alive_and_counts_on_undisturbed() -> None:
     headers = {"user-agent": "OpenAI/Python 2"}
     async with serving(Scripted([*HELLO, go]), headers, heartbeat=0.05) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
-        following = asyncio.create_task(events_of(http, id))
-        await asyncio.sleep(0.4)
-        go.set()
-        events = await following
+        async with http.stream("GET", f"/responses/{id}?stream=true") as following:
+            body = ""
+            async for text in following.aiter_text():
+                body += text
+                if body.count("event: keepalive") > 1:
+                    go.set()
+        events = parsed(body)
         again = await events_of(http, id)
 
-    beats = [event for event in events if event["type"] == "keepalive"]
-    assert beats
-    assert {beat["sequence_number"] for beat in beats} <= {2, 6}  # each repeats the number of the last event
+    beats = [(one, other) for one, other in pairwise(events) if other["type"] == "keepalive"]
+    assert len(beats) > 1
+    for last, beat in beats:
+        assert beat["sequence_number"] == last["sequence_number"]
     assert [event for event in events if event["type"] != "keepalive"] == again
     laws.check(again)
 
@@ -329,8 +406,7 @@ async def test_cancelling_ends_the_response_and_closes_the_backend_s_stream() ->
         tools = [{"type": "function", "name": "f"}]
         id = (await http.post("/responses", json={**ASK, "tools": tools})).json()["id"]
         following = asyncio.create_task(events_of(http, id))
-        await until(lambda: backend.open)
-        await asyncio.sleep(0.05)
+        await until(lambda: backend.waiting)
         cancelled = (await http.post(f"/responses/{id}/cancel")).json()
         assert (backend.open, backend.left) == (0, 1)
         again = (await http.post(f"/responses/{id}/cancel")).json()
@@ -371,7 +447,7 @@ async def test_to_delete_a_running_response_stops_it() -> None:
     backend = Scripted([*HELLO, asyncio.Event()])
     async with serving(backend) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
-        following = asyncio.create_task(events_of(http, id))
+        following = await follow(http, id)
         await until(lambda: backend.open)
         assert (await http.delete(f"/responses/{id}")).status_code == 200
         await until(lambda: not backend.open)
@@ -388,14 +464,14 @@ async def test_a_run_outlives_an_outage_of_its_store() -> None:
     more, rest = asyncio.Event(), asyncio.Event()
     backend = Scripted([*HELLO, more, delta(content=", "), rest, delta(content="world")])
     with RedisServer(persistent=True) as redis:
-        async with serving(backend, store_url=redis.url) as http:
+        async with serving(backend, store_url=redis.patient_url) as http:
             id = (await http.post("/responses", json=ASK)).json()["id"]
-            following = asyncio.create_task(events_of(http, id))
-            await until(lambda: backend.open)
+            following = await follow(http, id)
+            await until(lambda: backend.waiting)
             redis.stop()
             more.set()
             await asyncio.sleep(0.3)
-            assert backend.open, "the backend is not to suffer"
+            assert backend.waiting and backend.open, "the backend is not to suffer"
             redis.start()
             rest.set()
             response = await until_ended(http, id)
@@ -406,19 +482,21 @@ async def test_a_run_outlives_an_outage_of_its_store() -> None:
     assert response["output"][0]["content"][0]["text"] == "Hello, world"
 
 
-async def test_a_run_is_given_up_when_its_store_stays_away_and_fails_when_it_is_back() -> None:
+async def test_a_run_is_given_up_when_its_store_stays_away_and_fails_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     backend = Scripted([*HELLO, asyncio.Event()])
     with RedisServer(persistent=True) as redis:
-        async with serving(backend, store_url=redis.url, background_lease=0.3) as http:
+        async with serving(backend, store_url=redis.patient_url, background_lease=0.3) as http:
             id = (await http.post("/responses", json=ASK)).json()["id"]
-            following = asyncio.create_task(events_of(http, id))
-            await until(lambda: backend.open)
+            following = await follow(http, id)
+            await until(lambda: backend.waiting)
             redis.stop()
             backend.scripts[0][2].set()  # type: ignore[union-attr]
             await until(lambda: not backend.open)
             assert (await following)[-1]["error"]["code"] == "store_unavailable"
             assert (await http.get(f"/responses/{id}")).status_code == 503
-            await asyncio.sleep(1)
+            await until(lambda: "response abandoned" in caplog.text)
             redis.start()
             response = await until_ended(http, id)
             events = await events_of(http, id)
@@ -442,6 +520,19 @@ async def test_what_nobody_expected_fails_the_response_and_not_the_server() -> N
     assert "ZeroDivision" not in json.dumps(events)
 
 
+async def test_what_nobody_expected_of_a_store_is_logged_in_the_name_of_the_response(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    appended = Appended(failing_at=1)
+    async with serving(Scripted(HELLO), store=appended.store) as http:
+        id = (await http.post("/responses", json=ASK)).json()["id"]
+        await until(lambda: "unexpected error" in caplog.text)
+        gc.collect()
+
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert (record.name, record.__dict__["response_id"]) == ("app.background.work", id)
+
+
 async def test_a_restart_finds_what_the_last_life_left_behind(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/antiphon.db"
     store = build_store(settings(store_url=url))
@@ -460,6 +551,31 @@ async def test_a_restart_finds_what_the_last_life_left_behind(tmp_path: Path) ->
     laws.check(events)
     assert story(events) == "created queued in_progress error failed"
     assert events[-1]["response"] == failed
+
+
+async def test_what_cannot_be_read_does_not_keep_others_from_their_end(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/antiphon.db"
+    store = build_store(settings(store_url=url))
+    assert isinstance(store, LoggingStore)
+    log = store.log(ttl=1000, lease=0.001)
+    request = CreateResponse(model="m", input="Hi", background=True)
+    runs = [RunKey(f"anonymous:{key * 4}", f"resp_{'0' * 16}{key * 4}") for key in ("abcdef", "c0ffee")]
+    for run in runs:
+        await log.begin(run, "a worker that died")
+    await store.put(*runs[0], b"of another time")
+    lost = new_response(request, id=runs[1].id, created_at=1, model="m")
+    await store.put(*runs[1], Turn(lost, [], {}).record())
+    await asyncio.sleep(0.01)
+    assert await log.orphans() == runs
+
+    async with serving(Scripted(HELLO), store_url=url, background_lease=600):  # one sweep, when it starts
+        async with asyncio.timeout(60):
+            while await log.standing(runs[1]) != "ended":
+                await asyncio.sleep(0.01)
+    record = await store.get(*runs[1])
+    assert record and Turn.of(record).response["status"] == "failed"
+    await log.aclose()
+    await store.aclose()
 
 
 # Whose it is, and how much there may be.
@@ -506,3 +622,11 @@ async def test_many_runs_at_once_do_not_mix() -> None:
         laws.check(events)
         assert {event["response"]["id"] for event in events if "response" in event} == {answer.json()["id"]}
         assert events[-1]["response"]["output"][0]["content"][0]["text"] == "0123456789"
+
+
+async def test_a_heartbeat_before_all_events_has_a_number_that_an_event_may_have() -> None:
+    async def ended(run: RunKey) -> bool:
+        return False
+
+    following = Following(MemoryStore(ttl=60).log(ttl=60, lease=1), RunKey("a", "resp_1"), -1, ended, 1)
+    assert following.keepalive() == [{"type": "keepalive", "sequence_number": 0}]

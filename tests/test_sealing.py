@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import string
 from typing import Any
 
 import pytest
@@ -280,3 +281,22 @@ def test_calls_without_a_signature_add_nothing() -> None:
 
     assert [item["type"] for item in items] == ["function_call"]
     assert said == {}
+
+
+def test_a_seal_has_one_spelling() -> None:
+    """Of the last character some bits may stand for nothing."""
+    seals = (SEALS.seal("reasoning", "alice", {"said": {"reasoning": "x" * length}}) for length in range(1, 9))
+    sealed = next(seal for seal in seals if len(seal.removeprefix(MARK)) % 4)
+    letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+    other = sealed[:-1] + letters[letters.index(sealed[-1]) ^ 1]
+
+    assert len({base64.urlsafe_b64decode(one.removeprefix(MARK) + "==") for one in (sealed, other)}) == 1
+    with pytest.raises(Broken):
+        SEALS.open("reasoning", "alice", other)
+
+
+def test_a_call_that_the_store_knows_is_taken_at_the_word_of_the_store() -> None:
+    sealed = SEALS.seal("reasoning", "alice", {"said": {}, "calls": {"c1": {"extra_content": {"x": 1}}}})
+    looks = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": "{}"}
+
+    assert opened([reasoning(sealed, id="rs_1"), looks], known={"fc_1": {}})[1] == {"rs_1": {}}

@@ -155,7 +155,8 @@ class Background:
         while True:
             with _carrying_on():
                 for run in await self._log.orphans():
-                    await self._end_for_worker(run)
+                    with _carrying_on():
+                        await self._end_for_worker(run)
             await asyncio.sleep(self._lease * random.uniform(0.5, 1))
 
     async def _end_for_worker(self, run: RunKey) -> None:

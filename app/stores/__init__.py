@@ -104,8 +104,8 @@ class EventLog(Protocol):
         """
         Add what follows the last batch, and renew the lease.
 
-        Nothing is added by a worker that lost the lease. To add a batch again, because it was not known whether it
-        had been added, is fine.
+        Nothing is added by a worker that lost the lease, nor a batch whose first event is not behind the last one that
+        there is: to add a batch again, because it was not known whether it had been added, is fine.
         """
         ...
 

@@ -51,8 +51,8 @@ if not run[3] then
   if tonumber(ARGV[4]) > tonumber(run[4]) then
     redis.call('XADD', KEYS[2], ARGV[5] + 1 .. '-0', 'first', ARGV[4], 'ends', ARGV[6], 'data', ARGV[7])
     redis.call('HSET', KEYS[1], 'last', ARGV[5])
+    if ARGV[6] == '1' then redis.call('HSET', KEYS[1], 'ended', 1) end
   end
-  if ARGV[6] == '1' then redis.call('HSET', KEYS[1], 'ended', 1) end
   renew(KEYS[1], KEYS[2])
 end
 return run[2] and 'cancelled' or 'held'

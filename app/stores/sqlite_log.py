@@ -54,7 +54,10 @@ WHERE run = (SELECT id FROM ({_FIND})) AND last > :after ORDER BY last LIMIT 500
 _BEGIN = """
 INSERT INTO runs (bucket, response, worker, leased, expires) VALUES (:bucket, :id, :worker, :leased, :until)
 """
-_APPEND = "INSERT OR IGNORE INTO batches (run, last, first, ends, data) VALUES (:run, :last, :first, :ends, :data)"
+_APPEND = """
+INSERT INTO batches (run, last, first, ends, data) SELECT :run, :last, :first, :ends, :data
+WHERE :first > (SELECT coalesce(max(last), -1) FROM batches WHERE run = :run)
+"""
 _RENEW = "UPDATE runs SET worker = :worker, leased = :leased, expires = :until, ended = :ends WHERE id = :run"
 _CANCEL = "UPDATE runs SET cancelled = 1 WHERE bucket = :bucket AND response = :id"
 _DELETE = "DELETE FROM runs WHERE bucket = :bucket AND response = :id"
@@ -178,9 +181,9 @@ def _renew(db: sqlite3.Connection, values: dict[str, Any]) -> Claim:
         return "lost"
     run, _, _, cancelled, ended = row
     if not ended:
-        db.execute(_RENEW, {"ends": False, **values, "run": run})
-        if "data" in values:
-            db.execute(_APPEND, values | {"run": run})
+        values = values | {"run": run}
+        added = "data" in values and db.execute(_APPEND, values).rowcount > 0
+        db.execute(_RENEW, values | {"ends": added and values["ends"]})
     return "cancelled" if cancelled else "held"
 
 

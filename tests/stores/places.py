@@ -16,6 +16,11 @@ from tests.redis_server import RedisServer
 TTL = 1000.0
 
 
+def redis_store(url: str, ttl: float = TTL) -> RedisStore:
+    """Return a store that does not take a slow machine for an outage."""
+    return RedisStore.from_url(url, ttl=ttl, socket_timeout=60, socket_connect_timeout=60)
+
+
 class Place(Protocol):
     def open(self, ttl: float = TTL) -> Store:
         """Return a store of what is kept here."""
@@ -62,7 +67,7 @@ class Redis:
     servers: Sequence[RedisServer]
 
     def open(self, ttl: float = TTL) -> Store:
-        return RedisStore.from_url(self.servers[0].url, ttl=ttl)
+        return redis_store(self.servers[0].url, ttl)
 
     def advance(self, seconds: float) -> None:
         # Redis has its own clock. To be that much closer to the expiry is the same as to have waited.

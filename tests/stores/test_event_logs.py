@@ -144,6 +144,19 @@ async def test_to_add_a_batch_again_adds_nothing(log: EventLog) -> None:
     assert await log.read(RUN, -1) == HELLO
 
 
+@pytest.mark.parametrize("overlapping", [Batch(1, 3, b"x"), Batch(2, 4, b"x"), Batch(0, 9, b"x", ends=True)])
+async def test_a_batch_that_does_not_follow_is_not_added(log: EventLog, overlapping: Batch) -> None:
+    await written(log, batches=HELLO[:2])
+    assert await log.append(RUN, "w1", overlapping) == "held"
+    assert await log.read(RUN, -1) == HELLO[:2]
+    assert await log.standing(RUN) == "running"
+
+    for batch in HELLO[2:]:
+        await log.append(RUN, "w1", batch)
+    assert await log.read(RUN, -1) == HELLO
+    assert await log.standing(RUN) == "ended"
+
+
 async def test_nothing_is_added_behind_the_end(log: EventLog) -> None:
     await written(log)
     await log.append(RUN, "w1", Batch(9, 9, b"e"))
@@ -387,3 +400,12 @@ async def test_memory_is_bounded_at_the_cost_of_what_has_ended() -> None:
     await written(log, new, batches=[Batch(0, 0, b"x" * 1000, ends=True)])
 
     assert [await log.standing(run) for run in (old, new, running)] == ["absent", "ended", "running"]
+
+
+async def test_a_log_that_has_ended_expires_though_its_worker_still_asks(log: EventLog, place: Place) -> None:
+    await written(log)
+    advance(place, 0.9 * TTL)
+    assert await log.renew("w1", [RUN]) == {RUN: "held"}
+    advance(place, 0.2 * TTL)
+
+    assert await log.standing(RUN) == "absent"

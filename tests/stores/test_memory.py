@@ -175,3 +175,15 @@ async def test_whatever_comes_the_bounds_hold_and_chains_stay_whole(puts: list[t
         assert found[chain] == expected
         assert all(found[other] in ({}, kept[other]) for other in CHAINS if other != chain)
         kept = found
+
+
+async def test_the_expired_go_faster_than_others_come() -> None:
+    clock = Clock()
+    store = MemoryStore(ttl=100, clock=clock)
+    for number in range(1000):
+        await store.put(f"a:{number}", "resp_1", b"1")
+    clock.now += 101
+    for number in range(500):
+        await store.put(f"b:{number}", "resp_1", b"1")
+
+    assert store.records == 500

@@ -15,6 +15,7 @@ import pytest
 from app.errors import StoreUnavailable
 from app.stores.redis import RedisStore
 from tests.redis_server import RedisServer
+from tests.stores.places import redis_store
 
 CHAIN = "2f1c9a:c0ffee"
 RECORD = b"a private record"
@@ -31,14 +32,14 @@ def private() -> Iterator[RedisServer]:
 
 @pytest.fixture
 async def store(private: RedisServer) -> AsyncIterator[RedisStore]:
-    store = RedisStore.from_url(private.url, ttl=1000)
+    store = redis_store(private.url)
     yield store
     await store.aclose()
 
 
 async def eventually(call: Callable[[], Awaitable[None]]) -> None:
     """Call until the store is available."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await call()
@@ -104,7 +105,7 @@ async def test_an_outage_ends_when_redis_is_back(private: RedisServer, store: Re
 async def test_a_store_may_be_made_before_its_server() -> None:
     with RedisServer() as server:
         server.stop()
-        store = RedisStore.from_url(server.url, ttl=1000)
+        store = redis_store(server.url)
         with pytest.raises(StoreUnavailable):
             await store.check()
         server.start()
@@ -113,7 +114,7 @@ async def test_a_store_may_be_made_before_its_server() -> None:
 
 
 async def test_a_server_that_hangs_is_an_outage_and_its_late_answers_reach_nobody(private: RedisServer) -> None:
-    store = RedisStore.from_url(f"{private.url}?socket_timeout=0.1&socket_connect_timeout=0.2", ttl=1000)
+    store = redis_store(f"{private.url}?socket_timeout=2&socket_connect_timeout=2")
     buckets = [f"a:{number}" for number in range(20)]
     await asyncio.gather(*(store.put(bucket, "resp_1", bucket.encode()) for bucket in buckets))
     private.pause()
@@ -143,7 +144,7 @@ async def test_connections_may_break_while_they_are_used(nodes: str, request: py
         servers = [request.getfixturevalue("private")]
     else:
         servers = request.getfixturevalue("redis_cluster")
-    store = RedisStore.from_url(servers[0].url, ttl=1000)
+    store = redis_store(servers[0].url)
 
     async def break_connections() -> None:
         for server in servers:
@@ -160,7 +161,7 @@ async def test_connections_may_break_while_they_are_used(nodes: str, request: py
 
 
 async def test_no_more_connections_than_allowed_and_the_others_wait(private: RedisServer) -> None:
-    store = RedisStore.from_url(f"{private.url}?max_connections=3&client_name=antiphon", ttl=1000)
+    store = redis_store(f"{private.url}?max_connections=3&client_name=antiphon")
     await asyncio.gather(*(store.put(CHAIN, f"resp_{number}", b"") for number in range(100)))
 
     with private.client() as client:
@@ -216,9 +217,11 @@ async def one_address(lead_to: list[RedisServer]) -> AsyncIterator[int]:
         piping.update(pipes)
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    yield server.sockets[0].getsockname()[1]
-    server.close()
-    await asyncio.gather(*piping, return_exceptions=True)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await asyncio.gather(*piping, return_exceptions=True)
 
 
 @pytest.mark.parametrize("call", ["put", "all"])
@@ -226,7 +229,7 @@ async def test_a_failover_behind_one_address_goes_unnoticed(private: RedisServer
     with RedisServer() as successor:
         lead_to = [private]
         async with one_address(lead_to) as port:
-            store = RedisStore.from_url(f"redis://127.0.0.1:{port}", ttl=1000)
+            store = redis_store(f"redis://127.0.0.1:{port}")
             await asyncio.gather(*(store.put(CHAIN, f"resp_{number}", b"") for number in range(20)))
             with private.client() as demoted:
                 demoted.replicaof("127.0.0.1", successor.port)
@@ -244,7 +247,7 @@ async def test_a_failover_behind_one_address_goes_unnoticed(private: RedisServer
 
 
 async def test_a_slot_may_move_while_it_is_used(redis_cluster: list[RedisServer]) -> None:
-    store = RedisStore.from_url(redis_cluster[0].url, ttl=1000)
+    store = redis_store(redis_cluster[0].url)
     bucket = "a:moving"
     await store.put(bucket, "resp_1", b"1")
     clients = [server.client() for server in redis_cluster]
@@ -276,7 +279,7 @@ async def test_a_slot_may_move_while_it_is_used(redis_cluster: list[RedisServer]
 
 async def test_a_cluster_recovers_from_the_loss_of_a_node(redis_cluster: list[RedisServer]) -> None:
     first, second = redis_cluster
-    store = RedisStore.from_url(f"redis+cluster://127.0.0.1:{first.port},127.0.0.1:{second.port}", ttl=1000)
+    store = redis_store(f"redis+cluster://127.0.0.1:{first.port},127.0.0.1:{second.port}")
     buckets = [f"lost:{number}" for number in range(20)]
     await asyncio.gather(*(store.put(bucket, "resp_1", b"1") for bucket in buckets))
     with first.client() as client, second.client() as successor:
@@ -308,7 +311,7 @@ async def test_a_cluster_is_not_taken_for_a_server_nor_a_server_for_a_cluster(
 ) -> None:
     reasons = []
     for url in (redis_cluster[0].url.replace("+cluster", ""), private.url.replace("redis:", "redis+cluster:")):
-        store = RedisStore.from_url(url, ttl=1000)
+        store = redis_store(url)
         for number in range(20):
             try:
                 await store.put(f"a:{number}", "resp_1", b"1")
@@ -332,7 +335,7 @@ async def test_a_refused_password_is_told_to_nobody(
 ) -> None:
     with RedisServer(options=options, password=None if options[0] != "--requirepass" else "another") as server:
         caplog.set_level(logging.DEBUG)
-        store = RedisStore.from_url(f"{scheme}://user-name:{QUOTED}@127.0.0.1:{server.port}", ttl=1000)
+        store = redis_store(f"{scheme}://user-name:{QUOTED}@127.0.0.1:{server.port}")
         with pytest.raises(StoreUnavailable) as unavailable:
             await store.put(CHAIN, "resp_1", RECORD)
         told = "".join(traceback.format_exception(unavailable.value)) + caplog.text + repr(store)
@@ -345,7 +348,7 @@ async def test_a_refused_password_is_told_to_nobody(
 
 async def test_a_password_with_special_characters_is_quoted_in_the_url() -> None:
     with RedisServer(password=SECRET) as server:
-        store = RedisStore.from_url(f"redis://:{QUOTED}@127.0.0.1:{server.port}/3", ttl=1000)
+        store = redis_store(f"redis://:{QUOTED}@127.0.0.1:{server.port}/3")
         await store.put(CHAIN, "resp_1", b"1")
         assert await store.get(CHAIN, "resp_1") == b"1"
         with server.client() as client:
