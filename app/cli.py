@@ -153,6 +153,12 @@ class _Workers(Multiprocess):
             listener.close()
         super().terminate_all()
 
+    def handle_hup(self) -> None:
+        """Pass it on, in place of new workers: each takes the new backends by itself, and its streams go on."""
+        for worker in self.processes:
+            if worker.pid is not None and worker.exitcode is None:
+                os.kill(worker.pid, signal.SIGHUP)
+
 
 @cli.command()
 def check(config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pkgutil import resolve_name
@@ -19,12 +20,17 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
+    ByteSize,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
+    model_validator,
 )
 from pydantic_settings import NoDecode
 
@@ -85,18 +91,43 @@ def _backend_url(url: str) -> str:
     url = url.rstrip("/")
     if not url:
         return url
-    if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
+    if not _is_web_address(url):
         raise ValueError("should be an http or https URL, such as http://localhost:8000/v1")
     if url.endswith(("/chat/completions", "/responses")):
         raise ValueError("should be the base URL, such as http://localhost:8000/v1, without the endpoint's own path")
     return url
 
 
+def _is_web_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number or too large, or half a bracket
+        return False
+
+
+def _origin(origin: str) -> str:
+    """Check an origin: browsers send it without a path, and any other spelling would never be met."""
+    if origin not in {"*", "null"} and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\s]+", origin):
+        raise ValueError("should be an origin, such as https://chat.example, without a slash or a path behind it; or *")
+    return origin
+
+
+def _size(value: object, read: ValidatorFunctionWrapHandler) -> ByteSize:
+    try:
+        size: ByteSize = read(value)
+    except ValidationError as error:
+        if error.errors()[0]["type"].startswith("byte_size"):
+            raise ValueError("should be a number of bytes, or one with a unit, such as 64MiB") from None
+        raise
+    return size
+
+
 def _store_url(url: str) -> str:
     scheme, separator, _ = url.partition("://")
-    if not separator:
+    if not separator and url.partition(":")[0] not in STORES:
         return _importable(url, or_one_of=())
-    if scheme not in STORES:
+    if not separator or scheme not in STORES:
         raise ValueError(f"should begin with {', '.join(f'{name}://' for name in STORES)}, or be an import path")
     return url
 
@@ -137,9 +168,11 @@ def _profile_name(name: str) -> str:
     return name
 
 
-Names: TypeAlias = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+Origins: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_origin)]], NoDecode, BeforeValidator(_split)]
 Secrets: TypeAlias = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split)]
 Options: TypeAlias = Annotated[dict[str, Any], NoDecode, BeforeValidator(decode)]
+Size: TypeAlias = Annotated[ByteSize, WrapValidator(_size)]
+Lifetime: TypeAlias = Annotated[int, Field(ge=1, le=10**12)]  # seconds; Redis counts in milliseconds, up to 2**63
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 BackendName: TypeAlias = Annotated[str, AfterValidator(_backend)]
 SingleBackendName: TypeAlias = Annotated[str, AfterValidator(_single_backend)]
@@ -190,6 +223,8 @@ class BackendSettings(BaseModel):
     check_interval: Seconds = 2
     """Seconds between checks of a server that is left alone; 0 for none."""
 
+    _key: SecretStr | None = PrivateAttr(None)  # which settings that are read anew are compared by, too
+
     @field_validator("url")
     @classmethod
     def _has_url(cls, url: str, info: ValidationInfo) -> str:
@@ -205,6 +240,12 @@ class BackendSettings(BaseModel):
         if name and not environment().get(name):
             raise ValueError(f"the environment variable {name} is not set")
         return name
+
+    @model_validator(mode="after")
+    def _with_key(self) -> BackendSettings:
+        """Read the key, once: `.env` may change, and what runs does not change with it."""
+        self._key = SecretStr(environment()[self.api_key_env]) if self.api_key_env else self.api_key
+        return self
 
     @field_validator("overrides")
     @classmethod
@@ -223,7 +264,7 @@ class BackendSettings(BaseModel):
     @property
     def key(self) -> SecretStr | None:
         """The key to send upstream, wherever it is kept; None to send none, `passthrough` to send the caller's."""
-        return SecretStr(environment()[self.api_key_env]) if self.api_key_env else self.api_key
+        return self._key
 
     @property
     def passes_keys(self) -> bool:

@@ -42,13 +42,15 @@ from app.setting_types import (
     PASSTHROUGH,
     BackendSettings,
     BackendURL,
+    Lifetime,
     LimitStoreURL,
-    Names,
     Options,
+    Origins,
     ProfileName,
     Seconds,
     Secrets,
     SingleBackendName,
+    Size,
     StoreURL,
     decode,
     environment,
@@ -93,7 +95,7 @@ class Settings(BaseSettings):
     """Port to listen on; 0 takes a free one."""
     workers: int = Field(1, ge=1)
     """Processes to run. More than one need a store that they share, so not `memory://`."""
-    max_body_bytes: ByteSize = ByteSize(64 * 1024 * 1024)
+    max_body_bytes: Size = Field(ByteSize(64 * 1024 * 1024), gt=0)
     """Largest request body, in bytes or with a unit, such as `64MiB`."""
     shutdown_grace: Seconds = 30
     """Seconds in which running responses may end when the server is told to stop, those in the background too."""
@@ -101,10 +103,11 @@ class Settings(BaseSettings):
     """Seconds after which a WebSocket connection has to be made anew. A turn that is running may end first."""
     websocket_queue: int = Field(16, ge=1)
     """Turns that a client may send over a WebSocket before the running one has ended."""
-    websocket_memory: ByteSize = ByteSize(16 * 1024 * 1024)
+    websocket_memory: Size = ByteSize(16 * 1024 * 1024)
     """How much a WebSocket connection remembers of responses that are not stored, in bytes or with a unit."""
-    cors_origins: Names = []
-    """Origins of web pages that may call the server, separated by commas; `*` for any."""
+    cors_origins: Origins = []
+    """Origins of web pages that may call the server, separated by commas; `*` for any. Where no key is wanted, other
+    pages than those of this machine are refused."""
 
     backend: SingleBackendName = "auto"
     """Who answers: `demo`, `openai` (any Chat Completions server), or an import path `package.module:Class`. `auto` is
@@ -129,15 +132,16 @@ class Settings(BaseSettings):
     store_url: StoreURL = "memory://"
     """Where responses are kept: `memory://`, `sqlite:///antiphon.db`, `redis://localhost:6379/0`, `rediss://...`,
     `redis+cluster://...`, or an import path `package.module:Class`."""
-    store_ttl: int = Field(2_592_000, ge=1)
+    store_ttl: Lifetime = 2_592_000
     """Seconds for which a response is kept after its conversation was last used (30 days)."""
 
     background_runs: int = Field(1000, ge=1)
     """Background responses that one process may be making at once; beyond them it answers 429."""
     background_lease: Seconds = Field(20, gt=0)
     """Seconds after which a background response whose process has died is found. It ends as failed."""
-    background_log_ttl: int = Field(3600, ge=1)
-    """Seconds for which the events of a background response can be streamed again after the last of them."""
+    background_log_ttl: Lifetime = 3600
+    """Seconds for which the events of a background response can be streamed again after the last of them; not less than
+    `ANTIPHON_BACKGROUND_LEASE`."""
 
     api_keys: Secrets = []
     """Keys of the callers, separated by commas. Empty: open to everybody who reaches the port. What is stored
@@ -292,6 +296,8 @@ def load_settings(**values: Any) -> Settings:
     """
     try:
         return Settings(**values)
+    except UnicodeDecodeError as error:
+        raise SettingsError([f"{ENV_FILE}: should be UTF-8; {error.reason} at byte {error.start}"]) from None
     except ValidationError as error:
         raise SettingsError(list(dict.fromkeys(map(_problem, error.errors(include_url=False))))) from None
 
@@ -313,7 +319,7 @@ def _problem(detail: Any) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read the TOML file of settings; raises `SettingsError` if it cannot be read or has a key that we do not know."""
     try:
-        table = tomllib.loads(path.expanduser().read_text(encoding="utf-8"))
+        table = tomllib.loads(path.expanduser().read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise SettingsError([f"{PREFIX}CONFIG: cannot read {str(path)!r}: {error.strerror}"]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -86,6 +86,11 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
             assert described["properties"].keys() == value.keys()
 
 
+def test_the_schema_knows_every_setting_that_is_not_the_charts_own() -> None:
+    names = SCHEMA["properties"]["settings"]["propertyNames"]["enum"]
+    assert names == [name for name in Settings.model_fields if name not in {"config", "host", "port", "workers"}]
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -93,6 +98,7 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
         {"replicas": "2"},
         {"image": {"name": "x"}},
         {"settings": {"ANTIPHON_PORT": 1}},
+        {"settings": {"backend_ulr": "http://vllm:8000/v1"}},
         {"settings": {"workers": 4}},
         {"settings": {"api_keys": "sk-1"}},
         {"settings": {"secret_key": "x"}},

@@ -201,9 +201,16 @@ def test_the_variables_win_over_a_table_named_default(place: Place) -> None:
         ("DIALECT", "openrouter", "should be 'auto', 'openresponses' or 'openai'"),
         ("OPEN_AFTER", "-1", "should be greater than or equal to 0"),
         ("STORE_TTL", "0", "should be greater than or equal to 1"),
+        ("STORE_TTL", "10000000000000000", "should be less than or equal to 1000000000000"),
+        ("BACKGROUND_LOG_TTL", "10000000000000000", "should be less than or equal to 1000000000000"),
+        ("MAX_BODY_BYTES", "0", "should be greater than 0"),
+        ("MAX_BODY_BYTES", "-1", "should be a number of bytes, or one with a unit, such as 64MiB"),
+        ("WEBSOCKET_MEMORY", "16 lines", "should be a number of bytes, or one with a unit, such as 64MiB"),
         ("BACKEND", "ollama", "should be one of auto, demo, openai, or an import path, `package.module:Class`"),
         ("BACKEND", "nowhere:Backend", "cannot import 'nowhere:Backend': No module named 'nowhere'"),
         ("BACKEND_URL", "localhost:8000", "should be an http or https URL, such as http://localhost:8000/v1"),
+        ("BACKEND_URL", "http://localhost:80000", "should be an http or https URL, such as http://localhost:8000/v1"),
+        ("BACKEND_URL", "http://[::1:8000/v1", "should be an http or https URL, such as http://localhost:8000/v1"),
         (
             "BACKEND_URL",
             "http://localhost/v1/chat/completions",
@@ -214,6 +221,15 @@ def test_the_variables_win_over_a_table_named_default(place: Place) -> None:
             "postgres://localhost",
             "should begin with memory://, sqlite://, redis://, rediss://, redis+cluster://, rediss+cluster://, "
             "or be an import path",
+        ),
+        *(
+            (
+                "STORE_URL",
+                slip,
+                "should begin with memory://, sqlite://, redis://, rediss://, redis+cluster://, rediss+cluster://, "
+                "or be an import path",
+            )
+            for slip in ("memory:", "sqlite:/antiphon.db", "redis:localhost:6379")
         ),
         ("BACKEND_OVERRIDES", "think", "should be a JSON object; Expecting value: line 1 column 1 (char 0)"),
         ("BACKEND_OVERRIDES", "[1]", "should be a valid dictionary"),
@@ -228,6 +244,16 @@ def test_the_variables_win_over_a_table_named_default(place: Place) -> None:
 def test_an_error_names_the_variable_and_what_would_be_right(place: Place, name: str, value: str, problem: str) -> None:
     place.variables(**{f"ANTIPHON_{name}": value})
     assert problems() == [f"ANTIPHON_{name}: {problem}"]
+
+
+@pytest.mark.parametrize("origin", ["https://chat.example/", "https://chat.example/page", "chat.example", "https://"])
+def test_an_origin_is_what_browsers_send(place: Place, origin: str) -> None:
+    fit = "https://chat.example:8443, http://[::1]:3000, app://obsidian.md, null, *"
+    place.variables(ANTIPHON_CORS_ORIGINS=fit)
+    assert load_settings().cors_origins == fit.split(", ")
+    place.variables(ANTIPHON_CORS_ORIGINS=f"https://other.example, {origin}")
+    problem = "should be an origin, such as https://chat.example, without a slash or a path behind it; or *"
+    assert problems() == [f"ANTIPHON_CORS_ORIGINS.1: {problem}"]
 
 
 def test_an_unknown_profile_is_answered_with_those_there_are(place: Place) -> None:
@@ -280,6 +306,19 @@ def test_the_variable_is_named_where_it_won_over_the_file(place: Place) -> None:
 def test_a_missing_file_of_settings_is_an_error(place: Place) -> None:
     place.variables(ANTIPHON_CONFIG="nowhere.toml")
     assert problems() == ["ANTIPHON_CONFIG: cannot read 'nowhere.toml': No such file or directory"]
+
+
+def test_files_may_begin_with_a_byte_order_mark(place: Place) -> None:
+    place.toml("\ufeffport = 8001")
+    place.dotenv("\ufeffANTIPHON_WORKERS=2\nANTIPHON_STORE_URL=sqlite:///antiphon.db\n")
+    settings = load_settings()
+    assert (settings.port, settings.workers) == (8001, 2)
+
+
+def test_a_dotenv_file_that_is_not_utf_8_is_an_error(place: Place, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes("ANTIPHON_API_KEYS=schlüssel".encode("latin-1"))
+    (problem,) = problems()
+    assert problem.startswith(".env: should be UTF-8; ")
 
 
 def test_the_variable_that_kubernetes_sets_is_recognised(place: Place) -> None:
@@ -353,3 +392,17 @@ def test_secrets_are_not_shown(place: Place) -> None:
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+def test_a_key_is_read_once_with_the_other_settings(place: Place) -> None:
+    place.dotenv("LOCAL_KEY=sk-one")
+    place.toml('[backends.local]\nurl = "http://a/v1"\nreplicas = ["http://b/v1"]\napi_key_env = "LOCAL_KEY"\n')
+    first = load_settings().served()["local"]
+    place.dotenv("OTHER=1")
+    keys = [one.key.get_secret_value() for one in (first, *first.each()) if one.key]
+    assert (keys, first.passes_keys) == (["sk-one"] * 3, False)
+    place.dotenv("LOCAL_KEY=sk-two")
+    second = load_settings().served()["local"]
+    assert second.key and second.key.get_secret_value() == "sk-two"
+    assert first != second == load_settings().served()["local"]
+    assert "sk-two" not in repr(second) + second.model_dump_json()
