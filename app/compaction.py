@@ -19,7 +19,7 @@ from app.core.chat_request import Chat
 from app.core.events import EventBuilder, Upstream
 from app.core.history import input_item
 from app.core.profile import Profile
-from app.core.schema import CreateResponse, Item, Response, TextOptions
+from app.core.schema import CreateResponse, Item, Model, Response, TextOptions
 from app.core.tokens import estimate_chat, estimate_json
 from app.core.truncation import share_that_fits, truncated
 from app.errors import BackendError
@@ -50,7 +50,7 @@ _KEPT_ROLES = frozenset({"user", "system", "developer"})
 class CompactResponse(CreateResponse):
     """`CompactResponseMethodPublicBody` of the spec; what else a request may have is taken, too."""
 
-    model: str
+    model: Model
 
     def triggering(self) -> CompactResponse:
         """Return it as a request for a response that is kept nowhere."""

@@ -70,7 +70,7 @@ class Conversations:
 
     async def turns(self, id: str, owner: str, *, param: str | None = None) -> list[Turn]:
         """Return what was added, oldest first; each has its items in `input` or `response["output"]`."""
-        records = await self._store.all(_bucket(id, owner))
+        records = await self._store.all(_bucket(id, owner, param))
         if _ITSELF not in records:
             raise _not_found(id, param)
         return list(_turns(records))
@@ -104,8 +104,7 @@ class Conversations:
         response = turn.response
         if request.conversation and request.store and response["status"] in ("completed", "incomplete"):
             said = {name: response[name] for name in ("id", "model", "output")}
-            items = [_with_id(item, _key(request.conversation)) for item in turn.input]
-            await self._put(request.conversation, owner, turn._replace(response=said, input=items))
+            await self._put(request.conversation, owner, turn._replace(response=said))
 
     async def delete_item(self, id: str, item_id: str, owner: str) -> dict[str, Any]:
         """Forget one item, and return the conversation; raises `NotFound`."""
@@ -170,21 +169,20 @@ def _without(turn: Turn, deleted: set[str]) -> Turn:
     )
 
 
-def _with_id(item: Item, key: str, taken: Collection[str] = ()) -> Item:
-    """Return an item whose id is a text, since it may come from outside, and not taken."""
-    fits = isinstance(item["id"], str) and item["id"] not in taken
-    return item if fits else input_item({**item, "id": None}, key)
+def _with_id(item: Item, key: str, taken: Collection[str]) -> Item:
+    """Return an item with an id that is not taken."""
+    return item if item["id"] not in taken else input_item({**item, "id": None}, key)
 
 
-def _key(id: str) -> str:
+def _key(id: str, param: str | None = None) -> str:
     key = chain_key(id) if id.startswith("conv_") else None
     if key is None:
-        raise _not_found(id)
+        raise _not_found(id, param)
     return key
 
 
-def _bucket(id: str, owner: str) -> str:
-    return f"{owner}:{_key(id)}:conversation"
+def _bucket(id: str, owner: str, param: str | None = None) -> str:
+    return f"{owner}:{_key(id, param)}:conversation"
 
 
 def _not_found(id: str, param: str | None = None) -> NotFound:

@@ -1,7 +1,9 @@
 """
 How much a caller may ask for: requests and tokens a minute, and responses in the making at once.
 
-    async with limits.admit(owner) as grant:   # or LimitReached, a 429 that says when to come back
+    grant = await limits.draw(owner)   # or LimitReached, a 429 that says when to come back
+    request = ...                      # which may take its time to arrive
+    async with grant.entered():        # or LimitReached
         run = await responses.create(request, caller, watchers=[grant])
 
 What may be used in a minute is a bucket that fills up steadily. A request takes one from the one; tokens are taken
@@ -15,8 +17,8 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from app.course import Course
@@ -95,23 +97,28 @@ class Limits:
         self._pulse: asyncio.Task[None] | None = None
         self._away_until = 0.0  # by the loop's clock
 
-    @asynccontextmanager
-    async def admit(self, owner: str) -> AsyncIterator[Grant]:
+    async def draw(self, owner: str) -> Grant:
         """
-        Let a request in for which a response is to be made; raises `LimitReached`.
+        Let a request be read for which a response is to be made; raises `LimitReached`.
 
-        The grant is to be told of the response's course, if there comes to be one. It ends with it; or with the
-        context, where that is left by an exception.
+        What it is given has no place among the responses in the making yet: see `Grant.entered`.
         """
         grant = Grant(self, owner)
-        try:
+        with self._counted():
             await self._draw(grant)
+        return grant
+
+    async def enter(self, grant: Grant) -> None:
+        """Give a place to what was granted, which is to give it back; raises `LimitReached`."""
+        with self._counted():
             await self._enter(grant)
-            yield grant
-        except BaseException as error:
-            if isinstance(error, LimitReached):
-                self._refused(error.limit)
-            grant.close()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except LimitReached as error:
+            self._refused(error.limit)
             raise
 
     async def aclose(self) -> None:
@@ -214,6 +221,21 @@ class Grant:
     def headers(self) -> dict[str, str]:
         """Return what the caller is told of its limits."""
         return {name: value for allowance in self.allowances for name, value in allowance.headers().items()}
+
+    @asynccontextmanager
+    async def entered(self) -> AsyncIterator[Grant]:
+        """
+        Let a response be made; raises `LimitReached`.
+
+        The grant is to be told of the response's course, if there comes to be one. It ends with it; or with the
+        context, where that is left by an exception.
+        """
+        try:
+            await self._limits.enter(self)
+            yield self
+        except BaseException:
+            self.close()
+            raise
 
     def began(self, course: Course) -> None:
         """The response is being made."""

@@ -39,7 +39,9 @@ _SECRETS = (
     (re.compile(r"(://[^/\s:@\"']*:)[^/\s@\"'\\]+@"), rf"\1{STRUCK}@"),
     (re.compile(r"\bsk-[A-Za-z0-9_-]{6,}"), STRUCK),
     (re.compile(r"\b(?:pk|rk|csk|gsk|xai|hf|fw|r8|nvapi|pplx|tgp)[-_][A-Za-z0-9_-]{16,}"), STRUCK),
-    (re.compile(r"\bAIza[\w-]{20,}|\beyJ[\w-]{10,}\.[\w.-]+"), STRUCK),  # Google's, and JSON web tokens
+    (re.compile(r"\bAIza[\w-]{20,}"), STRUCK),  # Google's
+    # JSON web tokens. None begins behind a hyphen, or each of many such heads would be read to the end of the text.
+    (re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.[\w.-]+"), STRUCK),
 )
 _SHORTEST = 6  # a shorter key would be struck out of ordinary words
 

@@ -46,6 +46,7 @@ async def respond(
     """
     started = False
     failure: BackendError | None = None
+    end = settle
     try:
         async with Answering(backend, request, open_after) as answer:
             async for chunks in InTime(answer, seconds) if seconds else answer:
@@ -61,18 +62,21 @@ async def respond(
             raise
         failure = error
     except OutOfTime:
-        reader.calls.end(cut=True)
-        builder.incomplete("max_output_seconds")
-        _account(builder, reader, request)
-        return
+        end = _cut
     except Exception:
         if not started:
             raise
         log.exception("an answer could not be read")  # whoever hears the stream has to hear its end
-        failure = UNREADABLE
+        failure = unreadable()
     if not started:
         builder.start()
-    settle(builder, reader, request, failure)
+    try:
+        end(builder, reader, request, failure)
+    except Exception:
+        log.exception("an answer could not be ended")
+        if not builder.failure:
+            builder.fail(unreadable())
+        builder.response["usage"] = usage_of(None, request.body, builder.response["output"])
 
 
 async def warm_up(builder: EventBuilder) -> AsyncGenerator[list[Event], None]:
@@ -192,7 +196,14 @@ def settle(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, fai
     elif ended in ("max_output_tokens", "content_filter"):
         builder.incomplete(ended)
     else:
-        builder.fail(failure or (BROKEN_OFF if ended is None else GAVE_UP))
+        builder.fail(failure or (broken_off() if ended is None else gave_up()))
+    _account(builder, reader, request)
+
+
+def _cut(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None) -> None:
+    """Bring the response to its end when its time is over."""
+    reader.calls.end(cut=True)
+    builder.incomplete("max_output_seconds")
     _account(builder, reader, request)
 
 
@@ -214,6 +225,19 @@ def _account(builder: EventBuilder, reader: ChunkReader, request: ChatRequest) -
     response["service_tier"] = reader.service_tier or response["service_tier"]
 
 
-UNREADABLE = BackendError("The backend's answer could not be read.")
-BROKEN_OFF = BackendError("The backend's stream ended before the answer was complete.")
-GAVE_UP = BackendError("The backend reported an error while it was answering.", type="model_error")
+# One that is raised keeps the frames that it went through, and with them what was said: so each is a new one.
+
+
+def unreadable() -> BackendError:
+    """Return the failure of an answer that nobody can make sense of."""
+    return BackendError("The backend's answer could not be read.")
+
+
+def broken_off() -> BackendError:
+    """Return the failure of an answer that has no end."""
+    return BackendError("The backend's stream ended before the answer was complete.")
+
+
+def gave_up() -> BackendError:
+    """Return the failure of an answer that ends with word of an error."""
+    return BackendError("The backend reported an error while it was answering.", type="model_error")

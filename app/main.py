@@ -24,6 +24,7 @@ from app.api import conversations, errors, health, http, operation, stopping, we
 from app.api.auth import Auth
 from app.api.examples import Documented
 from app.api.middleware import RequestId
+from app.api.origins import Origins
 from app.backends import BACKENDS, Backend
 from app.backends.router import Router
 from app.background import Background
@@ -140,9 +141,7 @@ def create_app(
     app = Documented(**ABOUT, lifespan=lifespan)
     router = http.routes(door)
     router.include_router(conversations.routes(door))
-    connections = websocket.Limits(
-        settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue, settings.cors_origins
-    )
+    connections = websocket.Limits(settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue)
     router.include_router(websocket.routes(door, connections, partial(build_memory, settings)))
     app.include_router(router, prefix="/v1", tags=["responses"])
     app.include_router(router, include_in_schema=False)
@@ -157,6 +156,8 @@ def create_app(
 
 def _surround(app: FastAPI, settings: Settings, metrics: Metrics | None, tracing: Tracing | None) -> None:
     """Put around an application what has to do with all of its requests; what is added last is outermost."""
+    if not settings.api_keys:
+        app.add_middleware(Origins, allowed=frozenset(settings.cors_origins))
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

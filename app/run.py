@@ -86,6 +86,7 @@ class Run:
         if context.compacts or request.truncation == "auto":
             self._backend = compaction.Truncating(backend, prompt)
         self._kept = kept
+        self._ended = False  # has the terminal event been made?
         self._join = join
         self._made = made
         self._seconds = seconds
@@ -96,7 +97,7 @@ class Run:
     @property
     def warnings(self) -> list[str]:
         """What was left out or changed, a sentence each."""
-        return [*self._made.context.warnings, *self._made.prompt.warnings]
+        return [*self._made.context.warnings, *self._made.prompt.warnings, *self._question.warnings]
 
     async def events(self, open_after: float | None = None) -> AsyncGenerator[list[Event], None]:
         """Make the response. Raises `APIError` for what fails before the first event; see `respond`."""
@@ -117,6 +118,7 @@ class Run:
             await self._keep()
             course.failure = builder.failure
         builder.end()
+        self._ended = True
         yield builder.take()
 
     @contextlib.contextmanager
@@ -151,8 +153,10 @@ class Run:
         """
         End the response from outside, once `events` is closed: it fails with that error, or else was cancelled.
 
-        Returns all events that have not been yielded.
+        Returns all events that have not been yielded. Where the terminal one has been, it ended so, and was stored so.
         """
+        if self._ended:
+            return []
         stop(self._made.builder, self._made.reader, self._question, error)
         await self._keep()
         self._course.failure = self._made.builder.failure

@@ -2,7 +2,8 @@
 Traces and metrics by OpenTelemetry, in the words of its conventions for HTTP and for generative AI.
 
 A request is a span, and each question to a backend is one within it, whose context the backend is sent. Nothing that
-was said is in a span. This module needs the extra `antiphon[otel]`, and is loaded only where it is asked for.
+was said is in a span, and nothing that fails here changes an answer. This module needs the extra `antiphon[otel]`, and
+is loaded only where it is asked for.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
 """
@@ -11,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
+import logging
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 from opentelemetry import metrics, trace
@@ -27,7 +30,16 @@ from opentelemetry.sdk import trace as sdk_trace
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, TracerProvider, set_span_in_context
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    TracerProvider,
+    set_span_in_context,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,6 +50,11 @@ from app.core.profile import Profile
 from app.core.response import usage_of
 from app.course import Course, Labels, clock
 from app.errors import BackendError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 MODELS = 100  # that are told apart in metrics
 PATIENCE = 5.0  # seconds to send what is left when the server stops
@@ -74,6 +91,20 @@ _SECONDS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 2
 _TO_FIRST = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
 _PER_TOKEN = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
 _TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864]
+
+
+def _harmless(tell: Callable[P, T]) -> Callable[P, T | None]:
+    """Let what tells of an answer fail without touching it: the log has the error, and nobody else."""
+
+    @functools.wraps(tell)
+    def told(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return tell(*args, **kwargs)
+        except Exception:
+            log.exception("tracing failed")
+            return None
+
+    return told
 
 
 class Tracing:
@@ -126,6 +157,7 @@ class Tracing:
     def began(self, course: Course) -> None:
         """A response is being made."""
 
+    @_harmless
     def ended(self, course: Course) -> None:
         """It is over."""
         told = {
@@ -168,7 +200,27 @@ class _TracedRequests:
             await self._app(scope, receive, send)
             return
         method = scope.get("method", "WEBSOCKET")
-        span = self._tracer.start_span(
+        span = self._begun(scope, method) or INVALID_SPAN
+        about.add(trace_id=trace.format_trace_id(span.get_span_context().trace_id))
+
+        async def send_and_see(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _answered(span, message["status"])
+            await send(message)
+
+        token = attach(set_span_in_context(span, Context()))
+        try:
+            await self._app(scope, receive, send_and_see)
+        except Exception as error:
+            _failed(span, type(error).__name__)
+            raise
+        finally:
+            detach(token)
+            _ended(span, scope, method)
+
+    @_harmless
+    def _begun(self, scope: Scope, method: str) -> Span:
+        return self._tracer.start_span(
             method,
             # Not in the context of this task: that may be another request's, whose connection this one came over.
             _PROPAGATOR.extract(Headers(scope=scope), Context()),
@@ -179,31 +231,29 @@ class _TracedRequests:
                 "url.path": scope["path"],
             },
         )
-        about.add(trace_id=trace.format_trace_id(span.get_span_context().trace_id))
 
-        async def send_and_see(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                span.set_attribute("http.response.status_code", status := message["status"])
-                if status >= 500:
-                    span.set_attribute("error.type", str(status))
-                    span.set_status(StatusCode.ERROR)
-            await send(message)
 
-        token = attach(set_span_in_context(span, Context()))
-        try:
-            await self._app(scope, receive, send_and_see)
-        except Exception as error:
-            span.set_attribute("error.type", type(error).__name__)
-            span.set_status(StatusCode.ERROR)
-            raise
-        finally:
-            detach(token)
-            if route := getattr(scope.get("route"), "path", "").removeprefix("/v1"):  # the same with and without
-                span.update_name(f"{method} {route}")
-                span.set_attribute("http.route", route)
-            if id := about.ids().get("response_id"):
-                span.set_attribute("gen_ai.response.id", id)
-            span.end()
+@_harmless
+def _answered(span: Span, status: int) -> None:
+    span.set_attribute("http.response.status_code", status)
+    if status >= 500:
+        _failed(span, str(status))
+
+
+@_harmless
+def _failed(span: Span, kind: str, *description: str) -> None:
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR, *description))
+
+
+@_harmless
+def _ended(span: Span, scope: Scope, method: str) -> None:
+    if route := getattr(scope.get("route"), "path", "").removeprefix("/v1"):  # the same with and without
+        span.update_name(f"{method} {route}")
+        span.set_attribute("http.route", route)
+    if id := about.ids().get("response_id"):
+        span.set_attribute("gen_ai.response.id", id)
+    span.end()
 
 
 class _TracedBackend(Around):
@@ -215,7 +265,7 @@ class _TracedBackend(Around):
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
         """Ask, and answer in chunks: see `Backend.stream`."""
         question = _Question(self._tracing, request.body, self.profile(request.model or request.body["model"]))
-        asked = dataclasses.replace(request, headers={**request.headers, **question.headers()})
+        asked = dataclasses.replace(request, headers={**request.headers, **(question.headers() or {})})
         try:
             async with self._backend.stream(asked) as chunks, aclosing(question.follow(chunks)) as told:
                 yield told
@@ -226,27 +276,36 @@ class _TracedBackend(Around):
             question.end()
 
 
+_KINDS = {"id": str, "model": str, "usage": dict}  # what a chunk tells of the answer; other backends, other kinds
+
+
 class _Question:
     """One question to a backend, as a span, and what is known of the answer."""
 
     def __init__(self, tracing: Tracing, body: Mapping[str, Any], profile: Profile) -> None:
         self._tracing = tracing
+        self._span: Span = INVALID_SPAN
         self._provider = {"gen_ai.provider.name": _PROVIDERS.get(profile.name, profile.name)}
         self._model = str(body["model"])
-        where = urlsplit(profile.transport.base_url or "")
-        address = {"server.address": where.hostname, "server.port": where.port}
-        asked = {attribute: body.get(field) for field, attribute in _ASKED.items()}
-        told = {**_OPERATION, **self._provider, "gen_ai.request.model": self._model, **address, **asked}
-        self._span = tracing.tracer.start_span(
-            f"chat {self._model}",
-            kind=SpanKind.CLIENT,
-            attributes={name: value for name, value in told.items() if value is not None},
-        )
         self._began = clock()
         self._first: float | None = None
         self._said: dict[str, Any] = {}  # the latest that the backend said of itself
         self._failure: dict[str, str] = {}
+        self._begin(body, profile)
 
+    @_harmless
+    def _begin(self, body: Mapping[str, Any], profile: Profile) -> None:
+        where = urlsplit(profile.transport.base_url or "")
+        address = {"server.address": where.hostname, "server.port": where.port}
+        asked = {attribute: body.get(field) for field, attribute in _ASKED.items()}
+        told = {**_OPERATION, **self._provider, "gen_ai.request.model": self._model, **address, **asked}
+        self._span = self._tracing.tracer.start_span(
+            f"chat {self._model}",
+            kind=SpanKind.CLIENT,
+            attributes={name: value for name, value in told.items() if value is not None},
+        )
+
+    @_harmless
     def headers(self) -> dict[str, str]:
         """Return the headers that let the backend's own spans be parts of this one."""
         headers: dict[str, str] = {}
@@ -256,23 +315,28 @@ class _Question:
     async def follow(self, chunks: AsyncIterator[list[Chunk]]) -> AsyncGenerator[list[Chunk], None]:
         """Pass the chunks on, and keep in mind what they tell of the answer but its content."""
         async for batch in chunks:
-            if self._first is None and batch:
-                self._first = clock()
-            for chunk in batch:
-                for name in ("id", "model", "usage"):
-                    if chunk.get(name):
-                        self._said[name] = chunk[name]
-                for choice in chunk.get("choices") or ():
-                    if choice.get("finish_reason"):
-                        self._said["finish"] = str(choice["finish_reason"])
+            self._hear(batch)
             yield batch
+
+    @_harmless
+    def _hear(self, batch: list[Chunk]) -> None:
+        if self._first is None and batch:
+            self._first = clock()
+        for chunk in batch:
+            for name, kind in _KINDS.items():
+                if (value := chunk.get(name)) and isinstance(value, kind):
+                    self._said[name] = value
+            choices = chunk.get("choices")
+            for choice in choices if isinstance(choices, list) else ():
+                if isinstance(choice, dict) and (reason := choice.get("finish_reason")):
+                    self._said["finish"] = str(reason)
 
     def failed(self, error: BackendError) -> None:
         """The question was refused, or the answer broke off. The message is not told: it may quote what was said."""
         self._failure = {"error.type": error.code}
-        self._span.set_attribute("error.type", error.code)
-        self._span.set_status(Status(StatusCode.ERROR, error.code))
+        _failed(self._span, error.code, error.code)
 
+    @_harmless
     def end(self) -> None:
         """The answer is over, whole or not."""
         said, span, tracing = self._said, self._span, self._tracing

@@ -170,7 +170,7 @@ async def test_lines_of_one_request_do_not_speak_of_another_on_the_same_connecti
     access.setLevel(logging.INFO)
     try:
         async with antiphon(Scripted([delta(content="Hi")])) as url:
-            async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
                 made = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": True})).text
                 await http.get("/v1/models")
                 await http.get("/healthz")
@@ -181,6 +181,15 @@ async def test_lines_of_one_request_do_not_speak_of_another_on_the_same_connecti
     assert asked["response_id"] in made
     assert "response_id" not in listed
     assert asked["request_id"] != listed["request_id"]
+
+
+async def test_of_a_long_path_the_log_has_the_beginning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "app.access")
+    async with antiphon(Scripted([delta(content="Hi")])) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            assert (await http.get("/" + "x" * 30_000)).status_code == 404
+    (path,) = (record.path for record in caplog.records if record.name == "app.access")  # type: ignore[attr-defined]
+    assert path == "/" + "x" * 999
 
 
 # What callers and models say, and the keys of either side.
@@ -230,7 +239,7 @@ async def test_nothing_that_was_said_and_no_key_is_in_the_log(log_format: str, l
         configured = given(log_format=log_format, log_level="debug", backend_url=url, backend_retries=1, **keys)
         listen(lines, configured)
         async with serving(create_app(configured)) as served:
-            async with httpx.AsyncClient(base_url=served, headers=KEYED, timeout=20, trust_env=False) as http:
+            async with httpx.AsyncClient(base_url=served, headers=KEYED, timeout=60, trust_env=False) as http:
                 body = {"model": "m", "input": ASKED}
                 for answer in QUOTING:
                     for stream in (False, True):
@@ -267,7 +276,7 @@ async def test_an_error_that_quotes_a_prompt_is_told_by_its_kind_and_its_place(
 
     listen(lines, given(log_format=log_format, log_content=content))
     async with sockets.listening(Careless([]), log_content=content) as url, sockets.dial(url) as socket:
-        async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
             assert (await http.post("/v1/responses", json={"model": "m", "input": ASKED})).status_code == 500
         assert await sockets.refusal(socket, input=ASKED) == (500, "server_error")
     logged = lines.getvalue()
@@ -286,6 +295,6 @@ async def test_content_is_logged_where_that_is_wanted_and_the_response_is_stored
         lines.truncate(0)
         listen(lines, given(log_level=log_level, log_content=log_content))
         async with antiphon(Scripted([delta(content=ANSWERED)])) as url:
-            async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
                 await http.post("/v1/responses", json={"model": "m", "input": ASKED, "store": store})
         assert [word in lines.getvalue() for word in ("xyzzy", "plugh")] == [wanted] * 2

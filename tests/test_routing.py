@@ -286,3 +286,31 @@ async def test_settings_that_cannot_be_used_leave_everything_as_it_is_and_say_wh
         await until(lambda: "the settings cannot be used, and stay as they were: " in caplog.text)
         assert why in caplog.text
         assert await ask(http) == "Hello"
+
+
+async def test_at_sighup_a_key_that_was_replaced_is_sent(
+    configure: Callable[[str], None], three: list[Upstream], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "app.main")
+    (tmp_path / ".env").write_text("LOCAL_KEY=sk-one")
+    configure(f'[backends.local]\nurl = "{three[0].url}"\napi_key_env = "LOCAL_KEY"\n')
+    async with serving(create_app(load_settings(), reload=load_settings)) as url, client(url) as http:
+        assert await ask(http) == "Hello"
+        (tmp_path / ".env").write_text("LOCAL_KEY=sk-two")
+        assert await ask(http) == "Hello"
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: "settings read anew" in caplog.text)
+        assert await ask(http) == "Hello"
+        assert (await http.get("/v1/models")).status_code == 200
+    said = [request.headers["authorization"] for request in three[0].requests]
+    assert said[:3] == ["Bearer sk-one", "Bearer sk-one", "Bearer sk-two"]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/compact", "/v1/responses/input_tokens"])
+async def test_a_models_name_has_a_bound_since_it_is_remembered(three: list[Upstream], path: str) -> None:
+    async with antiphon(backend_url=three[0].url) as url, client(url) as http:
+        answers = [await http.post(path, json={"model": "m" * length, "input": "Hi"}) for length in (512, 513)]
+    assert [answer.status_code for answer in answers] == [200, 400]
+    error = answers[1].json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request", "model")
+    assert len(error["message"]) < 200

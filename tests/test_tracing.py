@@ -13,9 +13,10 @@ from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
@@ -37,12 +38,12 @@ SECRET = "the password is xyzzy"
 class Telemetry:
     """Tracing that keeps what it hears."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracing: Tracing | None = None) -> None:
         self._spans = InMemorySpanExporter()
         self._metrics = InMemoryMetricReader()
         traces = TracerProvider(shutdown_on_exit=False)
         traces.add_span_processor(SimpleSpanProcessor(self._spans))
-        self.tracing = Tracing(traces, MeterProvider([self._metrics], shutdown_on_exit=False))
+        self.tracing = tracing or Tracing(traces, MeterProvider([self._metrics], shutdown_on_exit=False))
 
     @property
     def spans(self) -> list[ReadableSpan]:
@@ -78,7 +79,7 @@ def telemetry() -> Telemetry:
 async def served(upstream: Upstream, telemetry: Telemetry, **values: Any) -> AsyncIterator[httpx.AsyncClient]:
     configured = settings(backend_url=upstream.url, backend_profile="mistral", backend_retries=0, **values)
     async with serving(create_app(configured, tracing=telemetry.tracing)) as url:
-        async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
             yield http
 
 
@@ -168,6 +169,72 @@ async def test_an_answer_that_breaks_off_is_an_error_of_the_question_alone(
     assert telemetry.span(SpanKind.SERVER).status.status_code is StatusCode.UNSET
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"choices": [None]},
+        {"choices": "x"},
+        {"choices": 5},
+        {"choices": [], "usage": "none"},
+        {"choices": [], "usage": [1]},
+        {"choices": [], "id": {"a": 1}, "model": ["m"]},
+    ],
+)
+async def test_an_odd_chunk_is_answered_as_without_tracing(
+    upstream: Upstream, telemetry: Telemetry, odd: dict[str, Any]
+) -> None:
+    upstream.say(sse(odd, chunk("Hi"), finish(), DONE))
+    async with served(upstream, telemetry) as http:
+        answer = await ask(http)
+    assert (answer.status_code, answer.json()["output"][0]["content"][0]["text"]) == (200, "Hi")
+    assert (telemetry.span(SpanKind.CLIENT).attributes or {})["gen_ai.response.finish_reasons"] == ("stop",)
+
+
+class Failing(SpanProcessor):
+    """What somebody put behind the spans, and does not work."""
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        raise RuntimeError(SECRET)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        raise RuntimeError(SECRET)
+
+
+class FailingAtTheEnd(Failing):
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("processor", [Failing(), FailingAtTheEnd()])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_telemetry_that_fails_changes_no_answer(
+    upstream: Upstream, caplog: pytest.LogCaptureFixture, processor: SpanProcessor, stream: bool
+) -> None:
+    traces, meters = TracerProvider(shutdown_on_exit=False), MeterProvider(shutdown_on_exit=False)
+    traces.add_span_processor(processor)
+    upstream.say(sse(chunk("Hi"), finish(), usage(5, 2), DONE))
+    upstream.say(status(400, {"error": {"message": "No."}}))
+    async with served(upstream, Telemetry(Tracing(traces, meters))) as http:
+        answer, refused = await ask(http, stream=stream), await ask(http, stream=stream)
+    assert (answer.status_code, refused.status_code) == (200, 400)
+    assert '"Hi"' in answer.text
+    assert "response.failed" not in answer.text
+    assert {record.getMessage() for record in caplog.records if record.levelname == "ERROR"} == {"tracing failed"}
+
+
+async def test_metrics_that_fail_change_no_answer(
+    upstream: Upstream, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError
+
+    for histogram in ("_request", "_first", "_each", "operation", "tokens"):
+        monkeypatch.setattr(getattr(telemetry.tracing, histogram), "record", fail)
+    upstream.say(sse(chunk("Hi"), finish(), usage(5, 2), DONE))
+    async with served(upstream, telemetry) as http:
+        assert (await ask(http)).json()["status"] == "completed"
+
+
 async def test_nothing_that_was_said_is_told(upstream: Upstream, telemetry: Telemetry) -> None:
     upstream.say(sse(chunk(SECRET), finish(), DONE))
     upstream.say(status(400, {"error": {"message": SECRET}}))
@@ -245,7 +312,7 @@ async def test_a_client_that_goes_leaves_no_span_open(upstream: Upstream, teleme
                 while not upstream.requests:
                     await asyncio.sleep(0.01)
         else:
-            async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
                 asking = asyncio.ensure_future(ask(http, stream=way == "sse"))
                 while not upstream.requests:
                     await asyncio.sleep(0.01)
@@ -303,7 +370,7 @@ async def test_telemetry_goes_where_opentelemetrys_own_variables_say(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
         monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=here")
         async with serving(create_app(settings(backend_url=upstream.url, otel=True))) as url:
-            async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
                 await ask(http)
         sent = {request.path: request.body for request in collector.requests}
     assert sent.keys() == {"/v1/traces", "/v1/metrics"}
@@ -316,5 +383,5 @@ async def test_a_collector_that_is_away_holds_nobody_up(upstream: Upstream, monk
     upstream.always(sse(chunk("Hi"), finish(), DONE))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     async with serving(create_app(settings(backend_url=upstream.url, otel=True))) as url:
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
             assert (await ask(http)).status_code == 200

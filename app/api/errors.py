@@ -10,11 +10,14 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from app.core.dialects import needs_strings
 from app.errors import APIError, InvalidRequest, NotFound
 
 log = logging.getLogger(__name__)
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 STOPPED = APIError("The server was stopped before the answer was complete. Ask again.", status=503, retry_after=1)
 
@@ -39,15 +42,33 @@ async def _api_error(request: Request, error: Exception) -> Response:
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     """What the framework refuses by itself: an unknown path, or a method that a path does not have."""
-    status, headers = cast(HTTPException, error).status_code, cast(HTTPException, error).headers
+    status = cast(HTTPException, error).status_code
     what = f"{request.method} {request.url.path}"
     if status == 404:
         return answer(NotFound(f"There is no {what} here.", code="unknown_url"))
     if status == 405:
         refused = answer(InvalidRequest(f"{what} is not allowed.", code="method_not_allowed", status=405))
-        refused.headers.update(headers or {})  # `Allow`
+        refused.headers["Allow"] = ", ".join(_allowed(request))
         return refused
     return answer(InvalidRequest(str(cast(HTTPException, error).detail), status=status))
+
+
+def _allowed(request: Request) -> list[str]:
+    """
+    Return the methods of a path.
+
+    Whoever refuses a method knows those of one route, of the several that a path has. A name in a path is no id, and
+    has only the methods that are documented under that name.
+    """
+    app, path = request.app, request.url.path
+    allowed = []
+    for method in _METHODS:
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] is Match.FULL for route in app.router.routes):
+            allowed.append(method)
+    documented = app.openapi()["paths"]
+    named = documented.get(path) or documented.get(f"/v1{path}")
+    return [method for method in allowed if not named or method.lower() in named or method == "HEAD"]
 
 
 def unexpected(error: Exception) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from fastapi import APIRouter, Response
 
@@ -32,9 +33,9 @@ def routes(responses: Responses) -> APIRouter:
     return router
 
 
-async def _state(check: object) -> str:
+async def _state(check: Awaitable[None]) -> str:
     try:
-        await check  # type: ignore[misc]
+        await check
     except APIError as error:
-        return error.message
+        return error.reason
     return "ok"

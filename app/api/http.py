@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager
+import re
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -19,18 +19,21 @@ from app.api.auth import Auth
 from app.api.body import read_body
 from app.api.errors import STOPPED
 from app.api.examples import CREATE, ERRORS, STREAMED
-from app.api.stream import EventStream
+from app.api.stream import EventStream, disconnected
 from app.background import Following
 from app.compaction import CompactResponse
 from app.core import frames, wire
 from app.core.catalog import catalog
-from app.core.schema import CreateResponse, Item
+from app.core.schema import CreateResponse, Event, Item
 from app.errors import InvalidRequest
 from app.limits import Grant, Limits
 from app.responses import Caller, Responses, Run, find_model
 
 Stream = Annotated[str, Query(description="`true`: in events, which a background response has")]
 StartingAfter = Annotated[str | None, Query(description="the sequence number of the event to go on from")]
+
+
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]+")  # which would end a header
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,9 @@ class Door:
     max_body_bytes: int
     limits: Limits
 
-    def admit(self, who: Caller) -> AbstractAsyncContextManager[Grant]:
-        """Let a caller have a response made; raises `LimitReached`. Where nobody has to show a key, all are one."""
-        return self.limits.admit(who.owner if self.auth.required else "everybody")
+    async def admit(self, who: Caller) -> Grant:
+        """Let a caller ask for a response; raises `LimitReached`. Where nobody has to show a key, all are one."""
+        return await self.limits.draw(who.owner if self.auth.required else "everybody")
 
 
 def routes(door: Door) -> APIRouter:
@@ -94,9 +97,10 @@ def routes(door: Door) -> APIRouter:
     @router.post("/responses/compact", summary="Compact a conversation", openapi_extra=CREATE)
     async def compact(request: Request) -> Response:
         who = caller(request)
-        async with door.admit(who) as grant:
-            request.state.allowed = grant.headers()
-            body = await read_body(request, CompactResponse, door.max_body_bytes)
+        grant = await door.admit(who)
+        request.state.allowed = grant.headers()
+        body = await read_body(request, CompactResponse, door.max_body_bytes)
+        async with grant.entered():
             return await unless_gone(request, compacted(await responses.compact(body, who, [grant])))
 
     @router.post("/responses/input_tokens", summary="Count the tokens of an input", openapi_extra=CREATE)
@@ -135,9 +139,10 @@ def straight(door: Door, *prefixes: str) -> list[Route]:
 async def create(door: Door, request: Request) -> Response:
     """Create a response, and answer as the caller wants it: whole, in events, or at once while it is being made."""
     who = door.auth.caller(request.headers)
-    async with door.admit(who) as grant:
-        request.state.allowed = grant.headers()
-        body = await read_body(request, CreateResponse, door.max_body_bytes)
+    grant = await door.admit(who)
+    request.state.allowed = grant.headers()
+    body = await read_body(request, CreateResponse, door.max_body_bytes)  # it has all the time it likes
+    async with grant.entered():
         run = await door.responses.create(body, who, watchers=[grant])
         if body.background:
             return await launched(run, who, door, stream=body.stream)
@@ -164,14 +169,13 @@ async def streamed(run: Run, caller: Caller, door: Door) -> Response:
     except BaseException:
         await events.aclose()
         raise
-    beat = {"comment": lambda: wire.COMMENT, "keepalive": lambda: wire.sse(run.keepalive())}[caller.dialect.heartbeat]
     return EventStream(
         events,
         wire.sse,
         first=first,
         last=wire.DONE,
         heartbeat=door.heartbeat,
-        beat=beat,
+        beat=_beat(caller, run.keepalive),
         farewell=lambda: _farewell(run),
         headers=_headers(run),
     )
@@ -191,21 +195,25 @@ async def launched(run: Run, caller: Caller, door: Door, *, stream: bool) -> Res
 
 def followed(following: Following, caller: Caller, door: Door, headers: dict[str, str] | None = None) -> Response:
     """Answer in the events of a background response, by the names that this client knows."""
-    beat = {"comment": lambda: wire.COMMENT, "keepalive": lambda: wire.sse(following.keepalive())}
     return EventStream(
         following.batches(),
         partial(frames.in_dialect, dialect=caller.dialect),
         last=wire.DONE,
         heartbeat=door.heartbeat,
-        beat=beat[caller.dialect.heartbeat],
+        beat=_beat(caller, following.keepalive),
         headers=headers,
     )
+
+
+def _beat(caller: Caller, keepalive: Callable[[], list[Event]]) -> Callable[[], bytes]:
+    """Return what makes a sign of life, in the way that this client hears it."""
+    return (lambda: wire.sse(keepalive())) if caller.dialect.heartbeat == "keepalive" else lambda: wire.COMMENT
 
 
 async def unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
     """Return the answer; when the client goes before it is there, stop making it."""
     making = asyncio.ensure_future(answer)
-    gone = asyncio.ensure_future(_disconnected(request))
+    gone = asyncio.ensure_future(disconnected(request.receive))
     gone.add_done_callback(lambda _: making.cancel())
     try:
         return await making
@@ -223,14 +231,9 @@ def _this_task() -> asyncio.Task[Any]:
     return task
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def _headers(run: Run) -> dict[str, str]:
     """Tell of what was left out or changed, where the caller can see it."""
-    warnings = "; ".join(run.warnings).encode("ascii", "replace").decode()[:2000].replace("\n", " ")
+    warnings = _CONTROLS.sub(" ", "; ".join(run.warnings).encode("ascii", "replace").decode()[:2000])
     return {"x-antiphon-warning": warnings} if warnings else {}
 
 

@@ -1,4 +1,4 @@
-"""What surrounds every request: its id, its time, a line in the log, a count, and an answer whatever happens."""
+"""What surrounds every request: its id, its path, its time, a line in the log, a count, and an answer in any case."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import about
+from app.api.addresses import plain
 from app.api.errors import STOPPED, answer, unexpected
 from app.metrics import Metrics
 
@@ -24,7 +25,7 @@ _SANE = re.compile(r"[\w.:-]{1,128}")
 class RequestId:
     """
     Gives every answer an `x-request-id`, the client's own if it sent a sane one, and `openai-processing-ms`; and what
-    the route says of the caller's limits, in `request.state.allowed`.
+    the route says of the caller's limits, in `request.state.allowed`. Finds the API where the client looks for it.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics | None = None) -> None:
@@ -38,6 +39,7 @@ class RequestId:
         given = Headers(scope=scope).get("x-request-id", "")
         id = given if _SANE.fullmatch(given) else f"req_{secrets.token_hex(16)}"
         about.begin(request_id=id)
+        scope["path"] = plain(scope["path"])
         if scope["type"] == "http":
             await self._http(id, scope, receive, send)
             return
@@ -79,7 +81,7 @@ class RequestId:
                 "request",
                 extra={
                     "method": scope["method"],
-                    "path": scope["path"],
+                    "path": scope["path"][:1000],
                     "status": status,
                     "ms": round((time.perf_counter() - began) * 1000),
                 },

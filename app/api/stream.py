@@ -50,26 +50,29 @@ class EventStream(Response, Generic[T]):
         self._heartbeat = heartbeat
         self._beat = beat
         self._farewell = farewell
+        self._heart: asyncio.Future[None] | None = None
         self._last = 0.0  # when something was written, in loop time
+        self._unsent = b""  # the piece that a slow client has no room for yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pump = asyncio.ensure_future(self._pump(send, scope.get("state", {}).get("send", send)))
-        watch = asyncio.ensure_future(_gone(receive))
+        watch = asyncio.ensure_future(disconnected(receive))
         watch.add_done_callback(lambda _: pump.cancel())
-        heart = asyncio.ensure_future(self._beats(send)) if self._heartbeat else None
+        if self._heartbeat:
+            self._heart = asyncio.ensure_future(self._beats(send))
         try:
             await asyncio.wait({pump})
         except asyncio.CancelledError:
             pump.cancel()
             await asyncio.wait({pump})
             if self._farewell and pump.cancelled():
-                await _write(send, await self._farewell())
+                self._still()
+                await _write(send, self._unsent + await self._farewell())
                 await _write(send, b"", more=False)
             raise
         finally:
             watch.cancel()
-            if heart:
-                heart.cancel()
+            self._still()
             await self._body.aclose()  # a pump that was cancelled before its first step has not closed it
         if not pump.cancelled():
             pump.result()
@@ -79,13 +82,24 @@ class EventStream(Response, Generic[T]):
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             if self._first is not None:
-                await _write(send, encode(self._first))
+                self._unsent = encode(self._first)
+                await _write(send, self._unsent)
+                self._unsent = b""
             async for item in self._body:
                 self._last = clock()
-                await send_piece({"type": "http.response.body", "body": encode(item), "more_body": True})
+                self._unsent = piece = encode(item)
+                await send_piece({"type": "http.response.body", "body": piece, "more_body": True})
+                self._unsent = b""
+            self._still()
             await _write(send, self._end, more=False)
         finally:
             await self._body.aclose()
+
+    def _still(self) -> None:
+        """Let the heart beat no more: nothing may be written behind the end."""
+        heart, self._heart = self._heart, None  # they would hold each other until the collector comes
+        if heart:
+            heart.cancel()
 
     async def _beats(self, send: Send) -> None:
         clock = asyncio.get_running_loop().time
@@ -101,6 +115,7 @@ async def _write(send: Send, data: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-async def _gone(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass

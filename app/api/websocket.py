@@ -11,17 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
-from app.api.auth import Auth
 from app.api.body import too_large
-from app.api.errors import answer
 from app.api.http import Door
+from app.api.origins import refuse
 from app.api.uvicorn_socket import SERVICE_RESTART
 from app.api.ws_frames import Create, envelope, read
 from app.core.dialects import dialect_of
@@ -33,7 +32,6 @@ from app.stores import Store
 log = logging.getLogger(__name__)
 
 GOING_AWAY = 1001
-POLICY_VIOLATION = 1008
 LAST_WORDS = 5  # seconds that a client has to hear why the connection ends
 
 # Browsers cannot set headers on a WebSocket, so OpenAI takes the key among the subprotocols.
@@ -47,7 +45,6 @@ class Limits:
     lifetime: float  # seconds
     grace: float  # seconds that a running turn has when the lifetime is over
     queue: int  # turns that may wait for the running one
-    origins: Collection[str]  # of web pages that may connect to a server without keys; `*` for any
 
 
 def routes(door: Door, limits: Limits, memory: Callable[[], Store]) -> APIRouter:
@@ -57,10 +54,9 @@ def routes(door: Door, limits: Limits, memory: Callable[[], Store]) -> APIRouter
     @router.websocket("/responses")
     async def responses(websocket: WebSocket) -> None:
         try:
-            admit(websocket, door.auth, limits.origins)
             caller = door.auth.caller(_headers(websocket))
         except APIError as error:
-            await _deny(websocket, error)
+            await refuse(error, websocket.scope, websocket.receive, websocket.send)
             return
         offered = websocket.scope.get("subprotocols", [])
         await websocket.accept(subprotocol=next((name for name in offered if not name.startswith(_KEY)), None))
@@ -69,35 +65,12 @@ def routes(door: Door, limits: Limits, memory: Callable[[], Store]) -> APIRouter
     return router
 
 
-def admit(websocket: WebSocket, auth: Auth, origins: Collection[str]) -> None:
-    """
-    Raise `InvalidRequest` for a web page that may not connect.
-
-    No browser asks beforehand, as it does for a POST: without this any page could use the server of whoever reads it.
-    Where keys are required, a page that has one is welcome.
-    """
-    origin = websocket.headers.get("origin")
-    if origin is None or auth.required or origin in origins or "*" in origins:
-        return
-    if origin.partition("://")[2] != websocket.headers.get("host"):
-        message = f"Pages of {origin} may not connect; ANTIPHON_CORS_ORIGINS names those that may."
-        raise InvalidRequest(message, code="origin_not_allowed", status=403)
-
-
 def _headers(websocket: WebSocket) -> Mapping[str, str]:
     """Return the headers of the request, with the key in the place where it belongs."""
     keys = [name.removeprefix(_KEY) for name in websocket.scope.get("subprotocols", []) if name.startswith(_KEY)]
     if not keys or "authorization" in websocket.headers:
         return websocket.headers
     return {**websocket.headers, "authorization": f"Bearer {keys[0]}"}
-
-
-async def _deny(websocket: WebSocket, error: APIError) -> None:
-    """Refuse the connection with an HTTP answer."""
-    if "websocket.http.response" in websocket.scope.get("extensions", {}):
-        await websocket.send_denial_response(answer(error))
-    else:
-        await websocket.close(POLICY_VIOLATION, error.message)
 
 
 class Connection:
@@ -135,7 +108,8 @@ class Connection:
                 await self._finish(working)
                 await self._part(SERVICE_RESTART)
         finally:
-            await _put_away(reading, working)
+            for died in await _put_away(reading, working):
+                log.error("unexpected error", exc_info=died)
             log.info("socket closed")
 
     async def _read(self) -> int:
@@ -178,7 +152,7 @@ class Connection:
         try:
             create = read(frame)
             request = create.request(lenient=self._lenient)
-            async with self._door.admit(self._caller) as grant:
+            async with (await self._door.admit(self._caller)).entered() as grant:
                 run = await self._responses.create(request, self._caller, generate=create.generate, watchers=[grant])
                 await self._tell(run, create.stream_id)
             failed = run.response["status"] == "failed"
@@ -271,8 +245,8 @@ def _api_error(error: Exception) -> APIError:
     return APIError("The server had an error while processing the request.")
 
 
-async def _put_away(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks, and wait until they are over."""
+async def _put_away(*tasks: asyncio.Task[Any]) -> list[Exception]:
+    """Cancel tasks, and wait until they are over; return the errors of which they died."""
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    return [ended for ended in await asyncio.gather(*tasks, return_exceptions=True) if isinstance(ended, Exception)]

@@ -42,7 +42,7 @@ _CLIENTS = tuple(
         # The AI SDK's provider `openai`, opencode, which has it inside, the Agents SDK for Node, LiteLLM in its chat.
         (r"ai-sdk[-/]openai/|opencode/|agents/javascript|litellm/", "openai-summary"),
         # Codex, before it asked for a summary also of models that it has not heard of. It shows nothing else.
-        (r"codex\w*/0\.(?:\d\d?|1[01]\d)\.", "openai-summary"),
+        (r"\bcodex\w*/0\.(?:\d\d?|1[01]\d)\.", "openai-summary"),
         # The AI SDK where it does not stream, and does not say by which provider it asks.
         (r"(?<![\w-])ai/\d", "openai-both"),
         # OpenAI's SDKs (and what is built on them: LangChain, LlamaIndex, llm), Agents, the AI SDK's provider
@@ -62,7 +62,7 @@ def dialect_of(headers: Mapping[str, str], configured: str = "auto") -> Dialect:
 
 
 def _recognised(headers: Mapping[str, str]) -> str:
-    agent = headers.get("user-agent", "")
+    agent = _agent(headers)
     for words, name in _CLIENTS:
         if words.search(agent):
             return name
@@ -71,4 +71,8 @@ def _recognised(headers: Mapping[str, str]) -> str:
 
 def needs_strings(headers: Mapping[str, str]) -> bool:
     """Tell if a client shows the message of an error only where every other field of it is a string, too."""
-    return bool(_NEEDS_STRINGS.search(headers.get("user-agent", "")))
+    return bool(_NEEDS_STRINGS.search(_agent(headers)))
+
+
+def _agent(headers: Mapping[str, str]) -> str:
+    return headers.get("user-agent", "")[:512]  # anybody may send any, of any length

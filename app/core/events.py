@@ -146,7 +146,9 @@ class EventBuilder:
         """
         self.close("incomplete")
         self.failure = error
-        self._emit("error", code=error.code, message=error.message, param=error.param, error=error.payload())
+        headers = error.headers()
+        told = error.payload() | ({"headers": headers} if headers else {})
+        self._emit("error", code=error.code, message=error.message, param=error.param, error=told)
         self.response.update(status="failed", completed_at=None, incomplete_details=None, error=error.payload())
 
     def end(self) -> None:

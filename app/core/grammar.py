@@ -38,17 +38,20 @@ def pattern(syntax: str, definition: str, form: str = "pattern") -> str | None:
     string, between its quotation marks. `xgrammar` is the same, but none where some texts have something to escape and
     others have not: of such a pattern that library (0.2.8) allows only the others.
     """
-    if syntax not in _SYNTAXES:
+    if syntax not in _SYNTAXES or len(definition) > _LONGEST_DEFINITION:
         return None
     try:
         node = _SYNTAXES[syntax](definition)
         expression = f"^({written(node, escaped=form != 'pattern')})$"
-    except (Irregular, RecursionError):
+    except (ValueError, RecursionError):  # it is irregular, or has a number that Python does not read
         return None
     if len(expression) > LONGEST or (form == "xgrammar" and not (is_escaped(node) or is_plain(node))):
         return None
     return expression
 
+
+# Names and comments are not written, so a definition may be longer than its expression, but not by any length.
+_LONGEST_DEFINITION = 4 * LONGEST
 
 # What `%import common.NAME` brings.
 _COMMON = {
@@ -74,7 +77,7 @@ class Lark:
     """A Lark grammar; raises `Irregular` for one with recursion, flags, templates or directives other than imports."""
 
     _TOKEN = re.compile(
-        r"(?P<skip>[ \t\r]+|//[^\n]*|\n\s*(?=\|))|(?P<end>\n)"
+        r"(?P<skip>\s+|//[^\n]*)"
         r"|%import[ \t]+common\.(?P<import>\w+)(?:[ \t]*->[ \t]*(?P<alias>\w+))?"
         r"|(?P<define>[?!]?\w+(?:\.\d+)?)[ \t]*:|(?P<name>\w+)"
         r'|(?P<string>"(?:\\.|[^"\\\n])*")(?!i)|/(?P<regex>(?:\\.|[^/\\\n])+)/(?![imslux])'
@@ -100,7 +103,7 @@ class Lark:
             elif token["define"]:
                 rule = []
                 self._rules[token["define"].lstrip("?!").partition(".")[0]] = rule
-            elif token["skip"] is None and token["end"] is None and token["called"] is None:
+            elif token["skip"] is None and token["called"] is None:
                 rule.append(token)
 
     def start(self) -> Node:

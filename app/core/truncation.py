@@ -14,10 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from app.core.history import OUTPUTS
 from app.core.schema import Item
 from app.core.tokens import estimate_json
-
-_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output"})
 
 # What stays wherever it stands, and belongs to no turn: instructions, tools, and what stands for all that was before.
 _STANDING = frozenset({"compaction", "additional_tools"})
@@ -72,7 +71,7 @@ def _steps(items: Sequence[Item], present: int) -> list[list[int]]:
     for position, item in enumerate(items):
         if item["type"] in _STANDING or item.get("role") in _STANDING_ROLES:
             continue
-        is_output = item["type"] in _OUTPUTS
+        is_output = item["type"] in OUTPUTS
         again = position > present and answered and not is_output
         if not steps or _is_by_user(item) or again or steps[-1][0] == present:
             steps.append([])
@@ -89,7 +88,7 @@ def _paired(items: Sequence[Item]) -> dict[int, set[int]]:
         call_id = item.get("call_id")
         if not isinstance(call_id, str):
             continue
-        if item["type"] not in _OUTPUTS or call_id not in latest:
+        if item["type"] not in OUTPUTS or call_id not in latest:
             latest[call_id] = set()
         latest[call_id].add(position)
         pairs[position] = latest[call_id]
@@ -100,12 +99,14 @@ def _is_by_user(item: Item) -> bool:
     return bool(item["type"] == "message" and item["role"] == "user")
 
 
+# A number that somebody may have counted; no longer run of digits.
+_COUNT = r"(?<![\d,])\d[\d,]{2,11}(?![\d,])"
 # The words of backends before the number of tokens that there is room for; Anthropic has them behind it.
 _LIMIT = re.compile(
-    r"(?:context (?:length|window|size)|max(?:imum)?|limit|must be <=)\D{0,30}?(\d[\d,]{2,})|> (\d[\d,]{2,})",
+    rf"(?:context (?:length|window|size)|max(?:imum)?|limit|must be <=)\D{{0,30}}+({_COUNT})|> ({_COUNT})",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"\d[\d,]{2,}")
+_NUMBER = re.compile(_COUNT)
 
 
 def share_that_fits(complaint: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -46,7 +47,8 @@ async def send(socket: ClientConnection, **fields: Any) -> None:
 
 
 async def hear(socket: ClientConnection) -> Frame:
-    frame = await socket.recv()
+    async with asyncio.timeout(120):  # what does not come is not waited for without end
+        frame = await socket.recv()
     assert isinstance(frame, str)  # "unexpected binary websocket event", says Codex, and gives up
     heard: Frame = json.loads(frame)
     return heard

@@ -36,7 +36,10 @@ LAUNCH = [
 async def serving(*scripts: Any, **values: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Scripted]]:
     backend = Scripted(*scripts)
     values = {"secret_key": "the secret", **values}
-    async with antiphon(backend, **values) as url, httpx.AsyncClient(base_url=f"{url}/v1", trust_env=False) as http:
+    async with (
+        antiphon(backend, **values) as url,
+        httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http,
+    ):
         yield http, backend
 
 
@@ -99,7 +102,7 @@ async def test_what_was_compacted_is_the_start_of_a_new_chain() -> None:
 
 async def test_so_it_is_over_a_websocket() -> None:
     backend = Scripted(SUMMARY, ANSWER)
-    async with listening(backend) as url, httpx.AsyncClient(base_url=f"{url}/v1", trust_env=False) as http:
+    async with listening(backend) as url, httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
         compacted = (await http.post("/responses/compact", json={"model": "m", "input": LAUNCH})).json()
         async with dial(url) as socket:
             events = await ask(socket, input=[*compacted["output"], user("When?")], store=False, tools=[])
@@ -434,7 +437,7 @@ async def test_a_signature_of_a_call_survives_a_client_that_keeps_everything() -
     backend = Scripted(
         [signed, finish("tool_calls")], ANSWER, profile=Profile().override({"request.reasoning_field": "extra_content"})
     )
-    async with antiphon(backend) as url, httpx.AsyncClient(base_url=f"{url}/v1", trust_env=False) as http:
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
         asked = {"tools": TOOLS, "store": False, "include": INCLUDE}
         output = (await post(http, input="Look.", **asked)).json()["output"]
         seen = {"type": "function_call_output", "call_id": "c1", "output": "A cat."}

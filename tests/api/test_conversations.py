@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,7 +15,11 @@ import pytest
 from openai.types.conversations import Conversation, ConversationDeletedResource, ConversationItem, ConversationItemList
 from pydantic import TypeAdapter
 
+from app.conversations import Conversations
+from app.core.history import Turn
+from app.core.schema import CreateResponse
 from app.errors import BackendError
+from app.sealing import Seals
 from app.stores.memory import MemoryStore
 from tests.api.sockets import ask, dial, listening
 from tests.core.build import call, delta, finish
@@ -94,7 +100,7 @@ async def test_metadata_can_be_taken_away() -> None:
     ],
 )
 async def test_what_is_wrong_is_refused_by_its_place(path: str, body: dict[str, Any], param: str) -> None:
-    async with antiphon() as url, httpx.AsyncClient(base_url=f"{url}/v1", trust_env=False) as http:
+    async with antiphon() as url, httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
         id = (await http.post("/conversations", json={})).json()["id"]
         refused = await http.post(path.format(id=id), json=body)
 
@@ -425,3 +431,38 @@ async def test_a_store_that_is_full_fails_the_turn_and_not_silently() -> None:
         await client.conversations.items.create(id, items=[user("Three.")])
         with pytest.raises(openai.InternalServerError):
             await client.conversations.items.create(id, items=[user("Four.")])
+
+
+async def test_what_breaks_off_is_not_of_the_conversation() -> None:
+    backend = Scripted([delta(content="Hel"), BackendError("Gone.", status=502)], HELLO)
+    async with talking(backend) as client:
+        id = (await client.conversations.create()).id
+        broken = await client.responses.create(model="m", input="Hi.", conversation=id)
+        assert broken.status == "failed"
+        await client.responses.create(model="m", input="Hi again.", conversation=id)
+
+        assert said(backend) == ["Hi again."]
+        assert await texts(client, id) == ["Hi again.", "Hello."]
+
+
+async def test_what_is_added_stays_in_order_though_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    backwards = itertools.count(time.time_ns(), -1)
+    monkeypatch.setattr(time, "time_ns", lambda: next(backwards))
+    async with talking() as client:
+        id = (await client.conversations.create(items=[user("1")])).id
+        for number in "2345":
+            await client.conversations.items.create(id, items=[user(number)])
+
+        assert await texts(client, id) == [*"12345"]
+
+
+async def test_a_response_that_was_kept_twice_is_told_once() -> None:
+    """Who does not hear that it was kept keeps it again."""
+    conversations = Conversations(MemoryStore(ttl=60), Seals(["a secret"]))
+    id = (await conversations.create("alice"))["id"]
+    item = {"type": "message", "id": "msg_1", "role": "user", "content": []}
+    turn = Turn({"id": "resp_1", "model": "m", "status": "completed", "output": []}, [item], {})
+    for _ in range(2):
+        await conversations.join(CreateResponse(model="m", input="Hi.", conversation=id), "alice", turn)
+
+    assert await conversations.items(id, "alice") == [item]

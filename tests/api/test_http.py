@@ -26,7 +26,7 @@ HELLO = [delta(content="Hel"), delta(content="lo")]
 
 
 def client(url: str, **headers: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, headers=headers, timeout=10, trust_env=False)
+    return httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False)
 
 
 async def events_of(response: httpx.Response) -> list[dict[str, Any]]:
@@ -299,9 +299,13 @@ async def test_a_stream_opens_after_a_while_even_if_the_backend_has_not_answered
 
 
 async def test_a_refusal_that_comes_after_the_stream_has_opened_is_an_event() -> None:
-    script: list[Any] = [0.2, BackendError("No.", status=400, code="context_length_exceeded")]
+    go = asyncio.Event()
+    script: list[Any] = [go, BackendError("No.", status=400, code="context_length_exceeded")]
     async with antiphon(Scripted(script), open_after=0.01) as url, client(url) as http:
-        events = await events_of(await http.post("/v1/responses", json={"model": "m", "input": "a", "stream": True}))
+        async with http.stream("POST", "/v1/responses", json={"model": "m", "input": "a", "stream": True}) as response:
+            go.set()
+            await response.aread()
+        events = await events_of(response)
         laws.check(events)
         assert events[-1]["response"]["error"]["code"] == "context_length_exceeded"
 
@@ -315,7 +319,7 @@ async def test_when_the_client_goes_the_backend_is_left_at_once(stream: bool) ->
         while not backend.open:
             await asyncio.sleep(0.01)
         asking.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while backend.open:
                 await asyncio.sleep(0.01)
         assert backend.left == 1
@@ -582,3 +586,20 @@ async def test_incomplete_answers_say_why(served: tuple[httpx.AsyncClient, Scrip
     backend.scripts = [[*HELLO, finish("length"), DONE]]
     response = (await http.post("/v1/responses", json={"model": "m", "input": "a"})).json()
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+
+
+@pytest.mark.parametrize("call_id", ["c1", "c2"])
+async def test_an_output_in_a_chain_has_to_answer_a_call_of_it(call_id: str) -> None:
+    backend = Scripted([call(0, "c1", "look", "{}"), finish("tool_calls")], HELLO)
+    async with antiphon(backend) as url, client(url) as http:
+        first = (await http.post("/v1/responses", json={"model": "m", "input": "Look."})).json()
+        output = {"type": "function_call_output", "call_id": call_id, "output": "A cat."}
+        asked = [{"role": "user", "content": "So?"}, output]
+        body = {"model": "m", "previous_response_id": first["id"], "input": asked}
+        answer = await http.post("/v1/responses", json=body)
+    if call_id == "c1":
+        assert (answer.status_code, len(backend.asked)) == (200, 2)
+        return
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], len(backend.asked)) == (400, "input[1].call_id", 1)
+    assert error["message"] == "No tool call found for function call output with call_id 'c2'."

@@ -21,7 +21,7 @@ HELLO = {"model": "m", "input": "Say hello to the world."}
 
 
 async def ask(url: str, body: dict[str, Any]) -> httpx.Response:
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
         return await http.post(f"{url}/v1/responses/input_tokens", json=body)
 
 

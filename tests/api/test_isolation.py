@@ -69,7 +69,7 @@ async def made() -> AsyncIterator[Made]:
     async with serving(app) as url, contextlib.AsyncExitStack() as stack:
         ada, bob = [
             await stack.enter_async_context(
-                httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {key}"}, trust_env=False)
+                httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=60, trust_env=False)
             )
             for key in ("ada", "bob")
         ]

@@ -17,10 +17,12 @@ from tests.scripted import Scripted
 from tests.serving import serving, settings
 
 HTTP = "app.api.uvicorn_http:Http"
+SHORT = 0.5  # seconds for a request to come: enough to send one at once
 
 
 @pytest.fixture
-async def url() -> AsyncIterator[str]:
+async def url(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    monkeypatch.setattr(uvicorn_http, "LINGER", 60)  # for a client that is slow to hear that it is refused
     async with serving(create_app(settings(), backend=Scripted([])), http=HTTP) as served:
         yield served
 
@@ -34,7 +36,7 @@ async def heard_from(url: str, request: bytes) -> bytes:
     """Send a request, and return the answer, or at least its head."""
     reader, writer = await connected(url)
     writer.write(request)
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
     writer.close()
     return head
 
@@ -52,7 +54,7 @@ async def said_to(url: str, *pieces: bytes) -> bytes:
 
 
 async def test_large_heads_are_read(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         for _ in range(2):
             answer = await http.get("/healthz", headers={"x-large": "a" * (MOST - 2000)})
             assert answer.status_code == 200
@@ -125,15 +127,15 @@ async def test_what_is_no_http_is_refused_in_the_apis_shape(url: str) -> None:
 async def test_who_does_not_come_to_the_point_is_left(
     monkeypatch: pytest.MonkeyPatch, url: str, beginning: bytes
 ) -> None:
-    monkeypatch.setattr(uvicorn_http, "PATIENCE", 0.1)
+    monkeypatch.setattr(uvicorn_http, "PATIENCE", SHORT)
     assert await said_to(url, beginning) == b""
 
 
 async def test_who_has_come_to_the_point_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvicorn_http, "PATIENCE", 0.1)
-    app = create_app(settings(), backend=Scripted([0.4, {"choices": [{"delta": {"content": "Hi"}}]}]))
+    monkeypatch.setattr(uvicorn_http, "PATIENCE", SHORT)
+    app = create_app(settings(), backend=Scripted([2 * SHORT, {"choices": [{"delta": {"content": "Hi"}}]}]))
     async with serving(app, http=HTTP, ws="app.api.uvicorn_socket:Socket") as served:
-        async with httpx.AsyncClient(base_url=served, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=served, timeout=60, trust_env=False) as http:
             answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi"})
             assert answer.json()["status"] == "completed"
         async with sockets.dial(served) as socket:
@@ -142,12 +144,12 @@ async def test_who_has_come_to_the_point_is_not(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("rest", [b"GET /hea", b"\r\n"], ids=["half a head", "an empty line"])
 async def test_who_comes_back_without_a_request_is_left_too(monkeypatch: pytest.MonkeyPatch, rest: bytes) -> None:
-    monkeypatch.setattr(uvicorn_http, "PATIENCE", 0.1)
     app = create_app(settings(), backend=Scripted([]))
     async with serving(app, http=HTTP, timeout_keep_alive=0.1) as served:
         reader, writer = await connected(served)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
         await reader.readuntil(b'{"status":"ok"}')
+        monkeypatch.setattr(uvicorn_http, "PATIENCE", 0.1)
         writer.write(rest)
         assert await reader.read() == b""
         writer.close()
@@ -156,7 +158,7 @@ async def test_who_comes_back_without_a_request_is_left_too(monkeypatch: pytest.
 async def test_who_was_refused_early_is_not_kept_for_ever_either(monkeypatch: pytest.MonkeyPatch) -> None:
     app = create_app(settings(), backend=Scripted([]))
     async with serving(app, http=HTTP, timeout_keep_alive=0.1) as served:
-        for beginning, patience in ((b"", 30), (b"x", 0.1)):  # all of the body comes, and not all of it
+        for beginning, patience in ((b"", 30), (b"x", SHORT)):  # all of the body comes, and not all of it
             monkeypatch.setattr(uvicorn_http, "PATIENCE", patience)
             reader, writer = await connected(served)
             writer.write(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n")
@@ -167,8 +169,8 @@ async def test_who_was_refused_early_is_not_kept_for_ever_either(monkeypatch: py
 
 
 async def test_half_a_request_does_not_end_the_answer_to_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvicorn_http, "PATIENCE", 0.1)
-    app = create_app(settings(), backend=Scripted([0.4, {"choices": [{"delta": {"content": "Hi"}}]}]))
+    monkeypatch.setattr(uvicorn_http, "PATIENCE", SHORT)
+    app = create_app(settings(), backend=Scripted([2 * SHORT, {"choices": [{"delta": {"content": "Hi"}}]}]))
     async with serving(app, http=HTTP) as served:
         reader, writer = await connected(served)
         body = b'{"model": "m", "input": "Hi"}'

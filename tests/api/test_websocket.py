@@ -48,7 +48,11 @@ async def test_a_turn_is_answered_with_the_events_of_a_stream_and_nothing_behind
 
 
 async def test_the_events_are_those_of_http() -> None:
-    async with listening(Scripted(HELLO)) as url, dial(url) as socket, httpx.AsyncClient(trust_env=False) as http:
+    async with (
+        listening(Scripted(HELLO)) as url,
+        dial(url) as socket,
+        httpx.AsyncClient(timeout=60, trust_env=False) as http,
+    ):
         framed = await ask(socket, metadata={"a": "b"}, temperature=0.5)
         body = {"model": "m", "input": "Hi", "metadata": {"a": "b"}, "temperature": 0.5, "stream": True}
         streamed = (await http.post(f"{url}/v1/responses", json=body)).text
@@ -249,7 +253,7 @@ async def test_what_is_not_stored_can_be_continued_on_its_connection_and_nowhere
 
         assert await refusal(other, store=False, previous_response_id=first["id"]) == NOT_FOUND
         assert await refusal(other, previous_response_id=first["id"]) == NOT_FOUND
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
             assert (await http.get(f"/v1/responses/{first['id']}")).status_code == 404
             body = {"model": "m", "input": "Hi", "previous_response_id": first["id"]}
             assert (await http.post("/v1/responses", json=body)).json()["error"]["code"] == NOT_FOUND[1]
@@ -392,7 +396,7 @@ async def test_a_warm_up_may_come_at_any_time_and_bring_nothing_but_tools() -> N
 
 async def test_a_warm_up_that_is_stored_can_be_continued_over_http() -> None:
     backend = Scripted(HELLO)
-    async with listening(backend) as url, dial(url) as socket, httpx.AsyncClient(trust_env=False) as http:
+    async with listening(backend) as url, dial(url) as socket, httpx.AsyncClient(timeout=60, trust_env=False) as http:
         warm = (await response(socket, generate=False, input="Warm"))["id"]
         body = {"model": "m", "input": "Hot", "previous_response_id": warm}
         assert (await http.post(f"{url}/v1/responses", json=body)).status_code == 200

@@ -24,14 +24,14 @@ LIMIT = "websocket_connection_limit_reached"
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 async def end_of(client: Any) -> int:
     """Wait for the server to close the connection, and return the code it gives."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(ConnectionClosed):
             while True:
                 await client.recv()
@@ -102,7 +102,7 @@ async def test_a_web_page_may_use_an_open_server_only_if_it_is_one_of_those_that
 
 
 async def test_when_its_time_is_over_an_idle_connection_is_told_so_and_closed() -> None:
-    async with talking(Scripted(HELLO), websocket_lifetime=1) as client:
+    async with talking(Scripted(HELLO), websocket_lifetime=2) as client:
         laws.check(await ask(client))
         error = await hear(client)
         WebSocketErrorEvent.model_validate(error)
@@ -113,11 +113,11 @@ async def test_when_its_time_is_over_an_idle_connection_is_told_so_and_closed() 
 async def test_a_running_turn_may_end_first_but_none_begins_any_more() -> None:
     go_on = asyncio.Event()
     backend = Scripted([*HELLO, go_on])
-    async with talking(backend, websocket_lifetime=1) as client:
+    async with talking(backend, websocket_lifetime=2) as client:
         await send(client, input="runs")
         await send(client, input="waits")
         await until(lambda: backend.open)
-        await asyncio.sleep(1.2)  # it is over by now
+        await asyncio.sleep(2.2)  # it is over by now
         go_on.set()
         laws.check(await hear_out(client))
         assert (await hear(client))["error"]["code"] == LIMIT
@@ -127,7 +127,7 @@ async def test_a_running_turn_may_end_first_but_none_begins_any_more() -> None:
 
 async def test_a_turn_that_does_not_end_in_time_is_given_up() -> None:
     backend = Scripted([*HELLO, asyncio.Event()])
-    async with talking(backend, websocket_lifetime=1, shutdown_grace=0.1) as client:
+    async with talking(backend, websocket_lifetime=2, shutdown_grace=0.1) as client:
         frames = []
         await send(client)
         while not frames or frames[-1]["type"] != "error":
@@ -180,7 +180,7 @@ async def test_a_client_that_breaks_off_closes_the_backends_connection() -> None
         while (await hear(client))["type"] != "response.output_text.delta":
             pass
         client.transport.abort()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await upstream.requests[0].gone.wait()
 
 
@@ -190,7 +190,7 @@ async def test_a_client_that_goes_before_the_backend_has_answered_is_noticed() -
         async with dial(url) as client:
             await send(client)
             await until(lambda: upstream.requests)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await upstream.requests[0].gone.wait()
 
 
@@ -219,8 +219,8 @@ class Flood(Scripted):
 async def still(backend: Flood) -> int:
     """Wait until the backend is not heard any more, and return how much of it was."""
     given = -1
-    async with asyncio.timeout(30):
-        while given != backend.given:
+    async with asyncio.timeout(120):
+        while not given or given != backend.given:
             given = backend.given
             await asyncio.sleep(0.5)
     return given

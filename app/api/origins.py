@@ -1,0 +1,75 @@
+"""
+Which web pages may use a server that wants no key.
+
+A browser lets any page send a plain POST, and a page whose name its owner has led to 127.0.0.1 is of one origin with
+the server that listens there. What is no page of the web has no `Origin`, or one of a scheme of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from app.api.errors import answer
+from app.errors import APIError, InvalidRequest
+
+POLICY_VIOLATION = 1008
+
+
+class Origins:
+    """
+    Refuses what pages ask, but for those that are `allowed` (`*`: all), and those of this very machine.
+
+    To a WebSocket only the server's own pages may connect, of these: there is no browser to keep the answers from
+    others.
+    """
+
+    def __init__(self, app: ASGIApp, allowed: Collection[str] = ()) -> None:
+        self._app = app
+        self._allowed = allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = _header(scope, b"origin")
+        host = _header(scope, b"host") or "" if scope["type"] == "websocket" else None
+        if origin is None or self._may(origin, host):
+            await self._app(scope, receive, send)
+            return
+        message = f"Pages of {origin[:100]!r} may not use this server; ANTIPHON_CORS_ORIGINS names those that may."
+        await refuse(InvalidRequest(message, code="origin_not_allowed", status=403), scope, receive, send)
+
+    def _may(self, origin: str, host: str | None) -> bool:
+        if origin in self._allowed or "*" in self._allowed:
+            return True
+        try:
+            url = urlsplit(origin)
+            name = url.hostname or ""
+        except ValueError:
+            return False
+        if url.scheme not in ("http", "https"):
+            return bool(url.scheme)  # a page without an origin, `null`, may be anybody's
+        return _is_here(name) and host in (None, url.netloc)
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in scope.get("headers", ()) if key == name), None)
+
+
+def _is_here(name: str) -> bool:
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request, or one for a WebSocket, with an error."""
+    if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
+        await answer(error)(scope, receive, send)
+    else:
+        await WebSocket(scope, receive, send).close(POLICY_VIOLATION, error.message)
