@@ -1,1 +1,23 @@
+"""What holds for all tests, on whatever machine they run."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from hypothesis import HealthCheck, settings
+
 pytest_plugins = ["tests.redis_server"]
+
+# All servers that are asked are on this machine, and a proxy is for others. Tests of proxies name their own.
+for name in [name for name in os.environ if name.lower() in {"http_proxy", "https_proxy", "all_proxy"}]:
+    del os.environ[name]
+
+# Some tests hold a thousand connections, both ends of each in one process. Many systems begin with 1024 files.
+_few, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
+_enough = 8192 if _most == resource.RLIM_INFINITY else min(8192, _most)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(_few, _enough), _most))
+
+# To be slow is no failure. The rest is as hypothesis has it: where `CI` is set, each run tries the same examples.
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")

@@ -21,10 +21,13 @@ from types import TracebackType
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.ports import free_port
 
-START_TIMEOUT = 20.0  # seconds
+START_TIMEOUT = 60.0  # seconds
+PATIENCE = "socket_timeout=60&socket_connect_timeout=60"  # options of a store's URL
 
 
 def find_executable() -> str:
@@ -77,6 +80,11 @@ class RedisServer:
         user = f":{self.password}@" if self.password else ""
         return f"{scheme}://{user}127.0.0.1:{self.port}"
 
+    @property
+    def patient_url(self) -> str:
+        """The URL for a store that does not take a slow machine for an outage."""
+        return f"{self.url}?{PATIENCE}"
+
     def start(self) -> None:
         """Start the server, and return when it answers."""
         for attempt in range(3):
@@ -110,7 +118,7 @@ class RedisServer:
 
     def client(self) -> redis.Redis:
         """Return a plain client, to look at the server from outside."""
-        return redis.Redis(host="127.0.0.1", port=self.port, password=self.password)
+        return redis.Redis(host="127.0.0.1", port=self.port, password=self.password, socket_timeout=60)
 
     def close(self) -> None:
         self.stop(signal.SIGKILL)
@@ -149,7 +157,7 @@ class RedisServer:
             "dir": str(self._directory),
             "save": "",
             "appendonly": "yes" if self.persistent else "no",
-            "appendfsync": "always",
+            "appendfsync": "no",  # what is written outlives the process, if not the machine, and no disk is waited for
             "cluster-enabled": "yes" if self.cluster else "no",
             "databases": "1" if self.cluster else "16",
         }
@@ -159,7 +167,9 @@ class RedisServer:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([self._executable, *arguments, *self.options], stdout=log, stderr=log)
         deadline = time.monotonic() + START_TIMEOUT
-        with redis.Redis(host="127.0.0.1", port=port, password=self.password, socket_timeout=1) as client:
+        # Who asks again after a pause, as redis-py does by itself, blocks the event loop of the test for seconds.
+        once = Retry(NoBackoff(), 0)
+        with redis.Redis(host="127.0.0.1", port=port, password=self.password, socket_timeout=1, retry=once) as client:
             while self._process.poll() is None and time.monotonic() < deadline:
                 try:
                     if client.ping():

@@ -27,6 +27,7 @@ class Scripted:
         self.keys: list[str | None] = []
         self.open = 0  # streams that are being read
         self.left = 0  # streams that were left before their end
+        self.waiting = 0  # pauses that are being taken: all before them was heard
         self._profile = profile or Profile()
 
     def profile(self, model: str) -> Profile:
@@ -40,7 +41,7 @@ class Scripted:
         if script and isinstance(script[0], BackendError):
             raise script[0]
         if script and isinstance(script[0], float | asyncio.Event):
-            await _pause(script[0])
+            await self._pause(script[0])
             script = script[1:]
         self.open += 1
         chunks = self._chunks(script)
@@ -55,7 +56,7 @@ class Scripted:
         try:
             for step in script:
                 if isinstance(step, float | asyncio.Event):
-                    await _pause(step)
+                    await self._pause(step)
                 elif isinstance(step, BackendError):
                     raise step
                 else:
@@ -66,6 +67,13 @@ class Scripted:
         finally:
             self.left += not whole
 
+    async def _pause(self, step: float | asyncio.Event) -> None:
+        self.waiting += 1
+        try:
+            await (asyncio.sleep(step) if isinstance(step, float) else step.wait())
+        finally:
+            self.waiting -= 1
+
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
         return [{"id": "scripted", "object": "model", "created": 0, "owned_by": "tests"}]
 
@@ -74,7 +82,3 @@ class Scripted:
 
     async def aclose(self) -> None:
         pass
-
-
-async def _pause(step: float | asyncio.Event) -> None:
-    await (asyncio.sleep(step) if isinstance(step, float) else step.wait())

@@ -17,7 +17,13 @@ from app.settings import Settings
 @contextlib.asynccontextmanager
 async def serving(app: FastAPI, **config: Any) -> AsyncIterator[str]:
     """Serve an application as `antiphon serve` does, on a free port; gives its base URL."""
-    options = {"log_config": None, "access_log": False, "timeout_graceful_shutdown": 1, **config}
+    options = {
+        "log_config": None,
+        "access_log": False,
+        "timeout_graceful_shutdown": 1,
+        "timeout_keep_alive": 75,
+        **config,
+    }
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, **options))
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     running = asyncio.ensure_future(server.serve())

@@ -14,7 +14,7 @@ from tests.upstream import DONE, Upstream, chunk, finish, sse
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_is_freed_with_its_last_reference_however_long_it_was(stream: bool) -> None:
     async with Upstream() as upstream, antiphon(backend_url=upstream.url) as url:
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
 
             async def left_behind(deltas: int) -> int:
                 upstream.always(sse(*[chunk("word ") for _ in range(deltas)], finish(), DONE))

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app import __version__
 from app.core.chat_stream import DONE
 from app.core.profile import Profile
-from app.course import Labels
+from app.course import Course, Labels
 from app.errors import BackendError, StoreUnavailable
 from app.metrics import MODELS, Metrics
 from app.stores.memory import MemoryStore
@@ -82,7 +82,7 @@ async def scrape(http: httpx.AsyncClient, **headers: str) -> Scrape:
 
 @contextlib.asynccontextmanager
 async def served(backend: Any = None, **values: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with antiphon(backend, **values) as url, httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
+    async with antiphon(backend, **values) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         yield http
 
 
@@ -243,7 +243,7 @@ async def test_whatever_becomes_of_responses_nothing_stays_open() -> None:
     scripts = [HELLO, HELLO, [refusal], [refusal], [broken], [*HELLO[:1], broken], endless, endless]
     backend = Scripted(*scripts, endless, endless, HELLO)
     async with sockets.listening(backend) as url:
-        async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
             for stream in (False, True, False, True, True, True):
                 await ask(http, stream=stream)
             for stream in (False, True):
@@ -252,6 +252,8 @@ async def test_whatever_becomes_of_responses_nothing_stays_open() -> None:
             while not backend.open:
                 await asyncio.sleep(0.01)
             await http.delete(f"/v1/responses/{id}")
+            while backend.open:
+                await asyncio.sleep(0.01)
             async with sockets.dial(url) as socket:
                 await sockets.send(socket)
                 while not backend.open:
@@ -287,7 +289,10 @@ async def test_who_goes_while_it_waits_is_not_in_the_queue_any_more() -> None:
 
 
 async def test_websockets_are_counted_while_they_are_open() -> None:
-    async with sockets.listening(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+    async with (
+        sockets.listening(Scripted(HELLO)) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
+    ):
         async with sockets.dial(url) as socket:
             await sockets.ask(socket)
             told = await scrape(http)
@@ -302,7 +307,10 @@ async def test_the_store_is_measured() -> None:
         async def all(self, bucket: str) -> dict[str, bytes]:
             raise StoreUnavailable
 
-    async with antiphon(Scripted(HELLO), Away(ttl=60)) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+    async with (
+        antiphon(Scripted(HELLO), Away(ttl=60)) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
+    ):
         first = (await ask(http)).json()["id"]
         assert (await ask(http, previous_response_id=first)).status_code == 503
         told = await scrape(http)
@@ -323,7 +331,10 @@ async def test_names_that_callers_make_up_do_not_become_labels() -> None:
 
 
 async def test_a_turn_for_which_no_backend_is_asked_proves_no_name() -> None:
-    async with sockets.listening(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+    async with (
+        sockets.listening(Scripted(HELLO)) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
+    ):
         async with sockets.dial(url) as socket:
             await sockets.ask(socket, model="made-up", generate=False)
             told = await scrape(http)
@@ -441,7 +452,7 @@ class Workers:
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
-        self._process.wait(20)
+        self._process.wait(60)
 
 
 @pytest.fixture
@@ -457,7 +468,7 @@ async def test_any_worker_answers_for_all_and_for_none_that_is_dead(workers: Wor
     [url] = workers.wait_for(r"running on (http://\S+)")
     workers.wait_for("startup complete", 2)
     each_anew = httpx.Limits(max_keepalive_connections=0)  # so that both get some
-    async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False, limits=each_anew) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=each_anew) as http:
         for _ in range(20):
             (await ask(http, model="demo")).raise_for_status()
         seen = [await scrape(http) for _ in range(8)]
@@ -470,3 +481,9 @@ async def test_any_worker_answers_for_all_and_for_none_that_is_dead(workers: Wor
         told = await scrape(http)
         assert told("build_info", version=__version__) == 2
         assert told("responses_total", model="demo", way="json", status="completed") == 20
+
+
+@pytest.mark.parametrize(("tokens", "seconds"), [(5, 0.5), (2, 2.0), (1, None), (0, None)])
+def test_the_time_of_a_token_is_from_one_to_the_next(tokens: int, seconds: float | None) -> None:
+    course = Course({}, "sse", first=1.0, last=3.0, usage={"output_tokens": tokens})
+    assert course.seconds_per_token == seconds

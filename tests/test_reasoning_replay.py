@@ -22,12 +22,13 @@ LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "pr
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 CALLED = {name: value for name, value in CALL.items() if name != "index"}
 SIGNED = {"type": "reasoning.text", "text": "I should look.", "signature": "c2ln", "index": 0}
+BLOCK = {"type": "thinking", "signature": None}
 SIGNATURE = {"google": {"thought_signature": "c2ln"}}
 TAGGED = "<think>\nI should look.\n</think>\n\n"
 
 Delta = dict[str, Any]
 
-# By profile: what the model says, and the message of it that has to come back.
+# By profile, and by server where a profile is for several: what the model says, and the message that has to come back.
 WANTED: dict[str, tuple[list[Delta], Delta]] = {
     **{
         name: (
@@ -58,6 +59,17 @@ WANTED: dict[str, tuple[list[Delta], Delta]] = {
         {"reasoning_text": "I should look.", "reasoning_opaque": "b3BhcXVl"},
     ),
     "cerebras": ([{"reasoning": "I should look."}], {"content": TAGGED}),
+    "default, LiteLLM": (
+        [
+            {"reasoning_content": "I should ", "thinking_blocks": [{**BLOCK, "thinking": "I should "}]},
+            {"reasoning_content": "look.", "thinking_blocks": [{**BLOCK, "thinking": "look."}]},
+            {"thinking_blocks": [{**BLOCK, "thinking": "", "signature": "c2ln"}]},
+        ],
+        {
+            "reasoning_content": "I should look.",
+            "thinking_blocks": [{**BLOCK, "thinking": "I should look.", "signature": "c2ln"}],
+        },
+    ),
     # These refuse it, or have no use for it.
     "groq": ([{"reasoning": "I should look."}], {}),
     "together": ([{"reasoning": "I should look."}], {}),
@@ -105,7 +117,8 @@ async def by_the_client_and_sealed(http: httpx.AsyncClient, first: Delta) -> Del
 
 @pytest.mark.parametrize("profile", WANTED)
 async def test_a_thought_that_led_to_a_call_goes_back_with_its_result(upstream: Upstream, profile: str) -> None:
-    async with antiphon(backend_url=upstream.url, backend_profile=profile) as url, client(url) as http:
+    name, _, _ = profile.partition(",")
+    async with antiphon(backend_url=upstream.url, backend_profile=name) as url, client(url) as http:
         for kept in (by_the_server, in_a_conversation, by_the_client_and_sealed):
             upstream.say(thinks_and_calls(profile))
             upstream.say(sse(chunk("Seen."), finish(), END))

@@ -21,7 +21,9 @@ from app.main import build_store
 from app.stores import RunKey
 from tests.core import laws
 from tests.core.build import story
+from tests.faults.servers import stop_between_transactions
 from tests.ports import free_port
+from tests.redis_server import RedisServer
 from tests.serving import settings
 from tests.test_background import ASK, events_of, until, until_ended
 from tests.upstream import DONE, Upstream, call, chunk, finish, sse, upstream, usage
@@ -29,7 +31,7 @@ from tests.upstream import DONE, Upstream, call, chunk, finish, sse, upstream, u
 __all__ = ["upstream"]  # a fixture
 
 ROOT = Path(__file__).parent.parent
-LEASE = 1.0
+LEASE = 2.0  # for a process that is to die; the others have one that they cannot lose by being slow
 
 TOOLS = [{"type": "function", "name": "f"}]
 
@@ -53,15 +55,15 @@ class Replica:
 
     async def end(self, how: signal.Signals) -> None:
         self.process.send_signal(how)
-        await asyncio.to_thread(self.process.wait, 20)
+        await asyncio.to_thread(self.process.wait, 60)
 
 
 @pytest.fixture(params=["redis", "sqlite"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/antiphon.db"
-    url: str = request.getfixturevalue("redis_url")
-    return url
+    redis: RedisServer = request.getfixturevalue("redis_server")
+    return redis.patient_url
 
 
 @contextlib.asynccontextmanager
@@ -71,7 +73,7 @@ async def replicas(number: int, store_url: str, backend: Upstream, **variables: 
         started = [stack.enter_context(process(store_url, backend, variables)) for _ in range(number)]
         servers = []
         for running, url in started:
-            http = httpx.AsyncClient(base_url=f"{url}/v1", timeout=20, trust_env=False)
+            http = httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False)
             servers.append(Replica(running, await stack.enter_async_context(http)))
             async with asyncio.timeout(60):
                 while not await _answers(f"{url}/healthz"):
@@ -104,7 +106,7 @@ def process(store_url: str, backend: Upstream, variables: dict[str, object]) -> 
 
 async def _answers(url: str) -> bool:
     with contextlib.suppress(httpx.TransportError):
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
             return (await http.get(url)).is_success
     return False
 
@@ -116,7 +118,7 @@ def followers(replica: Replica, id: str, points: range) -> list[asyncio.Task[lis
 async def test_a_response_is_followed_from_another_replica(store_url: str, upstream: Upstream) -> None:
     go = asyncio.Event()
     upstream.say(sse(chunk("Hel"), 0.02, chunk("lo"), go, chunk(", "), 0.02, chunk("world"), finish(), usage(), DONE))
-    async with replicas(2, store_url, upstream) as (one, other):
+    async with replicas(2, store_url, upstream, background_lease=60) as (one, other):
         id = await one.post()
         running = followers(other, id, range(12))
         watching = asyncio.create_task(events_of(other.http, id))
@@ -139,13 +141,13 @@ async def test_a_response_is_followed_from_another_replica(store_url: str, upstr
 async def test_a_response_is_cancelled_from_another_replica(store_url: str, upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hel"), asyncio.Event()))
     upstream.say(sse(asyncio.Event()))
-    async with replicas(2, store_url, upstream, background_lease=20) as (one, other):
+    async with replicas(2, store_url, upstream, background_lease=60) as (one, other):
         for _ in range(2):  # with something said, and with nothing
             id = await one.post()
             following = asyncio.create_task(events_of(other.http, id))
             await until(lambda: upstream.requests and not upstream.requests[-1].gone.is_set())
             cancelled = (await other.http.post(f"/responses/{id}/cancel")).json()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await upstream.requests[-1].gone.wait()
             events = await following
 
@@ -218,7 +220,7 @@ async def test_a_killed_response_fails_though_nobody_asks_for_it(store_url: str,
         return str(Turn.of(record).response["status"])
 
     assert await status() == "in_progress"
-    async with replicas(1, store_url, upstream), asyncio.timeout(20):
+    async with replicas(1, store_url, upstream), asyncio.timeout(60):
         while await status() == "in_progress":
             await asyncio.sleep(0.05)
     assert await status() == "failed"
@@ -232,12 +234,12 @@ async def test_a_process_that_slept_too_long_does_not_undo_the_end(store_url: st
         id = await one.post()
         await until(lambda: upstream.requests)
         await events_until(one, id, "response.output_text.delta")
-        one.process.send_signal(signal.SIGSTOP)
+        stop_between_transactions(one.process.pid, store_url)
         failed = await until_ended(other.http, id)
         events = await events_of(other.http, id)
         go.set()
         one.process.send_signal(signal.SIGCONT)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await upstream.requests[0].answered.wait()
         await asyncio.sleep(0.5)
 
@@ -250,7 +252,7 @@ async def test_a_process_that_slept_too_long_does_not_undo_the_end(store_url: st
 async def test_a_process_that_is_told_to_stop_lets_its_responses_end(store_url: str, upstream: Upstream) -> None:
     go = asyncio.Event()
     upstream.say(sse(chunk("Hel"), go, chunk("lo"), finish(), DONE))
-    async with replicas(2, store_url, upstream, shutdown_grace=20) as (one, other):
+    async with replicas(2, store_url, upstream, shutdown_grace=60, background_lease=60) as (one, other):
         id = await one.post()
         await until(lambda: upstream.requests)
         ending = asyncio.create_task(one.end(signal.SIGTERM))

@@ -24,6 +24,8 @@ from typing import Any, Final, TypeAlias, cast
 
 import pytest_asyncio
 
+from tests.ports import free_port
+
 
 @dataclass(frozen=True)
 class _Sign:
@@ -95,9 +97,9 @@ class Upstream:
 
     async def open(self) -> None:
         """Listen, at the port where it was if it was closed before."""
+        self.port = self.port or free_port()  # which is nobody else's when this one is closed, either
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Line(self, self._lines), "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         """Break off every connection, and take no more."""

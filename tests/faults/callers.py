@@ -114,7 +114,7 @@ class Caller:
         queued = await self.http.post("/responses", json={**body, "background": True})
         if not queued.is_success:
             return _answer(queued)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 answer = await self.http.get(f"/responses/{queued.json()['id']}")
                 if answer.status_code != 503 and (response := answer.json())["status"] in TERMINAL:
@@ -125,7 +125,7 @@ class Caller:
 @contextlib.asynccontextmanager
 async def calling(url: str) -> AsyncIterator[Caller]:
     """A caller of the server at a URL."""
-    async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=30, trust_env=False) as http, dial(url) as socket:
+    async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=120, trust_env=False) as http, dial(url) as socket:
         yield Caller(http, socket)
 
 

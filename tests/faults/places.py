@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from app.core.history import Turn
-from tests.redis_server import RedisServer
+from tests.redis_server import PATIENCE, RedisServer
 
-IMPATIENT = "socket_timeout=0.6&socket_connect_timeout=0.6"
+IMPATIENT = "socket_timeout=2&socket_connect_timeout=2"
 
 
 def _server() -> RedisServer:
@@ -46,7 +46,7 @@ class _Redis(Place):
 
     async def open(self, stack: AsyncExitStack, directory: Path) -> None:
         self.server = stack.enter_context(_server())
-        self.url = self.server.url
+        self.url = self.server.patient_url
 
     def _configure(self, **values: object) -> None:
         with self.server.client() as client:
@@ -70,7 +70,7 @@ class Restarted(_Redis):
 class Hung(_Redis):
     async def open(self, stack: AsyncExitStack, directory: Path) -> None:
         await super().open(stack, directory)
-        self.url += f"?{IMPATIENT}"
+        self.url = f"{self.server.url}?{IMPATIENT}"
 
     async def harm(self) -> None:
         self.server.pause()
@@ -91,7 +91,7 @@ class Slow(_Redis):
     async def open(self, stack: AsyncExitStack, directory: Path) -> None:
         await super().open(stack, directory)
         self._wire = await stack.enter_async_context(wire(self.server.port))
-        self.url = self._wire.url
+        self.url = f"{self._wire.url}?{PATIENCE}"
 
     async def harm(self) -> None:
         self._wire.delay = 0.05
@@ -122,12 +122,16 @@ class FailedOver(Slow):
 
     async def harm(self) -> None:
         with self.server.client() as primary:
+            # What comes until the other has taken over waits, and is then refused: nothing is lost that was written.
+            primary.execute_command("CLIENT PAUSE", 60_000, "WRITE")
             offset = primary.info("replication")["master_repl_offset"]
         await self._until(self._other, lambda info: info["slave_repl_offset"] >= offset)
         with self._other.client() as successor:
             successor.replicaof("NO", "ONE")
         self._wire.port = self._other.port
         await self._follow(self.server, self._other)
+        with self.server.client() as demoted:
+            demoted.execute_command("CLIENT UNPAUSE")
         self.server, self._other = self._other, self.server
 
     async def heal(self) -> None:
@@ -139,7 +143,7 @@ class FailedOver(Slow):
         await self._until(follower, lambda info: info["master_link_status"] == "up")
 
     async def _until(self, server: RedisServer, condition: Callable[[dict[str, Any]], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with server.client() as client:
                 while not condition(client.info("replication")):
                     await asyncio.sleep(0.02)
@@ -165,7 +169,7 @@ class Locked(_SQLite):
 
 
 class LockedForAMoment(Locked):
-    options = "?busy_timeout=20"
+    options = "?busy_timeout=60"
 
     async def harm(self) -> None:
         await super().harm()
@@ -230,6 +234,8 @@ async def wire(port: int) -> AsyncIterator[Wire]:
     wire = Wire(port)
     server = await asyncio.start_server(wire.accept, "127.0.0.1", 0)
     wire.url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    yield wire
-    server.close()
-    await wire.aclose()
+    try:
+        yield wire
+    finally:
+        server.close()
+        await wire.aclose()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -62,14 +64,28 @@ def server(*options: str, **settings: object) -> Iterator[Server]:
         if running.poll() is None:
             running.terminate()  # workers end with the process that started them only if it can tell them
         try:
-            running.wait(10)
+            running.wait(30)
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()
 
 
+def stop_between_transactions(pid: int, store_url: str) -> None:
+    """Let a process sleep, but not with a lock in its hands that all others would wait for."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        if not store_url.startswith("sqlite:///"):
+            return
+        with contextlib.closing(sqlite3.connect(store_url.removeprefix("sqlite:///"), timeout=0.5)) as db:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError:
+                os.kill(pid, signal.SIGCONT)
+
+
 def _await(served: Server) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     with httpx.Client(base_url=served.url, trust_env=False) as http:
         while True:
             try:

@@ -84,7 +84,7 @@ def harmless(name: str, steps: list[Step]) -> Fault:
 
 ENDLESS = sse(chunk("Hel"), *[chunk(""), 0.05] * 200)
 CUT_OFF = Ended("incomplete", "max_output_seconds", "Hel")
-HURRY = {"backend_overrides": {"transport.first_byte_timeout": 1, "transport.idle_timeout": 1}}
+HURRY = {"backend_overrides": {"transport.first_byte_timeout": 2, "transport.idle_timeout": 2}}
 
 FAULTS = [
     refused("not there", None),
@@ -124,7 +124,7 @@ FAULTS = [
     broken("an end without a finish reason", sse(chunk("Hel"))),
     broken("garbage in the framing", [*sse(chunk("Hel"))[:-1], b"\xff\xfe\r\n"]),
     broken("an error in mid-stream", sse(chunk("Hel"), {"error": {"message": "CUDA out of memory"}})),
-    Fault("no end, beyond ANTIPHON_MAX_OUTPUT_SECONDS", ENDLESS, *[CUT_OFF] * 3, {"max_output_seconds": 0.5}),
+    Fault("no end, beyond ANTIPHON_MAX_OUTPUT_SECONDS", ENDLESS, *[CUT_OFF] * 3, {"max_output_seconds": 2}),
     harmless("slow", sse(chunk("Hel"), 0.3, chunk("lo"), 0.3, finish(), DONE)),
     harmless("cut behind the finish reason", sse(chunk("Hel"), chunk("lo"), finish(), CLOSE)),
     harmless("garbage between chunks", sse(chunk("Hel"), b"data: \xff[\n\n\xfe\n\n", chunk("lo"), finish(), DONE)),
@@ -165,4 +165,4 @@ async def test_100_megabytes_are_not_kept(upstream: Upstream) -> None:
                 upstream.always(steps)
                 for way in WAYS:
                     await caller.ask(way)
-                    assert served.memory() - before < 64 * 1024 * 1024
+                    assert served.memory() - before < 80 * 1024 * 1024

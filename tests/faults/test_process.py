@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -18,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from tests.api.sockets import dial, hear, send
 from tests.faults.callers import ASK, COMPLETED, FOREGROUND, HELLO, WAYS, Ended, Refused, calling, outcomes
 from tests.faults.places import kept
-from tests.faults.servers import LINUX, Server, server
+from tests.faults.servers import LINUX, Server, server, stop_between_transactions
 from tests.faults.test_client import FLOOD, connected
 from tests.test_background import until, until_ended
 from tests.upstream import DONE, HANG, Upstream, chunk, finish, sse
@@ -46,7 +47,7 @@ async def load(served: Server, upstream: Upstream) -> AsyncIterator[list[asyncio
 
 
 async def ended(served: Server) -> int:
-    return await asyncio.to_thread(served.process.wait, 30)
+    return await asyncio.to_thread(served.process.wait, 60)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -55,7 +56,7 @@ async def test_sigterm_lets_answers_come_to_their_end(
 ) -> None:
     go = asyncio.Event()
     upstream.always(sse(chunk("Hel"), go, chunk("lo"), finish(), DONE))
-    settings = {"store_url": store_url, "backend_url": upstream.url, "workers": workers, "shutdown_grace": 30}
+    settings = {"store_url": store_url, "backend_url": upstream.url, "workers": workers, "shutdown_grace": 60}
     with server(**settings) as served:
         async with load(served, upstream) as asking:
             served.process.send_signal(signal.SIGTERM)
@@ -100,7 +101,7 @@ async def test_sigterm_ends_answers_that_do_not(upstream: Upstream, store_url: s
 
 
 async def until_refused(url: str) -> None:
-    async with asyncio.timeout(10), httpx.AsyncClient(trust_env=False) as http:
+    async with asyncio.timeout(60), httpx.AsyncClient(timeout=60, trust_env=False) as http:
         while True:
             try:
                 await http.get(f"{url}/healthz", headers={"connection": "close"})
@@ -114,7 +115,7 @@ async def until_refused(url: str) -> None:
 async def test_a_killed_process_loses_nothing_that_was_told_complete(upstream: Upstream, store_url: str) -> None:
     upstream.always(HELLO)
     with server(store_url=store_url, backend_url=upstream.url) as served:
-        async with httpx.AsyncClient(base_url=served.url, timeout=10, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=served.url, timeout=60, trust_env=False) as http:
             async with http.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as response:
                 async for line in response.aiter_lines():
                     if line.startswith("data: {") and (event := json.loads(line[6:]))["type"] == "response.completed":
@@ -132,11 +133,11 @@ async def test_a_killed_process_loses_nothing_that_was_told_complete(upstream: U
 @LINUX
 async def test_a_worker_that_is_killed(upstream: Upstream, store_url: str, tmp_path: Path) -> None:
     upstream.always(HELLO)
-    with server(store_url=store_url, backend_url=upstream.url, workers=2, background_lease=1) as served:
-        await until(lambda: len(served.workers()) == 2)
+    with server(store_url=store_url, backend_url=upstream.url, workers=2, background_lease=3) as served:
+        await until_both_serve(served.url)
         one, other = served.workers()
         async with AsyncExitStack() as stack:
-            with stopped(other):
+            with stopped(other, store_url):
                 caller = await stack.enter_async_context(calling(served.url))
                 before = (await caller.ask("json")).response
                 upstream.always(sse(chunk("Hel"), HANG))
@@ -160,13 +161,20 @@ async def test_a_worker_that_is_killed(upstream: Upstream, store_url: str, tmp_p
         assert one not in served.workers()
 
 
+async def until_both_serve(url: str) -> None:
+    """Wait for two workers that have read their settings: one that sleeps before it has might be replaced."""
+    async with asyncio.timeout(120), httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        while not re.search(r"^antiphon_build_info{.*} 2\.0$", (await http.get("/metrics")).text, re.MULTILINE):
+            await asyncio.sleep(0.05)
+
+
 @LINUX
 async def test_the_parent_of_the_workers_is_killed(upstream: Upstream, store_url: str) -> None:
     go = asyncio.Event()
     upstream.always(sse(chunk("Hel"), go, chunk("lo"), finish(), DONE))
-    settings = {"store_url": store_url, "backend_url": upstream.url, "shutdown_grace": 30}
+    settings = {"store_url": store_url, "backend_url": upstream.url, "shutdown_grace": 60}
     with server(workers=2, **settings) as served:
-        await until(lambda: len(served.workers()) == 2)
+        await until_both_serve(served.url)
         with killing(served.workers()) as orphans:
             async with calling(served.url) as caller:
                 asking = [asyncio.create_task(caller.ask(way)) for way in FOREGROUND]
@@ -175,10 +183,17 @@ async def test_the_parent_of_the_workers_is_killed(upstream: Upstream, store_url
                 await until_refused(served.url)
                 go.set()
                 assert [(await each).outcome for each in asking] == [COMPLETED] * len(FOREGROUND)
-            await until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in orphans))
+            await until(lambda: not any(map(lives, orphans)))
     with server(port=int(served.url.rpartition(":")[2]), **settings) as served:
         async with calling(served.url) as caller:
             assert outcomes(await caller.ask_all()) == dict.fromkeys(WAYS, COMPLETED)
+
+
+def lives(pid: int) -> bool:
+    """Tell whether a process runs: nobody may have asked yet for how it ended, and then it has nothing else left."""
+    with suppress(OSError):
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    return False
 
 
 @contextmanager
@@ -193,9 +208,9 @@ def killing(pids: list[int]) -> Iterator[list[int]]:
 
 
 @contextmanager
-def stopped(pid: int) -> Iterator[None]:
+def stopped(pid: int, store_url: str) -> Iterator[None]:
     """Let a process sleep, so that whatever comes goes to another."""
-    os.kill(pid, signal.SIGSTOP)
+    stop_between_transactions(pid, store_url)
     try:
         yield
     finally:

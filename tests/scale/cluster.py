@@ -10,10 +10,11 @@ from typing import Any
 
 import redis
 
-from tests.redis_server import RedisServer, join
+from tests.redis_server import PATIENCE, RedisServer, join
 
-NODE_TIMEOUT = 1000  # milliseconds after which the nodes take one for lost that does not answer
-PATIENCE = 30.0  # seconds for the nodes to agree on something
+LOST = 3000  # milliseconds after which the nodes take one for lost that does not answer, where one is to be lost
+BUSY = 60_000  # and where none is: a machine with much else to do has nodes that are late
+AGREED = 120.0  # seconds for the nodes to agree on something
 
 
 class Cluster:
@@ -27,7 +28,8 @@ class Cluster:
     @property
     def url(self) -> str:
         """A store URL that names all of them, so that any may be away."""
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.primaries)
+        nodes = ",".join(f"127.0.0.1:{server.port}" for server in self.primaries)
+        return f"redis+cluster://{nodes}?{PATIENCE}"
 
     def slot(self, bucket: str) -> int:
         """Return the slot of a bucket."""
@@ -71,7 +73,7 @@ class Cluster:
         source = self.holder(slot)
         keys = self._on(source, "CLUSTER GETKEYSINSLOT", slot, count)
         if keys:
-            self._on(source, "MIGRATE", "127.0.0.1", self.primaries[target].port, "", 0, 5000, "KEYS", *keys)
+            self._on(source, "MIGRATE", "127.0.0.1", self.primaries[target].port, "", 0, 30_000, "KEYS", *keys)
         return len(keys)
 
     def end_to_move(self, slot: int, target: int) -> None:
@@ -98,10 +100,10 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[Cluster]:
+def cluster(timeout: int = BUSY) -> Iterator[Cluster]:
     """Three primaries."""
     with contextlib.ExitStack() as stack:
-        nodes = [stack.enter_context(_node()) for _ in range(3)]
+        nodes = [stack.enter_context(_node(timeout)) for _ in range(3)]
         join(nodes)
         made = Cluster(nodes)
         stack.callback(made.close)
@@ -111,7 +113,9 @@ def cluster() -> Iterator[Cluster]:
 @contextlib.contextmanager
 def replicated() -> Iterator[tuple[Cluster, RedisServer]]:
     """Three primaries, and a replica of the first."""
-    with cluster() as made, _node() as replica, made.primaries[0].client() as primary, replica.client() as client:
+    with contextlib.ExitStack() as stack:
+        made, replica = stack.enter_context(cluster(LOST)), stack.enter_context(_node(LOST))
+        primary, client = stack.enter_context(made.primaries[0].client()), stack.enter_context(replica.client())
         client.execute_command("CLUSTER MEET", "127.0.0.1", made.primaries[0].port)
         id = primary.execute_command("CLUSTER MYID").decode()
         _until(lambda: id in str(client.execute_command(b"CLUSTER NODES")))
@@ -124,29 +128,27 @@ def replicated() -> Iterator[tuple[Cluster, RedisServer]]:
         yield made, replica
 
 
-def _node() -> RedisServer:
-    return RedisServer(
-        cluster=True, options=("--cluster-node-timeout", str(NODE_TIMEOUT), "--repl-diskless-sync", "yes")
-    )
+def _node(timeout: int) -> RedisServer:
+    return RedisServer(cluster=True, options=("--cluster-node-timeout", str(timeout), "--repl-diskless-sync", "yes"))
 
 
 def caught_up(primary: RedisServer, replica: RedisServer) -> None:
     """Return when the replica has all that its primary has: what it has not is lost with the primary."""
     with primary.client() as client:
-        assert client.execute_command("WAIT", 1, 5000) == 1
+        assert client.execute_command("WAIT", 1, 30_000) == 1
     with primary.client() as one, replica.client() as other:
         _until(lambda: one.info("replication")["master_repl_offset"] == other.info("replication")["slave_repl_offset"])
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait until something is so."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(AGREED):
         while not await condition():
             await asyncio.sleep(0.05)
 
 
 def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + AGREED
     while True:
         with contextlib.suppress(redis.RedisError):
             if condition():

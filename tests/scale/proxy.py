@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 LEFT_OUT = 0.1  # seconds
-PATIENCE = 10.0  # seconds for a replica to accept, if all of them refuse
+PATIENCE = 60.0  # seconds for a replica to accept, if all of them refuse
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CONNECTION = re.compile(rb"\r\nconnection:[^\r]*", re.IGNORECASE)

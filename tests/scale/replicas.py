@@ -16,8 +16,8 @@ from tests.bench.cost import cpu, memory
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-READY = 60.0  # seconds that a server may take to start
-ENDED = 60.0  # seconds that it may take to end
+READY = 120.0  # seconds that a server may take to start
+ENDED = 120.0  # seconds that it may take to end
 
 KEY = "a key that all replicas share"
 
@@ -69,7 +69,7 @@ class Program:
             return
         self._process.terminate()  # its workers end with it only if it can tell them
         try:
-            self._process.wait(10)
+            self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

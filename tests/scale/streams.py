@@ -16,7 +16,7 @@ TOLD = {
     "chat": re.compile(rb'"content": "(\d+\.\d+) "'),
 }
 ENDS = {"responses": b'"type":"response.completed"', "chat": b'"finish_reason": "stop"'}
-SLACK = 30.0  # seconds that a stream may take longer than it should
+SLACK = 120.0  # seconds that a stream may take longer than it should
 
 
 @dataclass

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from app.stores import Batch, RunKey
-from app.stores.redis import RedisStore
 from tests.redis_server import RedisServer
+from tests.stores.places import redis_store
 
 RUN = RunKey("cancelling:c0ffee", "resp_1")
 
@@ -18,7 +18,7 @@ RUN = RunKey("cancelling:c0ffee", "resp_1")
 async def test_a_question_to_redis_does_not_swallow_that_it_was_cancelled(
     redis_server: RedisServer, question: str
 ) -> None:
-    store = RedisStore.from_url(redis_server.url, ttl=1000)
+    store = redis_store(redis_server.url)
     log = store.log(ttl=1000, lease=20)
     await log.begin(RUN, "w1")
     ask: Callable[[], Awaitable[object]] = {
@@ -42,5 +42,7 @@ async def test_a_question_to_redis_does_not_swallow_that_it_was_cancelled(
         assert (task in went_on) is not told
 
     assert await store.all("nothing") == {}
+    await log.delete(RUN)  # it would be an orphan, to every server that has this Redis
+    await store.delete(*RUN)
     await log.aclose()
     await store.aclose()

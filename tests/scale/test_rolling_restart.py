@@ -17,7 +17,7 @@ async def test_conversations_lose_nothing_while_the_replicas_are_restarted_one_a
     with RedisServer() as redis, tempfile.TemporaryFile() as log, shown_if_it_fails(log):
         async with (
             Echo() as model,
-            replicas(2, log, store_url=redis.url, backend_url=model.url, shutdown_grace=20) as servers,
+            replicas(2, log, store_url=redis.patient_url, backend_url=model.url, shutdown_grace=60) as servers,
             balanced([server.port for server in servers]) as (balancer, url),
         ):
             figures = await talk(url, roll(servers), conversations=CONVERSATIONS, at_once=16)

@@ -59,6 +59,6 @@ def test_what_one_worker_has_sealed_every_other_can_open(tmp_path: Path) -> None
 
 def _post(url: str, body: object) -> dict[str, object]:
     headers = {"Content-Type": "application/json", "Connection": "close"}
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=20) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60) as answer:
         answered: dict[str, object] = json.load(answer)
         return answered

@@ -65,7 +65,7 @@ OPEN = (
 @contextlib.asynccontextmanager
 async def calling(url: str) -> AsyncIterator[Traffic]:
     """Clients of the server there."""
-    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         yield Traffic(url, http)
 
 
