@@ -28,6 +28,12 @@ DONE: Chunk = {"object": "done"}
 # Copilot the third.
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
 
+# The fields that have it in fragments: what puts them together, and what they are told as.
+_FRAGMENTS: dict[str, tuple[type[ReasoningDetails] | type[ThinkingBlocks], str]] = {
+    "reasoning_details": (ReasoningDetails, "reasoning_details"),
+    "thinking_blocks": (ThinkingBlocks, "reasoning_content"),  # LiteLLM's copy of Claude's thoughts
+}
+
 # What a finish reason means, where it is not that the model was done. Any other word means just that.
 FINISH = {
     **dict.fromkeys(
@@ -135,10 +141,9 @@ class ChunkReader:
                 break  # gateways repeat it under several names
         else:
             text = ""
-        if (details := delta.get("reasoning_details")) and isinstance(details, list):
-            self._feed_details(details, shown=bool(text))
-        if (blocks := delta.get("thinking_blocks")) and isinstance(blocks, list):
-            self._feed_blocks(blocks, shown=bool(text))
+        for name in _FRAGMENTS:
+            if (fragments := delta.get(name)) and isinstance(fragments, list):
+                self._feed_fragments(name, fragments, shown=bool(text))
         if opaque := delta.get("reasoning_opaque"):  # Copilot's own copy of the thought, to be sent back
             self.builder.reasoning_upstream()["reasoning_opaque"] = opaque
         self._feed_content(delta.get("content"), choice)
@@ -175,25 +180,16 @@ class ChunkReader:
             if text:
                 self.builder.text(text)
 
-    def _feed_details(self, details: list[Any], shown: bool) -> None:
-        """OpenRouter's structured reasoning: told only where the delta has no plain text, always kept for replay."""
-        for text in ReasoningDetails.texts(details) if not shown else ():
-            self.builder.reasoning(text, "reasoning_details")
+    def _feed_fragments(self, name: str, fragments: list[Any], shown: bool) -> None:
+        """Reasoning in fragments: told only where the delta has no plain text, always kept to be sent back."""
+        kind, source = _FRAGMENTS[name]
+        for text in kind.texts(fragments) if not shown else ():
+            self.builder.reasoning(text, source)
         said = self.builder.reasoning_upstream()
-        kept = said.get("reasoning_details")
-        if not isinstance(kept, ReasoningDetails):
-            kept = said["reasoning_details"] = ReasoningDetails()
-        kept.feed(details)
-
-    def _feed_blocks(self, blocks: list[Any], shown: bool) -> None:
-        """LiteLLM's copy of Claude's thoughts: their signatures have to go back where a tool was called."""
-        if not shown and (text := "".join(ThinkingBlocks.texts(blocks))):
-            self.builder.reasoning(text, "reasoning_content")
-        said = self.builder.reasoning_upstream()
-        kept = said.get("thinking_blocks")
-        if not isinstance(kept, ThinkingBlocks):
-            kept = said["thinking_blocks"] = ThinkingBlocks()
-        kept.feed(blocks)
+        kept = said.get(name)
+        if not isinstance(kept, kind):
+            kept = said[name] = kind()
+        kept.feed(fragments)
 
     def _count(self, usage: Any) -> None:
         """

@@ -93,5 +93,5 @@ class ThinkingBlocks:
     def texts(fragments: list[Any]) -> Iterator[str]:
         """Yield what fragments say in plain words."""
         for fragment in fragments:
-            if isinstance(fragment, dict) and isinstance(text := fragment.get("thinking"), str):
+            if isinstance(fragment, dict) and (text := fragment.get("thinking")) and isinstance(text, str):
                 yield text
