@@ -7,8 +7,8 @@ How much a caller may ask for: requests and tokens a minute, and responses in th
         run = await responses.create(request, caller, watchers=[grant])
 
 What may be used in a minute is a bucket that fills up steadily. A request takes one from the one; tokens are taken
-from the other when they are known, at the end, so what goes beyond the limit is missing afterwards: the next request
-waits until it is paid back. Where the counts cannot be reached, everybody is let in.
+from the other when they are known, at the end, so a response may go beyond the limit: the bucket is then in debt, and
+the next request waits until it is paid back. Where the counts cannot be reached, everybody is let in.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ async def respond(
     seconds: float = 0,
 ) -> AsyncGenerator[list[Event], None]:
     """
-    Yield the events of one answer, all but the terminal one, which is for `builder.end()` to make.
+    Yield the events of one answer. What closes it stays in the builder, and the terminal event is for `builder.end()`.
 
     The first list is yielded once the backend is known to answer, or after `open_after` seconds without a sign of it
     (None: however long it takes). Raises `BackendError` for a refusal that is known before that; later errors are

@@ -141,7 +141,7 @@ def create_app(
     app = Documented(**ABOUT, lifespan=lifespan)
     router = http.routes(door)
     router.include_router(conversations.routes(door))
-    connections = websocket.Limits(settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue)
+    connections = websocket.Bounds(settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue)
     router.include_router(websocket.routes(door, connections, partial(build_memory, settings)))
     app.include_router(router, prefix="/v1", tags=["responses"])
     app.include_router(router, include_in_schema=False)

@@ -39,7 +39,7 @@ _KEY = "openai-insecure-api-key."
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Bounds:
     """How long a connection lives, and how much it may ask for."""
 
     lifetime: float  # seconds
@@ -47,7 +47,7 @@ class Limits:
     queue: int  # turns that may wait for the running one
 
 
-def routes(door: Door, limits: Limits, memory: Callable[[], Store]) -> APIRouter:
+def routes(door: Door, bounds: Bounds, memory: Callable[[], Store]) -> APIRouter:
     """Return the route, without the `/v1`; `memory` makes what one connection remembers of unstored responses."""
     router = APIRouter()
 
@@ -60,7 +60,7 @@ def routes(door: Door, limits: Limits, memory: Callable[[], Store]) -> APIRouter
             return
         offered = websocket.scope.get("subprotocols", [])
         await websocket.accept(subprotocol=next((name for name in offered if not name.startswith(_KEY)), None))
-        await Connection(websocket, caller, door, limits, memory()).serve()
+        await Connection(websocket, caller, door, bounds, memory()).serve()
 
     return router
 
@@ -81,11 +81,11 @@ class Connection:
     to a bound. Sending waits for the client to read, and the backend is not read meanwhile.
     """
 
-    def __init__(self, websocket: WebSocket, caller: Caller, door: Door, limits: Limits, memory: Store) -> None:
+    def __init__(self, websocket: WebSocket, caller: Caller, door: Door, bounds: Bounds, memory: Store) -> None:
         self._websocket = websocket
         self._caller = caller
         self._door = door
-        self._limits = limits
+        self._bounds = bounds
         self._responses = door.responses.within(memory)
         self._lenient = "keepalive" in (caller.dialect.heartbeat, dialect_of(websocket.headers).heartbeat)
         self._frames: asyncio.Queue[str | bytes | None] = asyncio.Queue()
@@ -99,7 +99,7 @@ class Connection:
         working = asyncio.create_task(self._work())
         try:
             done, _ = await asyncio.wait(
-                {reading, working}, timeout=self._limits.lifetime, return_when=asyncio.FIRST_COMPLETED
+                {reading, working}, timeout=self._bounds.lifetime, return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
                 await self._finish(working, reading)
@@ -130,7 +130,7 @@ class Connection:
         size, limit = len(frame), self._door.max_body_bytes
         if size > limit:
             return too_large(limit)
-        if self._frames.qsize() < self._limits.queue and (not self._waiting or self._waiting + size <= limit):
+        if self._frames.qsize() < self._bounds.queue and self._waiting + size <= limit:
             return None
         return TooManyRequests("Too many turns are waiting on this connection; send on when one has ended.")
 
@@ -217,7 +217,7 @@ class Connection:
         code is `websocket_connection_limit_reached`."
         """
         message = (
-            f"Responses websocket connection limit reached ({self._limits.lifetime / 60:g} minutes). "
+            f"Responses websocket connection limit reached ({self._bounds.lifetime / 60:g} minutes). "
             "Create a new websocket connection to continue."
         )
         return envelope(InvalidRequest(message, code="websocket_connection_limit_reached"))
@@ -227,7 +227,7 @@ class Connection:
         while not self._frames.empty():
             self._frames.get_nowait()
         self._frames.put_nowait(None)
-        await asyncio.wait({working, *others}, timeout=self._limits.grace, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, *others}, timeout=self._bounds.grace, return_when=asyncio.FIRST_COMPLETED)
         await _put_away(working)
 
     async def _part(self, code: int, last: dict[str, Any] | None = None) -> None:

@@ -2,9 +2,9 @@
 The ids of tool calls, as a backend takes them.
 
 Ids go as they came, which Kimi insists on, unless the backend has a rule for them: Mistral takes nine letters and
-digits, and nobody more than 64 characters, but for the server that made a longer one: LiteLLM hides Gemini's signatures
-in ids, and wants them back. An id that has to change always becomes the same other one, so that the
-prompt of the next turn begins as that of this one did.
+digits. Nobody takes more than 64 characters, except the server that made the id: LiteLLM hides Gemini's signatures in
+ids, and wants them back. An id that has to change always becomes the same other one, so that the prompt of the next
+turn begins as that of this one did.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Dialect(NamedTuple):
 DIALECTS = {
     "openresponses": Dialect(kinds.CONTENT_REASONING, kinds.BOTH_REASONING, "comment", schema=False),
     "openai": Dialect(kinds.OPENAI_CONTENT_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
-    # Of clients that would drop raw reasoning, and of those of which one does and another drops a summary.
+    # For clients that drop raw reasoning; where several share a user agent and one of them drops summaries: both.
     "openai-summary": Dialect(kinds.SUMMARY_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
     "openai-both": Dialect(kinds.OPENAI_BOTH_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
 }

@@ -1,8 +1,9 @@
 """
-Server-sent events, both ways: the bytes of a Chat Completions stream into chunks, and events into bytes.
+Server-sent events: the bytes of a Chat Completions stream, decoded into chunks.
 
-Decoding follows the WHATWG specification of event streams ("9.2.6 Interpreting an event stream"), and is lenient only
-about what a frame holds: backends send nulls, lists, bare words and halves of characters where a chunk should be.
+It follows the WHATWG specification of event streams ("9.2.6 Interpreting an event stream"), and is lenient where
+backends are known to miss it: they send nulls, lists, bare words and halves of characters where a chunk should be, and
+frames without their borders. Our own events are encoded in `core/wire.py`.
 """
 
 from __future__ import annotations
