@@ -176,8 +176,7 @@ class MarkedCalls:
     """`call_marks`: calls that stand in the text become calls, each in a chunk of its own."""
 
     def __init__(self, tools: Tools) -> None:
-        functions: dict[str, Schema] = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
-        self._finder = CallFinder(functions)
+        self._finder = CallFinder(dict(_declared(tools)))
 
     def feed(self, chunks: list[Chunk]) -> list[Chunk]:
         return [one for chunk in chunks for one in self._split(chunk)]
@@ -196,6 +195,15 @@ class MarkedCalls:
             return
         yield _changed(chunk, lambda delta, index: {**delta, "content": ""} if delta is first["delta"] else delta)
         yield from map(_told, pieces)
+
+
+def _declared(tools: Tools) -> Iterator[tuple[str, Schema]]:
+    """Yield the name and the parameters of each function among the tools; an operator may add tools of any form."""
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
+            parameters = function.get("parameters")
+            yield name, parameters if isinstance(parameters, Mapping) else {}
 
 
 def _told(piece: Piece) -> Chunk:

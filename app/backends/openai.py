@@ -158,8 +158,17 @@ class OpenAIBackend:
 
     async def _answer(self, request: ChatRequest) -> tuple[httpx.Response, Answer]:
         response = await self._ask(request)
-        tools = request.body.get("tools") or ()
-        return response, Answer(response, self._profile, lambda chunk: self._error_in(chunk, request), tools)
+        tools = request.body.get("tools")
+        try:
+            return response, Answer(
+                response,
+                self._profile,
+                lambda chunk: self._error_in(chunk, request),
+                tools if isinstance(tools, list) else (),
+            )
+        except BaseException:
+            await response.aclose()
+            raise
 
     async def _ask(self, request: ChatRequest) -> httpx.Response:
         """Return a good answer whose body is to be read, asking again as long as that makes sense."""

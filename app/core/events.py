@@ -103,6 +103,7 @@ class EventBuilder:
         self._sequence_number = 0
         self._open: OpenItem | None = None
         self._calls: list[OpenCall] = []
+        self._last_reasoning: str | None = None  # the id of the output's last reasoning item
 
     def take(self) -> list[Event]:
         """Return the events built since the last call."""
@@ -190,9 +191,8 @@ class EventBuilder:
         That is the open one, else the last one (signatures may come late), else one that is opened for the purpose:
         there are backends whose reasoning is only a signature.
         """
-        items = [item for item in self.response["output"] if item["type"] == "reasoning"]
-        item = items[-1] if items else self._turn_to(self._reasoning).item
-        return self.upstream.setdefault(item["id"], {})
+        id = self._last_reasoning or self._turn_to(self._reasoning).item["id"]
+        return self.upstream.setdefault(id, {})
 
     def call(
         self, call_id: str, kind: Call = FUNCTION_CALL, fields: Mapping[str, Any] | None = None, **upstream: Any
@@ -250,6 +250,8 @@ class EventBuilder:
     def _add(self, item: Item) -> int:
         index = len(self.response["output"])
         self.response["output"].append(item)
+        if item["type"] == "reasoning":
+            self._last_reasoning = item["id"]
         self._emit("response.output_item.added", output_index=index, item=item)
         return index
 

@@ -100,6 +100,7 @@ class Regex:
 
     _GROUP = re.compile(r"\(\?(?::|P?<[A-Za-z_]\w*>)")
     _TIMES = re.compile(r"([*+?]|\{(\d+)(,?)(\d*)\})\??")
+    _ODD_TIMES = re.compile(r"\{[\d\s,]+\}")  # `{,3}`, `{ 2 }`, a second `{3}`: engines disagree on what these mean
     _CODE = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
 
     def __init__(self, text: str) -> None:
@@ -152,7 +153,7 @@ class Regex:
             return _others(_LINE_END)
         if (first == "^" and self._at == 1) or (first == "$" and self._at == len(self._text)):
             return Seq(())
-        if first in "^$*+?":
+        if first in "^$*+?" or self._ODD_TIMES.match(self._text, self._at - 1):
             raise Irregular
         return _of(first)
 

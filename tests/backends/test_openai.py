@@ -258,6 +258,27 @@ async def test_the_profiles_filters_see_every_chunk(upstream: Upstream, build: B
     assert chunks[-2] == finish("stop")
 
 
+NOW = {"type": "function", "function": {"name": "now"}}  # without parameters
+
+
+@pytest.mark.parametrize(
+    ("tools", "called"),
+    [
+        ([{"type": "web_search"}, NOW], ["now"]),
+        ([{"type": "function"}, "web_search", {**NOW, "function": {"name": "now", "parameters": None}}], ["now"]),
+        ([{"type": "function", "function": {"name": ["now"]}}], []),
+        ({"web_search": {}}, []),
+    ],
+)
+async def test_tools_that_an_operator_adds_may_have_any_form(
+    upstream: Upstream, build: Build, tools: Any, called: list[str]
+) -> None:
+    upstream.say(sse(chunk('<tool_call>{"name": "now", "arguments": {}}</tool_call>'), finish(), END))
+    answered = [one for read in await reads(build(response__call_marks="auto"), tools=tools) for one in read]
+    calls = [call for one in answered if one is not DONE for call in one["choices"][0]["delta"].get("tool_calls", ())]
+    assert [call["function"]["name"] for call in calls] == called
+
+
 async def test_what_a_filter_holds_comes_before_the_end(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("<thi"), END), sse(chunk("<thi")))
     upstream.say(sse(chunk("<thi")))

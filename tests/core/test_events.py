@@ -341,6 +341,28 @@ def test_what_comes_in_one_delta_is_told_in_the_order_of_thinking() -> None:
     assert [item["type"] for item in output(answer(whole(delta(**both))))] == ["reasoning", "message", "function_call"]
 
 
+def test_a_fragment_of_reasoning_costs_the_same_however_long_the_output_is() -> None:
+    class Output(list[Any]):
+        walks = 0
+
+        def __iter__(self) -> Any:
+            self.walks += 1
+            return super().__iter__()
+
+    made = builder()
+    made.response["output"] = output = Output()
+    reader = ChunkReader(made)
+    made.start()
+    before = output.walks
+    for n in range(3):
+        reader.feed(delta(reasoning_details=[{"type": "reasoning.text", "text": "hm", "index": n}]))
+        reader.feed(delta(reasoning_opaque=f"opaque {n}"))
+        reader.feed(delta(content="So"))
+    assert output.walks == before
+    assert [item["type"] for item in output] == ["reasoning", "message"] * 3
+    assert [said.get("reasoning_opaque") for said in made.upstream.values()] == ["opaque 0", "opaque 1", "opaque 2"]
+
+
 def test_what_the_backend_said_is_kept_for_replay() -> None:
     made = builder()
     made.start()

@@ -134,10 +134,20 @@ def test_what_is_not_regular_or_not_understood_has_no_pattern(grammar: str) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["(?=a)", r"\bword", r"(a)\1", "a**", "*a", "(a", "a)", "[a", "a^b", r"\Z", "(?i)a", "a{3,1}", "a{9999}"]
+    "text",
+    [
+        *("(?=a)", r"\bword", r"(a)\1", "a**", "*a", "(a", "a)", "[a", "a^b", r"\Z", "(?i)a", "a{3,1}", "a{9999}"),
+        *("a{,3}", "a{,}", "a{ 2 }", "x{2}{3}", "(ab){2}{3}", "{2}", "x*{2}"),
+    ],
 )
 def test_what_a_server_might_read_otherwise_has_no_pattern(text: str) -> None:
     assert pattern("regex", text, "json_pattern") is None
+
+
+@pytest.mark.parametrize("text", [r"a\{2\}", "[{]2}", '{"a"}', "a{b}", "{}"])
+def test_a_brace_that_no_server_takes_for_a_repetition_is_a_brace(text: str) -> None:
+    plain = pattern("regex", text, "json_pattern")
+    assert plain and "\\{" in plain
 
 
 # As Codex sends it for the code that it runs.
