@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from app.core.declarations import KINDS, NAME, NO_PARAMETERS, Tool
@@ -38,6 +39,21 @@ class Function(NamedTuple):
 
     tool: dict[str, Any]
     callee: Callee
+
+
+@dataclass(frozen=True, slots=True)
+class HostedFunction:
+    """A function that the server runs itself when the model calls it; see `app.tools`."""
+
+    name: str  # as the tool knows it
+    item: str  # the type of the item that a call of it is, such as `mcp_call`
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: NO_PARAMETERS)  # a JSON Schema
+    namespace: str | None = None  # `lab` of `lab__add`: where functions of several sessions may have the same name
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of each item when it opens, such as its `container_id`
+    strict: bool | None = None
+    needs_approval: bool = False  # is each call to be approved by the caller first?
+    deferred: bool = False  # is it offered only after a search for tools has found it?
 
 
 class Offer:
