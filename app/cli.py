@@ -126,7 +126,7 @@ def _run(settings: Settings, reload: bool) -> None:
         "reload": reload,
         "reload_dirs": [os.path.dirname(__file__)] if reload else None,
         "log_config": logs.config(settings),
-        "log_level": settings.log_level,
+        "log_level": None,  # it stands in the configuration
         "access_log": False,
         "server_header": False,
         "proxy_headers": True,

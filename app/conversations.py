@@ -19,6 +19,7 @@ import orjson
 
 from app.core.history import Turn, input_item
 from app.core.ids import chain_key, new_id, new_key
+from app.core.redaction import ToolSecrets
 from app.core.schema import CreateResponse, Item
 from app.errors import InvalidRequest, NotFound
 from app.sealing import Seals, unsealed
@@ -126,6 +127,7 @@ class Conversations:
             if item["type"] == "item_reference":
                 message = "References cannot be added to a conversation: send the items."
                 raise InvalidRequest(message, param=f"items[{index}]")
+        items = ToolSecrets().redact_items(items)
         key = _key(id)
         seen = set(taken)
         new = []

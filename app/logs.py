@@ -177,7 +177,8 @@ def config(settings: Settings) -> dict[str, Any]:
         "loggers": {
             "app": {"level": level},
             "app.content": {"level": level if settings.log_content else "CRITICAL"},
-            "uvicorn": {"level": level, "handlers": [], "propagate": True},
+            # At debug it would log the frames and the headers of WebSockets, keys and prompts included.
+            "uvicorn": {"level": "INFO" if level == "DEBUG" else level, "handlers": [], "propagate": True},
             # It would say again, and in its own way, what `app.access` says of each request.
             "uvicorn.access": {"handlers": [], "propagate": False},
         },

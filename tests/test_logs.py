@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from app import about, logs
 from app.main import create_app
@@ -238,9 +239,16 @@ async def test_nothing_that_was_said_and_no_key_is_in_the_log(log_format: str, l
         keys = {"api_keys": CALLER, "backend_api_key": BACKEND, "secret_key": "x" * 20}
         configured = given(log_format=log_format, log_level="debug", backend_url=url, backend_retries=1, **keys)
         listen(lines, configured)
-        async with serving(create_app(configured)) as served:
+        async with serving(create_app(configured), ws="app.api.uvicorn_socket:Socket") as served:
             async with httpx.AsyncClient(base_url=served, headers=KEYED, timeout=60, trust_env=False) as http:
                 body = {"model": "m", "input": ASKED}
+                async with sockets.dial(
+                    served, subprotocols=["realtime", f"openai-insecure-api-key.{CALLER}"]
+                ) as socket:
+                    upstream.always(QUOTING[-1])
+                    await sockets.ask(socket, **body)
+                with pytest.raises(InvalidStatus):
+                    await sockets.dial(served, subprotocols=[f"openai-insecure-api-key.{WRONG}"])
                 for answer in QUOTING:
                     for stream in (False, True):
                         upstream.always(answer)

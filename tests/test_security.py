@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import logging
+import re
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from app import logs
 from app.api.auth import Auth
+from app.main import create_app
 from tests.api import sockets
 from tests.core.build import delta
+from tests.redis_server import RedisServer
 from tests.scripted import Scripted
-from tests.serving import antiphon
+from tests.serving import antiphon, serving, settings
+from tests.test_tracing import Telemetry
 from tests.upstream import DONE, Upstream, chunk, finish, sse
 
 KEY, BACKEND = "caller-key-7f", "backend-key-3c"
@@ -129,3 +137,123 @@ async def test_web_pages_may_ask_only_where_that_is_configured(origins: str, all
             before = await http.options("/v1/responses", headers={"access-control-request-method": "POST"})
             answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi"})
     assert [one.headers.get("access-control-allow-origin") for one in (before, answer)] == [allowed] * 2
+
+
+CANARY = "canary-5f0c"
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "mcp",
+        "server_label": "lab",
+        "server_url": f"https://user:{CANARY}@lab.example/{CANARY}/mcp?key={CANARY}",
+        "authorization": CANARY,
+        "headers": {"x-key": CANARY},
+    },
+    {
+        "type": "shell",
+        "environment": {
+            "type": "container_auto",
+            "network_policy": {
+                "type": "allowlist",
+                "allowed_domains": ["api.example"],
+                "domain_secrets": [{"domain": "api.example", "name": "KEY", "value": CANARY}],
+            },
+        },
+    },
+]
+BRINGING = {"type": "additional_tools", "role": "developer", "tools": [*TOOLS, {"type": "namespace", "name": "n"}]}
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """What the server logs where all of it is wanted, content too."""
+    loggers = [logging.getLogger(name) for name in (None, "app", "app.content", "uvicorn", "uvicorn.access")]
+    before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
+    logs.configure(settings(log_level="debug", log_format="json", log_content=True))
+    lines = io.StringIO()
+    (handler,) = loggers[0].handlers
+    assert isinstance(handler, logging.StreamHandler)
+    handler.setStream(lines)
+    yield lines
+    for logger, level, propagate, handlers in before:
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.handlers[:] = handlers
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+async def test_credentials_of_tools_are_nowhere(
+    store: str, tmp_path: Path, logged: io.StringIO, request: pytest.FixtureRequest
+) -> None:
+    path = tmp_path / "store.db"
+    server = request.getfixturevalue("redis_server") if store == "redis" else None
+    telemetry = Telemetry()
+    body = {
+        "model": "m",
+        "input": [BRINGING, {"role": "user", "content": "a question"}],
+        "tools": TOOLS,
+        "include": ["antiphon:events"],
+    }
+    shown: list[str] = []
+    async with Upstream() as upstream:
+        upstream.always(HI)
+        values = {"backend_url": upstream.url, "store_url": server.url if server else f"sqlite:///{path}"}
+        app = create_app(settings(**values), tracing=telemetry.tracing)
+        async with serving(app, ws="app.api.uvicorn_socket:Socket") as url, await client(url) as http:
+
+            async def ask(method: str, path: str, **json: Any) -> Any:
+                answer = await http.request(method, f"/v1/{path}", json=json or None)
+                shown.append(f"{answer.headers}{answer.text}")
+                assert answer.is_success, answer.text
+                return answer
+
+            ids = [(await ask("POST", "responses", **body)).json()["id"]]
+            streamed = (await ask("POST", "responses", **body, stream=True)).text
+            ids.append(re.search(r'"id":"(resp_\w+)"', streamed)[1])  # type: ignore[index]
+            ids.append((await ask("POST", "responses", **body, previous_response_id=ids[0])).json()["id"])
+            ids.append((await ask("POST", "responses", **body, background=True)).json()["id"])
+            while (await ask("GET", f"responses/{ids[-1]}")).json()["status"] != "completed":
+                await asyncio.sleep(0.01)
+            await ask("GET", f"responses/{ids[-1]}?stream=true")
+            for id in ids:
+                await ask("GET", f"responses/{id}")
+                await ask("GET", f"responses/{id}/input_items")
+            await ask("POST", "responses/input_tokens", **body)
+            await ask("POST", "responses/compact", **body)
+            conversation = (await ask("POST", "conversations", items=[BRINGING])).json()["id"]
+            await ask("POST", f"conversations/{conversation}/items", items=[BRINGING])
+            await ask("POST", "responses", **body, conversation=conversation)
+            await ask("GET", f"conversations/{conversation}/items")
+            refused = await http.post("/v1/responses", json={**body, "temperature": "hot"})
+            shown.append(refused.text)
+            shown.append((await http.get("/metrics")).text)
+            async with sockets.dial(url) as socket:
+                for field in ({}, {"store": False}, {"temperature": "hot"}):
+                    shown.append(str(await sockets.ask(socket, **{**body, **field})))
+                short = {"tools": [{"type": "mcp", "server_label": "lab", "authorization": CANARY}]}
+                shown.append(str(await sockets.ask(socket, **short)))
+        shown += [str(received.body) for received in upstream.requests]
+    shown += [span.to_json() for span in telemetry.spans]
+    shown.append(str(telemetry.points()))
+    shown.append(logged.getvalue())
+    written = str(contents(server)) if server else kept(path).decode(errors="replace")
+    assert "a question" in written
+    assert "https://lab.example" in written
+    assert "app.content" in logged.getvalue()
+    assert not [one for one in [*shown, written] if CANARY in one]
+
+
+def contents(server: RedisServer) -> list[Any]:
+    """All that a Redis holds."""
+    with server.client() as redis:
+        return [_value(redis, key) for key in redis.scan_iter()]
+
+
+def _value(redis: Any, key: bytes) -> Any:
+    match redis.type(key):
+        case b"hash":
+            return redis.hgetall(key)
+        case b"stream":
+            return redis.xrange(key)
+        case b"string":
+            return redis.get(key)
+    return redis.dump(key)

@@ -10,11 +10,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 from pydantic.functional_validators import BeforeValidator
 from typing_extensions import TypedDict
 
 from app.core.content import TEXT_OR_LIST, TOLERANT, Content, ContentPart, Text, Unknown, tag_of
+from app.core.redaction import ToolSecrets, without_credentials
 
 Item: TypeAlias = dict[str, Any]
 Part: TypeAlias = dict[str, Any]
@@ -212,7 +222,8 @@ ToolChoice = Annotated[
 class _Body(BaseModel):
     """A request body: nulls mean what absence means; unknown fields are kept aside in `model_extra`."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    # An error that quotes what was sent would take secrets into tracebacks.
+    model_config = ConfigDict(extra="allow", protected_namespaces=(), hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -307,6 +318,24 @@ class CreateResponse(_Body):
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] = "auto"
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     user: str | None = None
+
+    _tool_secrets: ToolSecrets = PrivateAttr(default_factory=ToolSecrets)
+
+    @model_validator(mode="after")
+    def _redact_tools(self) -> CreateResponse:
+        """Take the credentials out of all tools, wherever they are declared: what is left may be shown and stored."""
+        if self.tools:
+            self.tools = self._tool_secrets.redact(self.tools)
+        if isinstance(self.input, list):
+            self.input = self._tool_secrets.redact_items(self.input)
+        if isinstance(self.tool_choice, dict):
+            self.tool_choice = without_credentials(self.tool_choice)
+        return self
+
+    @property
+    def tool_secrets(self) -> ToolSecrets:
+        """The credentials of this request's tools, for whoever runs them: `request.tool_secrets.restore(tool)`."""
+        return self._tool_secrets
 
     def items(self) -> list[Item]:
         """Return the input as items: a string is one user message, and every message says that it is one."""

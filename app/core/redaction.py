@@ -1,0 +1,111 @@
+"""
+What is secret in a request, and how it is kept out of everything that is shown or stored.
+
+The credentials of a tool are taken out of its declaration when a request is read. Nobody but the code that runs the
+tool can get them back, for that one request: see `ToolSecrets.restore`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+Tool: TypeAlias = Mapping[str, Any]
+_Key: TypeAlias = tuple[str, str, str]  # type, label and origin of a tool
+
+# Fields whose whole value is secret, at any depth of a tool.
+_CREDENTIALS = frozenset(
+    ["authorization", "headers", "extra_headers", "api_key", "access_token", "client_secret", "password"]
+)
+# Fields that hold a JSON Schema or a grammar, where the names above are the names of somebody's parameters.
+_SCHEMAS = frozenset(["parameters", "input_schema", "output_schema", "schema", "format"])
+
+
+class ToolSecrets:
+    """The tools of one request as its caller sent them, credentials included. Never stored, and not printable."""
+
+    __slots__ = ("_tools",)
+
+    def __init__(self) -> None:
+        self._tools: dict[_Key, Tool] = {}
+
+    def __repr__(self) -> str:
+        return f"ToolSecrets({len(self._tools)} tools)"
+
+    def restore(self, tool: Tool) -> Tool:
+        """
+        Return a redacted tool as the caller sent it in this request; as it is if the caller sent no secrets for it.
+
+        Tools are told apart by type, `server_label` (or `name`) and the origin of `server_url`, so the secrets that
+        were sent for one server are never given to another.
+        """
+        return self._tools.get(_key(tool), tool)
+
+    def redact(self, tools: Sequence[Any]) -> list[Any]:
+        """Return tools without their secrets, which are remembered here; those of namespaces too."""
+        return [self._redact(tool) for tool in tools]
+
+    def redact_items(self, items: Sequence[Any]) -> list[Any]:
+        """Return items, such as `additional_tools`, without the secrets of the tools that they bring."""
+        return [self._redact_item(item) for item in items]
+
+    def _redact_item(self, item: Any) -> Any:
+        if not isinstance(item, dict) or not isinstance(tools := item.get("tools"), list):
+            return item
+        return {**item, "tools": self.redact(tools)}
+
+    def _redact(self, tool: Any) -> Any:
+        if not isinstance(tool, dict):
+            return tool
+        redacted = without_credentials(tool)
+        if isinstance(inner := tool.get("tools"), list):
+            redacted["tools"] = self.redact(inner)
+        elif redacted != tool:
+            self._tools[_key(redacted)] = tool
+        return redacted
+
+
+def without_credentials(value: Any) -> Any:
+    """
+    Return a copy of a tool, or of a part of one, without credentials.
+
+    Of `server_url` the origin stays, and of `domain_secrets` all but the values: a path may be a secret, too.
+    """
+    if isinstance(value, list):
+        return [without_credentials(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    shown: dict[str, Any] = {}
+    for name, field in value.items():
+        if name in _SCHEMAS:
+            shown[name] = field
+        elif name == "domain_secrets":
+            shown[name] = [_without_value(secret) for secret in field] if isinstance(field, list) else []
+        elif name == "server_url":
+            if origin := origin_of(field):
+                shown[name] = origin
+        elif name not in _CREDENTIALS:
+            shown[name] = without_credentials(field)
+    return shown
+
+
+def origin_of(url: Any) -> str | None:
+    """Return scheme, host and port of a URL, without user and password; None if it is no URL with a host."""
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+        if not parts or not parts.scheme or not parts.hostname:
+            return None
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port is not None else "")
+    except ValueError:  # half a bracket, or a port that is no number
+        return None
+
+
+def _without_value(secret: Any) -> Any:
+    return {name: secret[name] for name in ("domain", "name") if name in secret} if isinstance(secret, dict) else {}
+
+
+def _key(tool: Tool) -> _Key:
+    label = tool.get("server_label") or tool.get("name")
+    return str(tool.get("type")), label if isinstance(label, str) else "", origin_of(tool.get("server_url")) or ""

@@ -1,0 +1,111 @@
+"""The credentials of tools: what is left of a declaration, and who can get them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.core.redaction import ToolSecrets, origin_of, without_credentials
+from app.core.schema import CreateResponse
+
+MCP = {
+    "type": "mcp",
+    "server_label": "lab",
+    "server_url": "https://user:CANARY@lab.example:8443/CANARY/mcp?key=CANARY#CANARY",
+    "authorization": "CANARY",
+    "headers": {"X-Key": "CANARY"},
+    "allowed_tools": ["add"],
+    "require_approval": "never",
+}
+POLICY = {
+    "type": "allowlist",
+    "allowed_domains": ["api.example"],
+    "domain_secrets": [{"domain": "api.example", "name": "KEY", "value": "CANARY"}],
+}
+SHELL = {"type": "shell", "environment": {"type": "container_auto", "network_policy": POLICY}}
+INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto", "network_policy": POLICY}}
+VENDOR = {"type": "vendor:search", "options": [{"api_key": "CANARY", "depth": 2}]}
+NAMESPACE = {"type": "namespace", "name": "labs", "tools": [MCP]}
+
+
+def request(**fields: Any) -> CreateResponse:
+    return CreateResponse.model_validate({"model": "m", "input": "Hi", **fields})
+
+
+@pytest.mark.parametrize("tool", [MCP, SHELL, INTERPRETER, VENDOR, NAMESPACE], ids=lambda tool: tool["type"])
+def test_a_tool_loses_its_credentials_and_gives_them_back_to_whoever_runs_it(tool: dict[str, Any]) -> None:
+    asked = request(tools=[tool], input=[{"type": "additional_tools", "role": "developer", "tools": [tool]}])
+    for shown in (asked.tools, asked.items(), asked.model_dump(), repr(asked), repr(asked.tool_secrets)):
+        assert "CANARY" not in str(shown)
+    (redacted,) = asked.tools
+    inner, sent = (redacted["tools"][0], tool["tools"][0]) if "tools" in tool else (redacted, tool)
+    assert asked.tool_secrets.restore(inner) == sent
+    assert asked.model_copy(update={"store": False}).tool_secrets.restore(inner) == sent
+
+
+def test_all_else_of_a_tool_stays() -> None:
+    assert request(tools=[MCP]).tools == [
+        {
+            "type": "mcp",
+            "server_label": "lab",
+            "server_url": "https://lab.example:8443",
+            "allowed_tools": ["add"],
+            "require_approval": "never",
+        }
+    ]
+    (shell,) = request(tools=[SHELL]).tools
+    assert shell["environment"]["network_policy"] == {
+        **POLICY,
+        "domain_secrets": [{"domain": "api.example", "name": "KEY"}],
+    }
+
+
+def test_parameters_may_have_the_names_of_credentials() -> None:
+    schema = {"type": "object", "properties": {"headers": {"type": "object"}, "password": {"type": "string"}}}
+    function = {"type": "function", "name": "fetch", "parameters": schema}
+    assert request(tools=[function]).tools == [function]
+
+
+def test_secrets_of_one_server_are_not_given_to_another() -> None:
+    asked = request(tools=[MCP])
+    (redacted,) = asked.tools
+    for other in (
+        {**redacted, "server_url": "https://other.example"},
+        {**redacted, "server_label": "other"},
+        {**redacted, "type": "vendor:mcp"},
+    ):
+        assert asked.tool_secrets.restore(other) == other
+    assert request().tool_secrets.restore(redacted) == redacted
+
+
+def test_what_is_not_a_tool_is_left_as_it_is() -> None:
+    odd: list[Any] = [None, 1, "CANARY", [], {}]
+    assert ToolSecrets().redact(odd) == odd
+    assert ToolSecrets().redact_items(odd) == odd
+    assert without_credentials({"domain_secrets": "CANARY", "headers": None, "server_url": 7}) == {"domain_secrets": []}
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("https://lab.example/a?b#c", "https://lab.example"),
+        ("http://u:p@lab.example:80/a", "http://lab.example:80"),
+        ("https://[::1]:9/a", "https://[::1]:9"),
+        ("lab.example/a", None),
+        ("https://lab.example:port/a", None),
+        ("https://[::1/a", None),
+        ("stdio:secret", None),
+        ("", None),
+        (None, None),
+        ({"url": "https://lab.example"}, None),
+    ],
+)
+def test_the_origin_of_a_url(url: Any, origin: str | None) -> None:
+    assert origin_of(url) == origin
+
+
+def test_an_error_does_not_quote_the_request() -> None:
+    with pytest.raises(ValueError, match="temperature") as error:
+        request(tools=[MCP], temperature="CANARY")
+    assert "CANARY" not in str(error.value)
