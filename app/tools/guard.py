@@ -1,0 +1,378 @@
+"""
+Outbound requests to hosts that a caller or a model names: the only way out for them.
+
+    patterns = [URLPattern.parse("https://*.example.com/*")]
+    url = checked_url("https://mcp.example.com/mcp", allowed=patterns)
+    async with httpx.AsyncClient(transport=GuardedTransport("public"), trust_env=False) as client: ...
+
+    page = await fetch("https://example.com/")     # redirects followed, each hop checked anew
+
+The rules: a URL is spelled plainly and its name is allowed; a name is resolved once for each connection, every address
+that it has is checked, and the connection is made to an address that was checked, so that a second answer of the DNS
+cannot change it (TLS still verifies the name); no proxy of the environment is used; what comes back is bounded in size,
+after decompression, and in time.
+
+`Reach` says which addresses are good: "public" (globally routable ones alone), "private" (an operator's own networks
+too, but no link-local address or metadata service), "any" (for hosts that the operator has declared).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+import zlib
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from socket import SOCK_STREAM, gaierror
+from typing import Any, Literal, TypeAlias
+
+import httpcore
+import httpx
+
+Reach: TypeAlias = Literal["public", "private", "any"]
+Address: TypeAlias = IPv4Address | IPv6Address
+Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]  # a host and a port -> its addresses
+
+MAX_BYTES = 2_000_000  # of a page
+MAX_SECONDS = 15.0  # for a page, redirects and all
+MAX_REDIRECTS = 5
+USER_AGENT = "antiphon"
+
+_MAX_URL = 8192  # characters
+_PIECE = 65_536  # bytes that one step of decompression may give
+_PORTS = {"http": 80, "https": 443}
+
+
+class OutboundRefused(Exception):
+    """A request that is not made, or a response that is not read on; the message is fit to be shown to a caller."""
+
+
+# Addresses.
+
+_GLOBAL_UNICAST = ip_network("2000::/3")
+_NAT64 = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))
+_COMPATIBLE = ip_network("::/96")
+# What `ipaddress` takes for global: relays of 6to4, IPv6 for documentation.
+_NOT_PUBLIC = (ip_network("192.88.99.0/24"), ip_network("3fff::/20"))
+# Services of clouds for their own machines, which hand out credentials; link-local ones are refused as such.
+_METADATA = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")))
+
+
+def is_allowed(address: Address, reach: Reach) -> bool:
+    """Tell whether a connection may be made to an address; forms that carry an IPv4 address are judged by that."""
+    if reach == "any":
+        return True
+    if (carried := _carried(address)) is not None:
+        return is_allowed(carried, reach)
+    if address in _METADATA or address.is_link_local or address.is_multicast or address.is_unspecified:
+        return False
+    return _is_public(address) or (reach == "private" and address.is_private and not _is_unused(address))
+
+
+def _carried(address: Address) -> IPv4Address | None:
+    if isinstance(address, IPv4Address):
+        return None
+    if carried := address.ipv4_mapped or address.sixtofour:
+        return carried
+    compatible = address in _COMPATIBLE and int(address) > 1  # but neither `::` nor `::1`
+    if compatible or any(address in network for network in _NAT64):
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return None
+
+
+def _is_public(address: Address) -> bool:
+    if not address.is_global or address.is_reserved or any(address in network for network in _NOT_PUBLIC):
+        return False
+    return isinstance(address, IPv4Address) or (address in _GLOBAL_UNICAST and address.teredo is None)
+
+
+def _is_unused(address: Address) -> bool:
+    """Tell whether an address that counts as private is no network of anybody's: 240/4, Teredo."""
+    return address.teredo is not None if isinstance(address, IPv6Address) else address.is_reserved
+
+
+# URLs.
+
+
+@dataclass(frozen=True, slots=True)
+class URLPattern:
+    """
+    URLs that may be named: `https://*.example.com/*`, each part matched by itself.
+
+    `*.` in front of a host stands for its subdomains, at any depth; `*` alone for every host. A path may have `*`
+    anywhere; where there is none, any path is meant. The port is the scheme's where none is given.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @classmethod
+    def parse(cls, pattern: str) -> URLPattern:
+        """Read a pattern; raises `ValueError` for one that is none."""
+        match = re.fullmatch(r"(https?)://(\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\])(?::(\d+))?(/[^?#\s]*)?", pattern)
+        if match is None:
+            raise ValueError("should be a URL, such as https://mcp.example.com/* or https://*.example.com/*")
+        scheme, host, port, path = match.groups()
+        return cls(scheme, host.lower().strip("[]"), int(port or _PORTS[scheme]), path or "/*")
+
+    def matches(self, url: httpx.URL) -> bool:
+        """Tell whether a URL is one of these."""
+        if (url.scheme, url.port or _PORTS.get(url.scheme)) != (self.scheme, self.port):
+            return False
+        host = url.host.rstrip(".")
+        named = host.endswith(self.host[1:]) if self.host.startswith("*.") else self.host in ("*", host)
+        path = url.raw_path.partition(b"?")[0].decode("ascii", "replace")
+        # A server may read `%2e%2e/` as a way up, out of the path that is allowed.
+        return named and (self.path in ("/*", "*") or (fnmatchcase(path, self.path) and not _ESCAPED.search(path)))
+
+
+_ESCAPED = re.compile(r"%(2e|2f|5c)", re.IGNORECASE)
+_ODD = re.compile(r"[\x00-\x20\x7f\\]")
+_NUMBER = re.compile(r"\d+|0x[\da-f]*", re.IGNORECASE)
+
+
+def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach: Reach = "public") -> httpx.URL:
+    """
+    Return a URL that may be asked for, as far as its spelling tells: the addresses are checked when it connects.
+
+    With `allowed`, one of these patterns has to match; without, any https URL at the standard port will do. Raises
+    `OutboundRefused` for everything else: other schemes, a user in front of the host, odd spellings of addresses.
+    """
+    if len(url) > _MAX_URL or _ODD.search(url):
+        raise OutboundRefused("The URL is too long, or has spaces, backslashes or control characters in it.")
+    try:
+        parsed = httpx.URL(url)
+        host = parsed.host
+    except (httpx.InvalidURL, ValueError):  # names that IDNA does not know are ValueErrors
+        raise OutboundRefused("The URL cannot be read.") from None
+    if parsed.scheme not in _PORTS:
+        raise OutboundRefused("The URL has to begin with https://.")
+    if parsed.userinfo or "@" in re.split(r"[/?#]", url.partition("//")[2], maxsplit=1)[0]:
+        raise OutboundRefused("The URL must not have a user or a password in front of its host.")
+    _check_host(host, reach)
+    if allowed is None:
+        if parsed.scheme != "https":
+            raise OutboundRefused("The URL has to begin with https://.")
+        if parsed.port not in (None, 443):
+            raise OutboundRefused("The URL must not name a port.")
+    elif not any(pattern.matches(parsed) for pattern in allowed):
+        raise OutboundRefused("The URL is not among those that this server may ask.")
+    return parsed
+
+
+def _check_host(host: str, reach: Reach) -> None:
+    if not host or "%" in host or ".." in host or host.startswith("."):
+        raise OutboundRefused("The URL has no proper host.")
+    try:
+        address = ip_address(host)
+    except ValueError:
+        # 2130706433, 0x7f.1 and 127.1 are 127.0.0.1 to some resolvers, and names to others.
+        if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
+            raise OutboundRefused("The URL has an address for a host that is not spelled plainly.") from None
+        return
+    if not is_allowed(address, reach):
+        raise OutboundRefused("The URL leads to an address that must not be asked.")
+
+
+# Connections.
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host, as the system knows them."""
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+
+
+class GuardedNetwork(httpcore.AsyncNetworkBackend):
+    """
+    A network backend of `httpcore` (or of `httpcore2`, given as `library`) that connects to checked addresses alone.
+
+    A host one of whose addresses is not allowed is refused altogether.
+    """
+
+    def __init__(
+        self, reach: Reach, *, library: Any = httpcore, resolver: Resolver = resolve, network: Any = None
+    ) -> None:
+        self._reach = reach
+        self._resolver = resolver
+        self._network = network or library.AnyIOBackend()
+        self._timed_out: type[Exception] = library.ConnectTimeout
+        self._failed: type[Exception] = library.ConnectError
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - as httpcore calls it
+        local_address: str | None = None,
+        socket_options: Any = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to the first address of a host that answers; raises `OutboundRefused`, or the library's errors."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._connect(host, port, local_address, socket_options)
+        except TimeoutError:
+            raise self._timed_out("The connection took too long.") from None
+
+    async def _connect(
+        self, host: str, port: int, local_address: str | None, socket_options: Any
+    ) -> httpcore.AsyncNetworkStream:
+        failure = self._failed("The host has no address.")
+        for address in await self._addresses(host, port):
+            try:
+                stream: httpcore.AsyncNetworkStream = await self._network.connect_tcp(
+                    address, port, local_address=local_address, socket_options=socket_options
+                )
+            except self._failed as error:
+                failure = error
+            else:
+                return stream
+        raise failure
+
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        try:
+            addresses = await self._resolver(host, port)
+        except (gaierror, UnicodeError):
+            raise self._failed("The host has no address.") from None
+        # A scope (`fe80::1%eth0`) is a matter of link-local addresses.
+        if not all(is_allowed(ip_address(address.partition("%")[0]), self._reach) for address in addresses):
+            raise OutboundRefused("The host leads to an address that must not be asked.")
+        return addresses
+
+    async def connect_unix_socket(self, path: str, *args: Any, **options: Any) -> httpcore.AsyncNetworkStream:
+        """Refuse: no request of this kind is for a socket of this machine."""
+        raise OutboundRefused("Sockets of this machine are not asked.")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, as the library does between attempts."""
+        await asyncio.sleep(seconds)
+
+
+@cache
+def tls() -> ssl.SSLContext:
+    """Return the context for TLS, with the certificate authorities of `SSL_CERT_FILE` where the operator names some."""
+    return httpx.create_ssl_context()
+
+
+# Responses.
+
+
+def bounded(
+    body: AsyncIterable[bytes], encoding: str, max_bytes: int, error: Callable[[str], Exception] = OutboundRefused
+) -> AsyncIterator[bytes]:
+    """Return a body without its content encoding, in pieces; it raises `error` where it is longer than `max_bytes`."""
+    if encoding in ("", "identity"):
+        return _within(body, max_bytes, error)
+    if encoding in ("gzip", "x-gzip", "deflate"):
+        return _within(_inflated(body, error), max_bytes, error)
+    raise error("The response has a content encoding that was not asked for.")
+
+
+async def _within(
+    body: AsyncIterable[bytes], max_bytes: int, error: Callable[[str], Exception]
+) -> AsyncIterator[bytes]:
+    left = max_bytes
+    async for piece in body:
+        left -= len(piece)
+        if left < 0:
+            raise error(f"The response is larger than {max_bytes} bytes.")
+        yield piece
+
+
+async def _inflated(body: AsyncIterable[bytes], error: Callable[[str], Exception]) -> AsyncIterator[bytes]:
+    inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # gzip or zlib, whichever it is
+    try:
+        async for packed in body:
+            while packed:
+                yield inflate.decompress(packed, _PIECE)
+                packed = inflate.unconsumed_tail
+    except zlib.error:
+        raise error("The response cannot be decompressed.") from None
+
+
+class GuardedTransport(httpx.AsyncBaseTransport):
+    """A transport of `httpx` that connects to checked addresses alone, and bounds what comes back."""
+
+    def __init__(self, reach: Reach, *, max_bytes: int = MAX_BYTES, resolver: Resolver = resolve) -> None:
+        self._max_bytes = max_bytes
+        self._http = httpx.AsyncHTTPTransport(verify=tls(), trust_env=False)
+        network = GuardedNetwork(reach, resolver=resolver)
+        self._http._pool = httpcore.AsyncConnectionPool(ssl_context=tls(), network_backend=network)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request; the body of its response comes without a content encoding."""
+        request.headers["accept-encoding"] = "identity"  # what is packed has no size that one could see beforehand
+        response = await self._http.handle_async_request(request)
+        return httpx.Response(
+            response.status_code,
+            headers=plain_headers(response.headers.multi_items()),
+            stream=_Body(response, self._max_bytes),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._http.aclose()
+
+
+def plain_headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the headers of a response for its body as `bounded` gives it."""
+    return [(name, value) for name, value in headers if name.lower() not in ("content-encoding", "content-length")]
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, response: httpx.Response, max_bytes: int) -> None:
+        self._response = response
+        self._max_bytes = max_bytes
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        encoding = self._response.headers.get("content-encoding", "").strip().lower()
+        assert isinstance(self._response.stream, httpx.AsyncByteStream)
+        return bounded(self._response.stream, encoding, self._max_bytes)
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What was found at a URL."""
+
+    url: httpx.URL  # behind all redirects
+    status: int
+    content_type: str
+    content: bytes
+
+
+async def fetch(
+    url: str,
+    *,
+    allowed: Sequence[URLPattern] | None = None,
+    reach: Reach = "public",
+    max_bytes: int = MAX_BYTES,
+    seconds: float = MAX_SECONDS,
+    resolver: Resolver = resolve,
+) -> Page:
+    """
+    Return what is at a URL, whatever its status. Redirects are followed, each to a URL that has to be good as well.
+
+    Raises `OutboundRefused` for what is not to be asked or too large, `TimeoutError`, and `httpx.HTTPError`.
+    """
+    transport = GuardedTransport(reach, max_bytes=max_bytes, resolver=resolver)
+    named = {"user-agent": USER_AGENT}
+    async with asyncio.timeout(seconds):
+        async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=seconds, headers=named) as client:
+            for _ in range(MAX_REDIRECTS + 1):
+                checked = checked_url(url, allowed=allowed, reach=reach)
+                async with client.stream("GET", checked) as response:
+                    if response.next_request is None:
+                        media_type = response.headers.get("content-type", "")
+                        return Page(checked, response.status_code, media_type, await response.aread())
+                    url = str(response.next_request.url)
+    raise OutboundRefused(f"The URL is redirected more than {MAX_REDIRECTS} times.")

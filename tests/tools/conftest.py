@@ -1,0 +1,3 @@
+from tests.upstream import upstream
+
+__all__ = ["upstream"]
