@@ -89,12 +89,14 @@ def usage_of(said: Mapping[str, Any] | None, body: Mapping[str, Any], output: li
     Return the usage of a response, in tokens, from what the backend said of it; estimated where it said nothing.
 
     Never null, and always consistent: input and output add up to the total, and the details are parts of them.
-    (Clients loop or crash on a finished response without usage.)
+    (Clients loop or crash on a finished response without usage.) Where the backend does not count reasoning, its
+    tokens are estimated: the share of the output's that reasoning has of the output's text.
     """
     told = said or {}
     counts = [told.get(name) for name in ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")]
     if not any(_is_count(count) for count in counts):
-        return _usage(estimate_chat(body), sum(map(estimate, _said(output))))
+        reasoning, rest = _estimates(output)
+        return _usage(estimate_chat(body), reasoning + rest, reasoning=reasoning)
     input_tokens, output_tokens = _count(*counts[:2]), _count(*counts[2:])
     prompt = _details(told, "prompt_tokens_details", "input_tokens_details")
     completion = _details(told, "completion_tokens_details", "output_tokens_details")
@@ -106,13 +108,40 @@ def usage_of(said: Mapping[str, Any] | None, body: Mapping[str, Any], output: li
     total = _count(told.get("total_tokens"))
     missing = total - input_tokens - output_tokens
     # xAI and Gemini do not count reasoning as output, and Gemini does not tell it; OpenAI, and the API here, do.
-    if missing > 0 and missing in (cached, cached + written):
-        input_tokens += missing  # Claude's own way to count
+    # Claude does not count what was cached as input. Where both could be meant, the names of the fields decide.
+    if missing > 0 and missing in (cached, cached + written) and (missing != reasoning or _names_claude(told)):
+        input_tokens += missing
     elif missing > 0:
         output_tokens += missing
+        reasoning = reasoning or missing
     elif not total and reasoning > output_tokens:
         output_tokens += reasoning
+    # Servers that do not count it leave it out, or say 0 (SGLang).
+    reasoning = reasoning or _share(output_tokens, output)
     return _usage(input_tokens, output_tokens, min(cached, input_tokens), written, min(reasoning, output_tokens))
+
+
+def _names_claude(told: Mapping[str, Any]) -> bool:
+    """Tell whether the cached tokens are under Claude's own names."""
+    return any(_count(told.get(name)) for name in ("cache_read_input_tokens", "cache_creation_input_tokens"))
+
+
+def _share(output_tokens: int, output: list[Any]) -> int:
+    """Return how many of the output's tokens are reasoning, by its share of the text."""
+    reasoning, rest = _estimates(output)
+    return -(-output_tokens * reasoning // (reasoning + rest)) if reasoning else 0
+
+
+def _estimates(output: Iterable[Mapping[str, Any] | str]) -> tuple[int, int]:
+    """Return about how many tokens of items, or of texts that are to be in one, are reasoning, and how many are not."""
+    reasoning = rest = 0
+    for item in output:
+        tokens = sum(map(estimate, _said(item)))
+        if isinstance(item, Mapping) and item.get("type") == "reasoning":
+            reasoning += tokens
+        else:
+            rest += tokens
+    return reasoning, rest
 
 
 def _usage(
@@ -146,14 +175,13 @@ def _count(*values: Any) -> int:
     return next((int(value) for value in values if _is_count(value)), 0)
 
 
-def _said(output: Iterable[Mapping[str, Any] | str]) -> Iterator[str]:
-    """Yield what the model wrote of items, or of texts that are to be in one: not their ids, nor what else is ours."""
-    for item in output:
-        if isinstance(item, str):
-            yield item
-            continue
-        for name in ("name", "arguments", "input"):
-            if isinstance(value := item.get(name), str):
-                yield value
-        for part in (*(item.get("summary") or ()), *(item.get("content") or ())):
-            yield part.get("text") or part.get("refusal") or ""
+def _said(item: Mapping[str, Any] | str) -> Iterator[str]:
+    """Yield what the model wrote of an item, or of a text that is to be in one: not its id, nor what else is ours."""
+    if isinstance(item, str):
+        yield item
+        return
+    for name in ("name", "arguments", "input"):
+        if isinstance(value := item.get(name), str):
+            yield value
+    for part in item.get("content") or item.get("summary") or ():  # raw reasoning may be shown in both
+        yield part.get("text") or part.get("refusal") or ""

@@ -275,6 +275,28 @@ def test_a_failure_is_told_nested_and_flat_and_in_the_response() -> None:
             (5, 0, 27, 20),
         ),
         ({"prompt_tokens": None, "completion_tokens": 7, "prompt_tokens_details": None}, (0, 0, 7, 0)),
+        (  # by chance as many are cached as are missing
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 20,
+                "total_tokens": 184,
+                "prompt_tokens_details": {"cached_tokens": 64},
+                "completion_tokens_details": {"reasoning_tokens": 64},
+            },
+            (100, 64, 84, 64),
+        ),
+        (  # so they are with Claude, where what was cached is no part of the input, and reasoning is one of the output
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 80,
+                "total_tokens": 244,
+                "cache_read_input_tokens": 64,
+                "completion_tokens_details": {"reasoning_tokens": 64},
+            },
+            (164, 64, 80, 64),
+        ),
+        # Gemini's thoughts are in the total alone
+        ({"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 32}, (5, 0, 27, 20)),
     ],
 )
 def test_usage_is_mapped_and_adds_up(said: dict[str, Any], expected: tuple[int, int, int, int]) -> None:
@@ -305,6 +327,27 @@ def test_usage_is_estimated_where_the_backend_gives_none() -> None:
     usage = answer(whole(delta(content="word " * 100)))[-1]["response"]["usage"]
     assert usage["output_tokens"] == 100
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+
+
+@pytest.mark.parametrize("shown", [kinds.CONTENT_REASONING, kinds.SUMMARY_REASONING, kinds.BOTH_REASONING])
+@pytest.mark.parametrize(
+    "more", [{}, {"reasoning_tokens": 0}, {"completion_tokens_details": {"reasoning_tokens": None}}]
+)
+def test_reasoning_that_nobody_counted_is_estimated_by_its_share_of_the_text(shown: Any, more: dict[str, Any]) -> None:
+    chunks = [delta(reasoning_content="hm " * 300), delta(content="word " * 50), call(0, "c", "f", '{"x": 1}')]
+    said = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 800, **more}}
+    usage = answer(whole(*chunks, said), reasoning=shown)[-1]["response"]["usage"]
+    assert usage["output_tokens"] == 800
+    assert 640 < usage["output_tokens_details"]["reasoning_tokens"] < 700  # 300 of some 355
+    estimated = answer(whole(*chunks), reasoning=shown)[-1]["response"]["usage"]
+    assert estimated["output_tokens_details"]["reasoning_tokens"] == 300
+    assert estimated["output_tokens"] > 350
+
+
+def test_an_answer_that_is_only_reasoning_has_no_other_tokens() -> None:
+    said = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 7}}
+    usage = answer(whole(delta(reasoning="hm"), said))[-1]["response"]["usage"]
+    assert usage["output_tokens_details"]["reasoning_tokens"] == 7
 
 
 # Reasoning, in its forms.
