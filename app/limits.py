@@ -17,6 +17,7 @@ import asyncio
 import logging
 import math
 import secrets
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -94,6 +95,7 @@ class Limits:
         self._refused = refused
         self._held: dict[tuple[str, str], None] = {}  # places, by room and guest
         self._tasks: set[asyncio.Task[None]] = set()
+        self._renewing = asyncio.Lock()
         self._pulse: asyncio.Task[None] | None = None
         self._away_until = 0.0  # by the loop's clock
 
@@ -169,7 +171,15 @@ class Limits:
         """Keep the places of this process, for as long as it has any."""
         while self._held:
             await asyncio.sleep(LEASE / 3)
-            await self._reached(self._counts.stay([*self._held]))
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Keep the places of this process, and take those again that were lost though they are still in use."""
+        async with self._renewing:
+            gone = await self._reached(self._counts.stay([*self._held]))
+            for room, guest in gone or ():
+                if (room, guest) in self._held:
+                    await self._reached(self._counts.enter(room, guest, sys.maxsize))
 
     async def _reached(self, question: Coroutine[Any, Any, T]) -> T | None:
         """Return what the counts say; None if they cannot be reached, or could not a moment ago."""
@@ -198,7 +208,11 @@ class Limits:
         """Give places back."""
         for room, guest in places:
             self._held.pop((room, guest), None)
-            self._later(self._counts.leave(room, guest))
+            self._later(self._leave(room, guest))
+
+    async def _leave(self, room: str, guest: str) -> None:
+        async with self._renewing:  # which may be about to renew this very place
+            await self._counts.leave(room, guest)
 
     def _later(self, question: Coroutine[Any, Any, object]) -> None:
         async def ask() -> None:

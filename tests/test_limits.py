@@ -22,7 +22,7 @@ import pytest
 
 from app.core.chat_stream import DONE
 from app.errors import BackendError, StoreUnavailable
-from app.limits import duration
+from app.limits import Limits, duration
 from app.stores import redis as stores_redis
 from app.stores.memory import MemoryStore
 from tests.api import sockets
@@ -412,6 +412,45 @@ async def test_without_its_redis_a_server_limits_nobody_and_says_so(
             assert told(answers[0]) == {}
     warnings = [record.message for record in caplog.records if record.name == "app.limits"]
     assert warnings == ["the limits cannot be counted, and hold nobody back"]
+
+
+async def test_a_place_that_is_given_back_while_it_is_renewed_is_free(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores_redis, "HASTE", HASTE)
+    counts = stores_redis.RedisStore.from_url(f"{redis_url}/9", ttl=60).counts()
+    limits = Limits(counts, streams=1)
+    grant = await limits.draw("ada")
+    await limits.enter(grant)
+    renewing = asyncio.create_task(limits.renew())
+    await asyncio.sleep(0)  # it has begun
+    grant.close()
+    await renewing
+    await until_left(limits)
+    assert await counts.enter("all", "other", 1)
+    await counts.leave("all", "other")
+    await limits.aclose()
+
+
+async def test_places_in_use_are_counted_again_after_a_restart_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores_redis, "HASTE", HASTE)
+    with RedisServer() as redis:
+        counts = stores_redis.RedisStore.from_url(redis.url, ttl=60).counts()
+        limits = Limits(counts, streams=1)
+        grant = await limits.draw("ada")
+        await limits.enter(grant)
+        redis.restart()  # which has forgotten everything
+        await limits.renew()
+        assert not await counts.enter("all", "other", 1)
+        grant.close()
+        await until_left(limits)
+        assert await counts.enter("all", "other", 1)
+        await limits.aclose()
+
+
+async def until_left(limits: Limits) -> None:
+    """Wait until what was given back has been told to the counts."""
+    await asyncio.gather(*limits._tasks)
 
 
 def test_a_file_cannot_count() -> None:

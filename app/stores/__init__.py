@@ -191,8 +191,8 @@ class Counts(Protocol):
         """Take one of the places of a room, for `LEASE` seconds; tell whether there was one."""
         ...
 
-    async def stay(self, guests: Sequence[tuple[str, str]]) -> None:
-        """Keep places, of rooms and guests, for another `LEASE` seconds."""
+    async def stay(self, guests: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Keep places, of rooms and guests, for another `LEASE` seconds; return those that were not there any more."""
         ...
 
     async def leave(self, room: str, guest: str) -> None:

@@ -42,8 +42,9 @@ class MemoryCounts:
         self._rooms[room].add(guest)
         return True
 
-    async def stay(self, guests: Sequence[tuple[str, str]]) -> None:
-        pass  # they are here for as long as the process is
+    async def stay(self, guests: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        # Those that are taken stay taken for as long as the process lives.
+        return [(room, guest) for room, guest in guests if guest not in self._rooms.get(room, ())]
 
     async def leave(self, room: str, guest: str) -> None:
         self._rooms[room].discard(guest)

@@ -57,9 +57,18 @@ redis.call('ZADD', KEYS[1], now + ARGV[1], ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return 1
 """
+# Only who is there stays: a place that has been given back must not be taken again by a renewal that comes late.
 _STAY = f"""{_ROOM}
-for i = 2, #ARGV do redis.call('ZADD', KEYS[1], now + ARGV[1], ARGV[i]) end
+local gone = {{}}
+for i = 2, #ARGV do
+  if redis.call('ZSCORE', KEYS[1], ARGV[i]) then
+    redis.call('ZADD', KEYS[1], now + ARGV[1], ARGV[i])
+  else
+    table.insert(gone, ARGV[i])
+  end
+end
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return gone
 """
 
 
@@ -81,10 +90,11 @@ class RedisCounts:
         [entered] = await self._server.ask(_room(room), ("EVAL", _ENTER, 1, _room(room), _LEASE, most, guest))
         return bool(entered)
 
-    async def stay(self, guests: Sequence[tuple[str, str]]) -> None:
-        """Keep places."""
+    async def stay(self, guests: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Keep places; return those that were not there any more."""
         rooms = groupby(sorted(guests), lambda guest: guest[0])
-        await asyncio.gather(*(self._stay(_room(room), [name for _, name in group]) for room, group in rooms))
+        gone = await asyncio.gather(*(self._stay(room, [name for _, name in group]) for room, group in rooms))
+        return [place for places in gone for place in places]
 
     async def leave(self, room: str, guest: str) -> None:
         """Give a place back."""
@@ -94,8 +104,10 @@ class RedisCounts:
         """Close all connections."""
         await self._server.aclose()
 
-    async def _stay(self, key: str, guests: list[str]) -> None:
-        await self._server.ask(key, ("EVAL", _STAY, 1, key, _LEASE, *guests))
+    async def _stay(self, room: str, guests: list[str]) -> list[tuple[str, str]]:
+        key = _room(room)
+        [gone] = await self._server.ask(key, ("EVAL", _STAY, 1, key, _LEASE, *guests))
+        return [(room, guest.decode()) for guest in gone]
 
 
 _LEASE = round(LEASE * 1000)  # milliseconds

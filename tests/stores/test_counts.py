@@ -114,6 +114,15 @@ async def test_who_stays_keeps_its_place(counts: Counts, owner: str) -> None:
     assert not await counts.enter(f"{owner}-2", "c", 1)
 
 
+async def test_who_has_left_does_not_come_back_by_staying(counts: Counts, owner: str) -> None:
+    """A renewal may be on its way while the place is given back."""
+    await counts.enter(owner, "a", 2)
+    await counts.enter(owner, "b", 2)
+    await counts.leave(owner, "a")
+    assert await counts.stay([(owner, "a"), (owner, "b")]) == [(owner, "a")]
+    assert [await counts.enter(owner, guest, 2) for guest in "cd"] == [True, False]
+
+
 async def test_memory_lets_flow_in_what_time_brings_and_no_more() -> None:
     now = [0.0]
     counts = MemoryCounts(clock=lambda: now[0])
