@@ -36,6 +36,7 @@ import uvicorn
 from uvicorn.supervisors.multiprocess import Multiprocess
 
 from app import __version__, configure, logs
+from app.core.redaction import without_password
 from app.errors import APIError
 from app.setting_types import environment
 from app.settings import (
@@ -45,7 +46,6 @@ from app.settings import (
     env_example,
     load_settings,
     unknown_variables,
-    without_password,
 )
 
 logger = logging.getLogger(__name__)
@@ -189,9 +189,9 @@ def probe(
     try:
         report = asyncio.run(probe(url, api_key, model, seconds=seconds))
     except APIError as error:
-        typer.echo(f"fail  {without_password(url)}: {error.message}", err=True)
+        typer.echo(logs.printable(f"fail  {without_password(url)}: {error.message}"), err=True)
         raise typer.Exit(1) from None
-    typer.echo(f"{report.table()}\n\n# For the file of settings:\n{report.settings(name)}")
+    typer.echo(logs.printable(f"{report.table()}\n\n# For the file of settings:\n{report.settings(name)}", keep="\n"))
     typer.echo(f"\n# The same, as variables:\n{report.variables()}")
 
 
@@ -353,7 +353,7 @@ async def _try(part: str, name: str, attempt: Awaitable[str]) -> bool:
         works, said = False, " ".join(getattr(error, "__notes__", ())) or error.message
     except (OSError, ValueError, ImportError) as error:
         works, said = False, str(error) or type(error).__name__
-    typer.echo(f"{'ok' if works else 'fail':5} {part:9} {name}: {said}")
+    typer.echo(logs.printable(f"{'ok' if works else 'fail':5} {part:9} {name}: {said}"))
     return works
 
 

@@ -7,9 +7,10 @@ the request and the response that it is about.
     2026-11-20T15:30:00.123Z info app.responses response completed response=resp_5f37... seconds=1.2
     {"time": "2026-11-20T15:30:00.123Z", "level": "info", "logger": "app.responses", "message": ...}
 
-Secrets do not get out: configured keys, bearer tokens, what looks like an API key, and passwords in URLs are struck out
-of the finished line, tracebacks included. Nor does what was said: a traceback about a request has no messages, since
-they may quote it, and what is written of content on purpose (`app.content`) wants a setting. Nothing runs per token.
+Configured keys, bearer tokens, whatever looks like an API key, and passwords in URLs are redacted in the finished line,
+tracebacks included. Prompts and answers are not logged: a traceback about a request has no messages, since they may
+quote it, and the log of content (`app.content`) has a setting of its own. What is not printable is escaped. Nothing is
+logged per token.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 import json
 import logging
 import logging.config
-import re
 import traceback
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -25,43 +25,25 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app import about
+from app.core.redaction import Redactor
 from app.settings import PASSTHROUGH, Settings
-
-STRUCK = "***"
 
 # What every record has; anything else was given as `extra`.
 _OWN = {*logging.LogRecord("", 0, "", 0, "", (), None).__dict__, "message", "asctime", "taskName", "color_message"}
 
-# Patterns end before a quote or a backslash, so that a line of JSON stays one.
-_SECRETS = (
-    (re.compile(r"\b(Bearer|Basic)\s+[^\s\"',;\\]+", re.IGNORECASE), rf"\1 {STRUCK}"),
-    (re.compile(r"\b(api[-_]key\b[\\\"']*\s*[:=]\s*[\\\"']*)[^\s\"',;\\]+", re.IGNORECASE), rf"\1{STRUCK}"),
-    (re.compile(r"(://[^/\s:@\"']*:)[^/\s@\"'\\]+@"), rf"\1{STRUCK}@"),
-    (re.compile(r"\bsk-[A-Za-z0-9_-]{6,}"), STRUCK),
-    (re.compile(r"\b(?:pk|rk|csk|gsk|xai|hf|fw|r8|nvapi|pplx|tgp)[-_][A-Za-z0-9_-]{16,}"), STRUCK),
-    (re.compile(r"\bAIza[\w-]{20,}"), STRUCK),  # Google's
-    # JSON web tokens. None begins behind a hyphen, or each of many such heads would be read to the end of the text.
-    (re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.[\w.-]+"), STRUCK),
-)
-_SHORTEST = 6  # a shorter key would be struck out of ordinary words
 
-
-class Redaction:
-    """Strikes secrets out of text: those that are configured, and whatever looks like one."""
-
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = {secret for secret in secrets if len(secret) >= _SHORTEST}
-        known |= {json.dumps(secret)[1:-1] for secret in known}
-        longest_first = sorted(known, key=len, reverse=True)
-        self._known = re.compile("|".join(map(re.escape, longest_first))) if known else None
-
-    def __call__(self, text: str) -> str:
-        """Return the text without its secrets."""
-        if self._known:
-            text = self._known.sub(STRUCK, text)
-        for pattern, replacement in _SECRETS:
-            text = pattern.sub(replacement, text)
+def printable(text: str, keep: str = "") -> str:
+    """Return a text in which whatever is not printable is escaped as in JSON, but for the characters of `keep`."""
+    if text.isprintable():
         return text
+    return "".join(
+        character if character.isprintable() or character in keep else _escaped(character) for character in text
+    )
+
+
+def _escaped(character: str) -> str:
+    escaped = json.dumps(character)[1:-1]
+    return escaped if escaped != character else f"\\u{ord(character):04x}"  # DEL, which JSON takes as it is
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -103,7 +85,7 @@ class _Formatter(logging.Formatter):
 
     def __init__(self, secrets: Iterable[str] = (), content: bool = False) -> None:
         super().__init__()
-        self._redact = Redaction(secrets)
+        self._redact = Redactor(secrets)
         self._content = content
 
     def _traceback(self, record: logging.LogRecord) -> str:
@@ -118,13 +100,13 @@ class TextFormatter(_Formatter):
     """`time level logger message name=value ...`, a traceback below it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a line break in a message cannot pass for another event."""
+        """Return the line; nothing in it can pass for another event, or be a command to a terminal."""
         extra = "".join(f" {name}={_word(value)}" for name, value in _extra(record).items())
         line = f"{_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}{extra}"
-        line = line.replace("\r", "\\r").replace("\n", "\\n")
+        line = printable(self._redact(line))
         if trace := self._traceback(record):
-            line = f"{line}\n{trace}"
-        return self._redact(line)
+            line = f"{line}\n{printable(self._redact(trace), keep=chr(10))}"
+        return line
 
 
 class JSONFormatter(_Formatter):
@@ -141,7 +123,7 @@ class JSONFormatter(_Formatter):
         }
         if trace := self._traceback(record):
             fields["exception"] = trace
-        return self._redact(json.dumps(fields, ensure_ascii=False, default=str))
+        return printable(self._redact(json.dumps(fields, ensure_ascii=False, default=str)))
 
 
 FORMATTERS = {"text": TextFormatter, "json": JSONFormatter}

@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import (
     BeforeValidator,
@@ -347,12 +346,6 @@ def _loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def without_password(url: str) -> str:
-    """Return a URL fit to be shown."""
-    user, at, rest = urlsplit(url).netloc.rpartition("@")
-    return url.replace(f"{user}{at}{rest}", f"***@{rest}", 1) if at else url
 
 
 _HEADINGS = {

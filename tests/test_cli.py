@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from app import __version__
 from app.settings import env_example
 from tests.bench.servers import UPSTREAM, running
 from tests.ports import free_port
+from tests.upstream import Upstream
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 120  # seconds, for a machine that has much else to do
@@ -224,6 +226,14 @@ def test_check_says_what_does_not_work_and_fails(tmp_path: Path) -> None:
     assert store.startswith(f"fail  store     redis://***@{nobody}/0: ")
     assert "hush" not in checked.stdout + checked.stderr
     assert "Traceback" not in checked.stderr
+
+
+async def test_what_a_backend_names_is_no_command_to_the_terminal(tmp_path: Path) -> None:
+    async with Upstream() as upstream:
+        upstream.models = [{"id": "red\x1b[31m\u202e", "object": "model"}]
+        checked = await asyncio.to_thread(run, tmp_path, "check", ANTIPHON_BACKEND_URL=upstream.url)
+    assert checked.returncode == 0, checked.stdout
+    assert "red\\u001b[31m\\u202e" in checked.stdout
 
 
 def test_check_fails_where_the_settings_do_not_fit(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from app.backends.refusals import kind_of
 from app.backends.retry_after import retry_after
 from app.core.dialects import dialect_of, needs_strings
 from app.core.grammar import Lark, pattern
+from app.core.redaction import Redactor
 from app.core.truncation import share_that_fits
 from app.errors import InvalidRequest
-from app.logs import Redaction
 
 LENGTH = 60_000  # characters: about what the head of a request may have
 TIMES = 10
@@ -48,13 +48,13 @@ def in_pieces(text: str) -> Any:
 
 
 ROWS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "logs: heads of web tokens": (Redaction(), full("eyJ-")),
-    "logs: bearers of nothing": (Redaction(), full("Bearer ", " ")),
-    "logs: the word and spaces": (Redaction(), "api_key" + full(" ")),
-    "logs: the word and quotation marks": (Redaction(), "api_key" + full('"')),
-    "logs: URLs": (Redaction(), full("://a:")),
-    "logs: URLs with long passwords": (Redaction(), "://a:" + full("b:")),
-    "logs: keys that are too short": (Redaction(), full("sk-a ")),
+    "logs: heads of web tokens": (Redactor(), full("eyJ-")),
+    "logs: bearers of nothing": (Redactor(), full("Bearer ", " ")),
+    "logs: the word and spaces": (Redactor(), "api_key" + full(" ")),
+    "logs: the word and quotation marks": (Redactor(), "api_key" + full('"')),
+    "logs: URLs": (Redactor(), full("://a:")),
+    "logs: URLs with long passwords": (Redactor(), "://a:" + full("b:")),
+    "logs: keys that are too short": (Redactor(), full("sk-a ")),
     "grammar: blank lines": (Lark, full("\n")),
     "grammar: blank lines, and then no alternative": (Lark, "start: /a/" + full("\n ", "b")),
     "grammar: a string without an end": (Lark, '"' + full("\\a")),

@@ -52,7 +52,7 @@ LAYERS = {
     # What a profile may hold is checked where the settings are read.
     "app.setting_types": BELOW | PROTOCOLS | {"app.backends.profiles"},
     "app.settings": {"app", "app.setting_types"},
-    "app.logs": {"app", "app.about", "app.settings"},
+    "app.logs": BELOW | {"app.about", "app.settings"},
     "app.api": BELOW | PROTOCOLS | PARTS | WATCHERS | {"app.about", "app.responses", "app.run", "app.settings"},
 }
 TOP = {"app.main", "app.cli", "app.__main__"}  # they join the parts, and may import everything; nothing imports them

@@ -15,7 +15,6 @@ from app.settings import (
     env_example,
     load_settings,
     unknown_variables,
-    without_password,
 )
 
 ENV_EXAMPLE = Path(__file__).parent.parent / ".env.example"
@@ -378,20 +377,6 @@ def test_a_misspelt_variable_is_pointed_out(place: Place) -> None:
 def test_secrets_are_not_shown(place: Place) -> None:
     settings = load_settings(api_keys=["hush"], secret_key=["hush"], backend_api_key="hush")
     assert "hush" not in f"{settings!r} {settings} {settings.served()}"
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("redis://:hush@localhost:6379/0", "redis://***@localhost:6379/0"),
-        ("https://user:hush@example.com/v1", "https://***@example.com/v1"),
-        ("redis://localhost:6379/0", "redis://localhost:6379/0"),
-        ("memory://", "memory://"),
-        ("sqlite:///a@b.db", "sqlite:///a@b.db"),
-    ],
-)
-def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
-    assert without_password(url) == shown
 
 
 def test_a_key_is_read_once_with_the_other_settings(place: Place) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from app.backends.refusals import KINDS, OWN, SILENT, kind_of
 from app.backends.retry_after import retry_after
 from app.core.chat_stream import Chunk
+from app.core.redaction import REDACTED, redact
 from app.core.sse import ChunkDecoder, encodable
 from app.errors import BackendError
 
@@ -188,13 +189,6 @@ def _choice_errors(chunk: Chunk) -> Iterator[Any]:
             yield choice["error"]
 
 
-_TOKENS = re.compile(
-    r"\b(bearer\s+)\S+|\b(?:sk|pk|rk|csk|gsk|xai|hf|fw|r8|nvapi|pplx|tgp)[-_][\w*.-]{6,}|\bAIza[\w-]{20,}"
-    r"|(?<![\w-])eyJ[\w-]{10,}\.[\w.-]+|(?<=api key provided: )\S+",
-    re.IGNORECASE,
-)
-
-
 # Where in its own code a server was (FastAPI, as llama-cpp-python passes it on); that names files of its machine.
 _TRACE = re.compile(r'\n[ \t]*(?:Traceback \(most recent call last\):|File "[^"\n]+", line \d+).*', re.DOTALL)
 
@@ -208,6 +202,6 @@ def scrubbed(text: str, secret: str | None = None) -> str:
         text = text[: 2 * _LONGEST]
         text = text.rpartition(" ")[0] or text
     if secret:
-        text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
-    text = _TOKENS.sub(lambda match: f"{match[1] or ''}***", _TRACE.sub("", text)).rstrip()
+        text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", REDACTED, text)
+    text = redact(_TRACE.sub("", text)).rstrip()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

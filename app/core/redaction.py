@@ -1,18 +1,44 @@
 """
-What is secret in a request, and how it is kept out of everything that is shown or stored.
+What counts as a secret, and how it is kept out of everything that is shown, stored or logged.
 
-The credentials of a tool are taken out of its declaration when a request is read. Nobody but the code that runs the
-tool can get them back, for that one request: see `ToolSecrets.restore`.
+Text is redacted by pattern and by the secrets that are known (`redact`, `Redactor`). The credentials of a tool are
+taken out of its declaration when a request is read; nobody but the code that runs the tool can get them back, for that
+one request (`ToolSecrets.restore`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 Tool: TypeAlias = Mapping[str, Any]
 _Key: TypeAlias = tuple[str, str, str]  # type, label and origin of a tool
+
+REDACTED = "***"
+
+# What looks like a secret. Matches end before a quote or a backslash, so that a line of JSON stays one, and no pattern
+# takes longer than the text is long.
+_PATTERNS = (
+    (re.compile(r"\b(Bearer|Basic)\s+[^\s\"',;\\]+", re.IGNORECASE), rf"\1 {REDACTED}"),
+    (re.compile(r"\b(api[-_]key\b[\\\"']*\s*[:=]\s*[\\\"']*)[^\s\"',;\\]+", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(r"\b(api key provided: )[^\s\"',;\\]+", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(r"(://[^/\s:@\"']*:)[^/\s@\"'\\]+@"), rf"\1{REDACTED}@"),
+    (re.compile(r"\bsk-[\w*.-]{6,}", re.IGNORECASE), REDACTED),
+    # There is a digit in a key, or a star where it was masked; not in `hf-internal-testing`.
+    (
+        re.compile(
+            r"\b(?:pk|rk|csk|gsk|xai|hf|fw|r8|nvapi|pplx|tgp)[-_](?=[\w*.-]{0,40}[\d*])[\w*.-]{8,}", re.IGNORECASE
+        ),
+        REDACTED,
+    ),
+    (re.compile(r"\bAIza[\w-]{20,}"), REDACTED),  # Google's
+    # JSON web tokens. None begins behind a hyphen, or each of many such heads would be read to the end of the text.
+    (re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.[\w.-]+"), REDACTED),
+)
+_MIN_LENGTH = 6  # a shorter known secret would be struck out of ordinary words
 
 # Fields whose whole value is secret, at any depth of a tool.
 _CREDENTIALS = frozenset(
@@ -20,6 +46,33 @@ _CREDENTIALS = frozenset(
 )
 # Fields that hold a JSON Schema or a grammar, where the names above are the names of somebody's parameters.
 _SCHEMAS = frozenset(["parameters", "input_schema", "output_schema", "schema", "format"])
+
+
+def redact(text: str) -> str:
+    """Return a text without anything that looks like a key, a token or a password."""
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+class Redactor:
+    """Redacts known secrets, also as they are written within JSON, and whatever looks like a secret."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        known = {secret for secret in secrets if len(secret) >= _MIN_LENGTH}
+        known |= {json.dumps(secret)[1:-1] for secret in known}
+        longest_first = sorted(known, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, longest_first))) if known else None
+
+    def __call__(self, text: str) -> str:
+        """Return the text without its secrets."""
+        return redact(self._known.sub(REDACTED, text) if self._known else text)
+
+
+def without_password(url: str) -> str:
+    """Return a URL without user and password."""
+    user, at, rest = urlsplit(url).netloc.rpartition("@")
+    return url.replace(f"{user}{at}{rest}", f"{REDACTED}@{rest}", 1) if at else url
 
 
 class ToolSecrets:

@@ -1,4 +1,4 @@
-"""The credentials of tools: what is left of a declaration, and who can get them back."""
+"""What counts as a secret: the credentials of tools, who can get them back, and what is redacted in text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.core.redaction import ToolSecrets, origin_of, without_credentials
+from app.core.redaction import Redactor, ToolSecrets, origin_of, without_credentials, without_password
 from app.core.schema import CreateResponse
 
 MCP = {
@@ -109,3 +109,42 @@ def test_an_error_does_not_quote_the_request() -> None:
     with pytest.raises(ValueError, match="temperature") as error:
         request(tools=[MCP], temperature="CANARY")
     assert "CANARY" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("Authorization: Bearer abc.DEF-123", "Authorization: Bearer ***"),
+        ("{'authorization': 'Bearer abc'}", "{'authorization': 'Bearer ***'}"),
+        ('{"message": "\\"Bearer abc\\""}', '{"message": "\\"Bearer ***\\""}'),
+        ("key sk-proj-Abc_123 is wrong", "key *** is wrong"),
+        ("gsk_0123456789abcdefghij, hf_0123456789abcdefghij", "***, ***"),
+        ("AIza0123456789abcdefghijk", "***"),
+        ("eyJhbGciOiJIUzI1.eyJzdWIiOiIx.c2ln", "***"),
+        ("req_0123456789abcdefghij in hf_space", "req_0123456789abcdefghij in hf_space"),
+        ("api_key=hush&model=x", "api_key=***"),
+        ('{"api-key": "hush"}', '{"api-key": "***"}'),
+        ("redis://user:hush@localhost:6379/0", "redis://user:***@localhost:6379/0"),
+        ("redis://:hush@localhost:6379/0", "redis://:***@localhost:6379/0"),
+        ("a caller-key-1 here", "a *** here"),
+        ("http://localhost:8080/v1 and max_tokens: 5", "http://localhost:8080/v1 and max_tokens: 5"),
+        ("the bearer", "the bearer"),
+        ("hf-internal-testing/tiny-random and xai-grok-4", "hf-internal-testing/tiny-random and xai-grok-4"),
+    ],
+)
+def test_what_looks_like_a_secret_is_redacted(text: str, redacted: str) -> None:
+    assert Redactor(["caller-key-1", "x"])(text) == redacted
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:hush@localhost:6379/0", "redis://***@localhost:6379/0"),
+        ("https://user:hush@example.com/v1", "https://***@example.com/v1"),
+        ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+        ("memory://", "memory://"),
+        ("sqlite:///a@b.db", "sqlite:///a@b.db"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown
