@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import orjson
@@ -38,6 +39,7 @@ from app.errors import BackendError
 logger = logging.getLogger(__name__)
 
 PASSTHROUGH = "passthrough"
+MODEL = "{model}"  # in `transport.path`: the model's name, as the backend knows it
 
 # Worth another try, as the OpenAI SDK sees it, where the refusal does not turn out to be the caller's own doing.
 RETRIED = frozenset({408, 429, 500, 502, 503, 504, 529})
@@ -70,7 +72,8 @@ class OpenAIBackend:
         self._key = api_key or options.api_key
         self._retries = retries
         base = httpx.URL(base_url or options.base_url or "")
-        self._url = self._under(base, options.path)
+        self._base = base
+        self._url = None if MODEL in options.path else self._under(base, options.path)
         self._models_url = self._under(base, "/models")
         self._tokenizer = Tokenizer(base, profile.name)
         self._unwanted = Unwanted(profile.request)
@@ -144,7 +147,7 @@ class OpenAIBackend:
         """See whether there is an endpoint for completions: it must refuse a request for nothing."""
         try:
             async with asyncio.timeout(5):
-                response = await self._send("POST", self._url, b"{}", None)
+                response = await self._send("POST", self._url or self._url_of("none"), b"{}", None)
             await response.aclose()
         except _Refusal as refusal:
             if refusal.error.status >= 500:
@@ -174,10 +177,11 @@ class OpenAIBackend:
         """Return a good answer whose body is to be read, asking again as long as that makes sense."""
         asked = self._unwanted.ask(request.body)
         content = _encode(asked.body)
+        url = self._url or self._url_of(asked.body.get("model"))
         attempt = 0
         while True:
             try:
-                response = await self._send("POST", self._url, content, request.caller_key, request.headers)
+                response = await self._send("POST", url, content, request.caller_key, request.headers)
             except _Refusal as refusal:
                 if asked.without(refusal.error):
                     content = _encode(asked.body)
@@ -271,6 +275,13 @@ class OpenAIBackend:
     def _error_in(self, chunk: Chunk, request: ChatRequest) -> BackendError | None:
         error = error_in_chunk(chunk, secret=self._secret(request.caller_key), passthrough=self._passes)
         return error and self._unwanted.ask(request.body).told(error)
+
+    def _url_of(self, model: Any) -> httpx.URL:
+        """Return the endpoint of a model, whose name is a segment of its path, or raise `BackendError`."""
+        segment = quote(model, safe="", errors="replace") if isinstance(model, str) else ""
+        if segment.strip(".") == "":
+            raise failure("model")
+        return self._under(self._base, self._profile.transport.path.replace(MODEL, segment))
 
     def _under(self, base: httpx.URL, path: str) -> httpx.URL:
         url = base.copy_with(path=f"{base.path.rstrip('/')}/{path.lstrip('/')}")

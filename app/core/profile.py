@@ -22,7 +22,7 @@ class Transport(_Options):
     """How to reach the server. Times are in seconds."""
 
     base_url: str | None = None
-    path: str = "/chat/completions"
+    path: str = "/chat/completions"  # may have "{model}" in it, for the name that the model has upstream
     query: dict[str, str] = {}
     headers: dict[str, str] = {}
     auth_header: str = "Authorization"

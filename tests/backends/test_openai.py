@@ -130,6 +130,29 @@ async def test_azure_has_other_headers_and_a_query(upstream: Upstream, build: Bu
     assert (request.headers["api-key"], request.headers["x-title"]) == ("k-1", "Antiphon")
 
 
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [
+        ("gpt-5.1", "/v1/openai/deployments/gpt-5.1/chat/completions?api-version=1"),
+        ("a/b ?c#d%é", "/v1/openai/deployments/a%2Fb%20%3Fc%23d%25%C3%A9/chat/completions?api-version=1"),
+        ("..a", "/v1/openai/deployments/..a/chat/completions?api-version=1"),
+    ],
+)
+async def test_a_path_may_have_the_model_in_it(upstream: Upstream, build: Build, model: str, path: str) -> None:
+    upstream.say(sse(chunk("Hi"), END))
+    azure = {"path": "/openai/deployments/{model}/chat/completions", "query": {"api-version": "1"}}
+    await reads(build(transport=azure), model=model)
+    assert [request.path for request in upstream.requests] == [path]
+
+
+@pytest.mark.parametrize("model", [".", "..", "", None])
+async def test_a_model_that_no_path_can_have_in_it_is_not_there(upstream: Upstream, build: Build, model: Any) -> None:
+    with pytest.raises(BackendError) as caught:
+        await reads(build(transport__path="/deployments/{model}/chat/completions"), model=model)
+    assert (caught.value.status, caught.value.code) == (404, "model_not_found")
+    assert upstream.requests == []
+
+
 async def test_halves_of_characters_and_huge_numbers_can_be_asked(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hi"), END))
     await reads(build(), user="\ud83d", seed=2**70)
