@@ -39,6 +39,7 @@ from app.stores.memory import MemoryStore
 from app.stores.memory_counts import MemoryCounts
 
 if TYPE_CHECKING:
+    from app.tools.files.tool import FileSearch
     from app.tracing import Tracing
 
 logger = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ def create_app(
         max_input_tokens=settings.max_input_tokens,
         max_output_seconds=settings.max_output_seconds,
     )
+    files = build_files(settings)
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect)
     door = http.Door(responses, auth, settings.open_after, settings.heartbeat, settings.max_body_bytes, limits)
 
@@ -131,6 +133,8 @@ def create_app(
             stack.push_async_callback(store.aclose)
             stack.push_async_callback(limits.aclose)
             stack.push_async_callback(backend.aclose)
+            if files:
+                stack.push_async_callback(files.aclose)
             if reload and isinstance(backend, Router):
                 stack.enter_context(at_hangup(partial(renew, backend, reload)))
             if background:
@@ -141,6 +145,10 @@ def create_app(
     app = Documented(**ABOUT, lifespan=lifespan)
     router = http.routes(door)
     router.include_router(conversations.routes(door))
+    if files:
+        from app.api.routes import files as file_routes  # what it needs is an extra
+
+        router.include_router(file_routes.routes(door, files.files))
     connections = websocket.Bounds(settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue)
     router.include_router(websocket.routes(door, connections, partial(build_memory, settings)))
     app.include_router(router, prefix="/v1", tags=["responses"])
@@ -251,6 +259,15 @@ def build_store(settings: Settings) -> Store:
     scheme = settings.store_url.partition("://")[0]
     store: Store = load(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
     return store
+
+
+def build_files(settings: Settings) -> FileSearch | None:
+    """Return the uploaded files and what searches in them, if the settings have a place for them."""
+    if "file_search" not in settings.tools:
+        return None
+    from app.tools.files.tool import FileSearch
+
+    return FileSearch.from_settings(settings.tools["file_search"])
 
 
 def build_memory(settings: Settings) -> Store:

@@ -125,6 +125,9 @@ class Settings(BaseSettings):
     """Several backends by name: better written as tables `[backends.NAME]` in the TOML file; here a JSON object. The
     variables above are the backend named `default`, which is asked last. With replicas, fallbacks and limits: see
     docs/backends.md."""
+    tools: Annotated[dict[str, dict[str, Any]], NoDecode, BeforeValidator(decode)] = {}
+    """What the server does for a model by itself: tables `[tools.NAME]` in the TOML file; here a JSON object. A tool
+    without a table is left out. See docs/tools.md."""
     default_model: str | None = None
     """Model of a request that names none."""
 

@@ -16,6 +16,7 @@ import pytest
 
 from app.backends import BACKENDS
 from app.stores import STORES
+from app.tools.files import FILE_STORES
 
 ROOT = Path(__file__).parent.parent
 APP = ROOT / "app"
@@ -38,6 +39,7 @@ LAYERS = {
     "app.backends.*": BELOW | {"app.backends"},
     "app.stores.*": BELOW | {"app.stores"},
     "app.tools.*": BELOW | {"app.tools"},
+    "app.tools.files": BELOW | {"app.tools"},  # a resource of its own, with routes
     "app.sealing": BELOW,
     "app.about": set(),
     "app.configure": set(),
@@ -53,12 +55,17 @@ LAYERS = {
     "app.setting_types": BELOW | PROTOCOLS | {"app.backends.profiles"},
     "app.settings": {"app", "app.setting_types"},
     "app.logs": BELOW | {"app.about", "app.settings"},
-    "app.api": BELOW | PROTOCOLS | PARTS | WATCHERS | {"app.about", "app.responses", "app.run", "app.settings"},
+    "app.api": BELOW
+    | PROTOCOLS
+    | PARTS
+    | WATCHERS
+    | {"app.about", "app.responses", "app.run", "app.settings"}
+    | {"app.tools.files"},
 }
 TOP = {"app.main", "app.cli", "app.__main__"}  # they join the parts, and may import everything; nothing imports them
 
 # The modules that the tables name: loaded by name, and imported by nobody. What stands beside them, several may share.
-CONCRETE = {path.partition(":")[0] for path in (*BACKENDS.values(), *STORES.values())}
+CONCRETE = {path.partition(":")[0] for path in (*BACKENDS.values(), *STORES.values(), *FILE_STORES.values())}
 
 PURE = set(sys.stdlib_module_names) | {"app", "orjson", "pydantic", "pydantic_core", "typing_extensions"}
 IMPURE = {"asyncio", "http", "multiprocessing", "os", "select", "selectors", "socket", "socketserver", "ssl"}

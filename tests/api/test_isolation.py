@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import secrets
+import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +21,15 @@ from tests.core.build import delta
 from tests.scripted import Scripted
 from tests.serving import serving, settings
 
-OWNED = {"response_id", "conversation_id", "item_id"}  # parts of paths that are somebody's
+OWNED = {"response_id", "conversation_id", "item_id", "file_id"}  # parts of paths that are somebody's
 PUBLIC = {"model"}  # and nobody's
 
-APP = create_app(settings(), backend=Scripted([]))
+
+def with_files(path: str) -> dict[str, Any]:
+    return {"file_search": {"store_url": f"sqlite:///{path}/files.db"}}
+
+
+APP = create_app(settings(tools=with_files("not-used")), backend=Scripted([]))
 ROUTES = [
     (method.upper(), path)
     for path, methods in APP.openapi()["paths"].items()
@@ -40,7 +48,7 @@ FIELDS: list[dict[str, Any]] = [
 ]
 
 POSTED = ["/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"]
-NAMES_NOTHING = ["/v1/conversations"]  # that was made before
+NAMES_NOTHING = ["/v1/conversations", "/v1/files"]  # that was made before
 
 
 def each(routes: Iterable[Any]) -> Iterator[Any]:
@@ -65,8 +73,10 @@ class Made:
 @contextlib.asynccontextmanager
 async def made() -> AsyncIterator[Made]:
     backend = Scripted([delta(content="secret")])
-    app = create_app(settings(api_keys="ada,bob"), backend=backend)
-    async with serving(app) as url, contextlib.AsyncExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
+        tools = with_files(stack.enter_context(tempfile.TemporaryDirectory()))
+        app = create_app(settings(api_keys="ada,bob", tools=tools), backend=backend)
+        url = await stack.enter_async_context(serving(app))
         ada, bob = [
             await stack.enter_async_context(
                 httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=60, trust_env=False)
@@ -81,7 +91,10 @@ async def made() -> AsyncIterator[Made]:
         while (told := (await ada.get(f"/v1/responses/{response}")).json())["status"] != "completed":
             pass
         inputs = (await ada.get(f"/v1/responses/{response}/input_items")).json()["data"]
+        form = {"purpose": "user_data"}
+        file = (await ada.post("/v1/files", data=form, files={"file": ("secret.txt", b"secret")})).json()["id"]
         ids = {
+            "file_id": file,
             "response_id": response,
             "conversation_id": conversation,
             "item_id": item,
@@ -94,7 +107,12 @@ async def made() -> AsyncIterator[Made]:
 def unknown(ids: dict[str, str]) -> dict[str, str]:
     """Ids of the same kinds that nobody has ever been given."""
     key = new_key()
-    return {name: new_id(id.partition("_")[0], key) for name, id in ids.items()}
+    return {name: _like(id, key) for name, id in ids.items()}
+
+
+def _like(id: str, key: str) -> str:
+    prefix, sign, rest = re.fullmatch(r"([a-z]+)([_-])(.*)", id).groups()  # type: ignore[union-attr]
+    return new_id(prefix, key) if sign == "_" else f"{prefix}-{secrets.token_hex(len(rest) // 2)}"
 
 
 def filled(value: Any, ids: dict[str, str]) -> Any:
@@ -162,6 +180,8 @@ def places(ids: dict[str, str]) -> dict[str, str]:
         "its events": f"{response}?stream=true",
         "conversation": conversation,
         "its items": f"{conversation}/items",
+        "file": f"/v1/files/{ids['file_id']}",
+        "its content": f"/v1/files/{ids['file_id']}/content",
     }
 
 

@@ -1,0 +1,140 @@
+"""The routes of files, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response, StreamingResponse
+
+from app.api.examples import ERRORS
+from app.api.http import Door, json, whole_number
+from app.api.multipart import FormPart, form_parts
+from app.errors import InvalidRequest
+from app.tools.files import Page
+from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files, too_large
+
+MAX_FIELD = 4096  # bytes of a field that is not the file
+_OVERHEAD = 64 * 1024  # of a form around its file
+_LIFETIME = "expires_after[seconds]"
+
+_FORM: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        "purpose": {"type": "string", "example": "user_data"},
+                        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+                        _LIFETIME: {"type": "integer", "minimum": MIN_LIFETIME, "maximum": MAX_LIFETIME},
+                    },
+                    "required": ["file", "purpose"],
+                }
+            }
+        },
+    }
+}
+
+
+def routes(door: Door, files: Files) -> APIRouter:
+    """Return the routes, without the `/v1`."""
+    router = APIRouter(tags=["files"], responses=ERRORS)
+
+    def owner(request: Request) -> str:
+        return door.auth.caller(request.headers).owner
+
+    @router.post("/files", summary="Upload a file", openapi_extra=_FORM)
+    async def upload(request: Request) -> Response:
+        return json(await _upload(request, files, owner(request)))
+
+    @router.get("/files", summary="List files")
+    async def listed(
+        request: Request,
+        purpose: str | None = Query(None, description="only files of this purpose"),
+        limit: str = Query("10000", description="1 to 10000"),
+        order: str = Query("desc", description="`asc` or `desc`, by the time of upload"),
+        after: str | None = Query(None, description="the id of the file to list from"),
+    ) -> Response:
+        return json(await files.list(owner(request), wanted_page(limit, order, after, most=10_000), purpose))
+
+    @router.get("/files/{file_id}", summary="Retrieve a file's description")
+    async def retrieve(request: Request, file_id: str) -> Response:
+        return json((await files.file(file_id, owner(request))).resource())
+
+    @router.get("/files/{file_id}/content", summary="Retrieve a file's content")
+    async def content(request: Request, file_id: str) -> Response:
+        file = await files.file(file_id, owner(request))
+        # Whatever was uploaded, no browser shows it as a page of this server.
+        headers = {
+            "content-length": str(file.bytes),
+            "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename)}",
+            "x-content-type-options": "nosniff",
+        }
+        return StreamingResponse(files.content(file), headers=headers, media_type="application/octet-stream")
+
+    @router.delete("/files/{file_id}", summary="Delete a file")
+    async def delete(request: Request, file_id: str) -> Response:
+        return json(await files.delete(file_id, owner(request)))
+
+    return router
+
+
+async def _upload(request: Request, files: Files, owner: str) -> dict[str, object]:
+    """Store the file of a form as it comes in."""
+    length = whole_number(request.headers.get("content-length", ""))
+    if length is not None and length > files.max_bytes + _OVERHEAD:
+        raise too_large(files.max_bytes)
+    fields: dict[str, bytes] = {}
+    file: FormPart | None = None
+    async with files.upload(owner) as upload:
+        async for part, data in form_parts(request):
+            if part.name != "file":
+                fields[part.name] = fields.get(part.name, b"") + data
+                if len(fields[part.name]) > MAX_FIELD:
+                    raise InvalidRequest(f"Invalid '{part.name[:64]}': it is too long.", param=part.name[:64])
+                continue
+            if file is not None and part is not file:
+                raise InvalidRequest("Send one file at a time.", param="file")
+            file = part
+            await upload.write(data)
+        if file is None:
+            raise _missing("file")
+        if "purpose" not in fields:
+            raise _missing("purpose")
+        purpose = fields["purpose"].decode("utf-8", "replace")
+        return (await upload.finish(file.filename or "file", purpose, _lifetime(fields))).resource()
+
+
+def _missing(name: str) -> InvalidRequest:
+    return InvalidRequest(f"'{name}' is required.", param=name, code="missing_required_parameter")
+
+
+def _lifetime(fields: dict[str, bytes]) -> int | None:
+    """Return the seconds of `expires_after`."""
+    anchor = fields.get("expires_after[anchor]")
+    if _LIFETIME not in fields:
+        if anchor is not None:
+            raise _missing(_LIFETIME)
+        return None
+    if anchor not in (None, b"created_at"):
+        message = "Invalid 'expires_after[anchor]': should be 'created_at'."
+        raise InvalidRequest(message, param="expires_after[anchor]")
+    seconds = whole_number(fields[_LIFETIME].decode("ascii", "replace"))
+    if seconds is None or not MIN_LIFETIME <= seconds <= MAX_LIFETIME:
+        message = f"Invalid '{_LIFETIME}': should be a number from {MIN_LIFETIME} to {MAX_LIFETIME}."
+        raise InvalidRequest(message, param=_LIFETIME)
+    return seconds
+
+
+def wanted_page(limit: str, order: str, after: str | None, before: str | None = None, *, most: int = 100) -> Page:
+    """Return the page that a query asks for; raises `InvalidRequest`."""
+    size = whole_number(limit)
+    if size is None or not 1 <= size <= most:
+        raise InvalidRequest(f"Invalid 'limit': it has to be a number from 1 to {most}.", param="limit")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("Invalid 'order': it has to be 'asc' or 'desc'.", param="order")
+    return Page(size, order == "desc", after or None, before or None)

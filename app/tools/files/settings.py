@@ -1,0 +1,47 @@
+"""The table `[tools.file_search]` of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
+
+from app.tools.files import FILE_STORES
+
+
+class FileSearchSettings(BaseModel):
+    """Files, vector stores and the search in them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    store_url: str = "sqlite:///files.db"
+    """Where files and vector stores are kept: `sqlite:///files.db`, or an import path `package.module:Class`."""
+    max_file_bytes: ByteSize = Field(ByteSize(512 * 1024 * 1024), gt=0)
+    """Largest file, in bytes or with a unit, such as `512MiB`."""
+
+    @field_validator("store_url")
+    @classmethod
+    def _is_known(cls, url: str) -> str:
+        scheme, separator, _ = url.partition("://")
+        if separator and scheme not in FILE_STORES:
+            raise ValueError(f"should begin with {', '.join(f'{name}://' for name in FILE_STORES)}")
+        if not separator and ":" not in url:
+            raise ValueError("should be such as sqlite:///files.db")
+        return url
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> FileSearchSettings:
+        """Check a table; raises `ValueError`, which names the keys at fault and never repeats a value."""
+        missing = [package for package in ("apsw", "python_multipart", "sqlite_vec", "pypdf") if not find_spec(package)]
+        if missing:
+            raise ValueError("needs more packages: pip install 'antiphon[files]'")
+        try:
+            return cls.model_validate(dict(table))
+        except ValidationError as error:
+            problems = [
+                f"{'.'.join(map(str, detail['loc']))}: {detail['msg'].removeprefix('Value error, ')}"
+                for detail in error.errors(include_url=False, include_input=False, include_context=False)
+            ]
+            raise ValueError("; ".join(problems)) from None

@@ -1,0 +1,130 @@
+"""Files: upload, list, retrieve, read and delete them. What is shown is in OpenAI's shapes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any
+
+from app.errors import InvalidRequest
+from app.tools.files import PIECE, File, FileStore, Page, new_file_id, no_such_file
+
+PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+MIN_LIFETIME, MAX_LIFETIME = 3600, 30 * 86400  # seconds that `expires_after` may name
+BATCH_LIFETIME = 30 * 86400  # of a file of the purpose `batch`, where nothing else is asked for
+MAX_FILENAME = 512  # characters
+
+
+class Files:
+    """The uploaded files of all callers, each visible to its owner alone."""
+
+    def __init__(self, store: FileStore, *, max_bytes: int, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self.max_bytes = max_bytes
+
+    def upload(self, owner: str) -> Upload:
+        """Begin an upload: a context manager, which forgets what was written unless it was finished."""
+        return Upload(self._store, owner, self.max_bytes, self._clock)
+
+    async def list(self, owner: str, page: Page, purpose: str | None) -> dict[str, Any]:
+        """Return a page of files; raises `InvalidRequest` for a cursor that is not in the list."""
+        files, more = await self._store.files(owner, page, purpose)
+        return list_page([file.resource() for file in files], more)
+
+    async def file(self, id: str, owner: str) -> File:
+        """Return a file; raises `NotFound`."""
+        file = await self._store.file(owner, id)
+        if file is None:
+            raise no_such_file(id)
+        return file
+
+    def content(self, file: File) -> AsyncIterator[bytes]:
+        """Yield the content of a file in pieces."""
+        return self._store.content(file.id)
+
+    async def delete(self, id: str, owner: str) -> dict[str, Any]:
+        """Forget a file, also in vector stores; raises `NotFound`."""
+        if not await self._store.delete(owner, id):
+            raise no_such_file(id)
+        return {"id": id, "object": "file", "deleted": True}
+
+
+class Upload:
+    """One file that is coming in: it is written in pieces as it comes, and seen by nobody before it is finished."""
+
+    def __init__(self, store: FileStore, owner: str, max_bytes: int, clock: Callable[[], float]) -> None:
+        self._store, self._owner, self._max_bytes, self._clock = store, owner, max_bytes, clock
+        self._id = new_file_id()
+        self._buffer = bytearray()
+        self._pieces = 0
+        self._finished = False
+        self.bytes = 0
+
+    async def __aenter__(self) -> Upload:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._finished and self._pieces:
+            with contextlib.suppress(Exception):  # what stays is removed by a sweep
+                await self._store.discard(self._id)
+
+    async def write(self, data: bytes) -> None:
+        """Take some more of the content; raises `InvalidRequest` once it is too large."""
+        self.bytes += len(data)
+        if self.bytes > self._max_bytes:
+            raise too_large(self._max_bytes)
+        self._buffer += data
+        while len(self._buffer) >= PIECE:
+            piece = bytes(self._buffer[:PIECE])
+            del self._buffer[:PIECE]
+            await self._write(piece)
+
+    async def finish(self, filename: str, purpose: str, lifetime: int | None) -> File:
+        """Make the file visible and return it; `lifetime` is in seconds. Raises `InvalidRequest`."""
+        if purpose not in PURPOSES:
+            raise InvalidRequest(f"Invalid 'purpose': should be one of {', '.join(PURPOSES)}.", param="purpose")
+        if not self.bytes:
+            raise InvalidRequest("Invalid 'file': it is empty.", param="file")
+        if self._buffer:
+            await self._write(bytes(self._buffer))
+        now = int(self._clock())
+        if lifetime is None and purpose == "batch":
+            lifetime = BATCH_LIFETIME
+        expires_at = None if lifetime is None else now + lifetime
+        file = File(self._id, self._owner, _cleaned(filename), purpose, self.bytes, now, expires_at)
+        await self._store.add(file)
+        self._finished = True
+        return file
+
+    async def _write(self, piece: bytes) -> None:
+        number, self._pieces = self._pieces, self._pieces + 1
+        await self._store.write(self._id, number, piece)
+
+
+def too_large(limit: int) -> InvalidRequest:
+    """The answer to a file of more than `limit` bytes."""
+    message = f"The file is larger than {limit} bytes."
+    return InvalidRequest(message, param="file", code="request_too_large", status=413)
+
+
+def _cleaned(filename: str) -> str:
+    """Return the last part of a path, without control characters."""
+    name = filename.replace("\\", "/").rpartition("/")[2]
+    name = "".join(sign for sign in name if sign.isprintable())
+    return name[-MAX_FILENAME:] or "file"
+
+
+def list_page(data: list[Any], more: bool) -> dict[str, Any]:
+    """Return a cursor page in OpenAI's shape."""
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": more,
+    }

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest_asyncio
+from openai import AsyncOpenAI
+
+from tests.serving import antiphon
+
+
+@pytest_asyncio.fixture
+async def server(tmp_path: Path) -> AsyncIterator[str]:
+    """A server with files and two callers, `ada` and `bob`."""
+    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db", "max_file_bytes": 10 * 1024 * 1024}}
+    async with antiphon(api_keys="ada,bob", tools=tools) as url:
+        yield url
+
+
+@pytest_asyncio.fixture
+async def client(server: str) -> AsyncIterator[AsyncOpenAI]:
+    async with openai_client(server) as client:
+        yield client
+
+
+@pytest_asyncio.fixture
+async def http(server: str) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"authorization": "Bearer ada"}
+    async with httpx.AsyncClient(base_url=f"{server}/v1", headers=headers, timeout=60, trust_env=False) as client:
+        yield client
+
+
+def openai_client(url: str, key: str = "ada") -> AsyncOpenAI:
+    """OpenAI's own client, which asks once."""
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)

@@ -1,0 +1,264 @@
+"""Files are uploaded, listed, read and deleted, with OpenAI's own client and by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from app.tools.files import PIECE, File, FilesUnavailable, Page, UnknownCursor
+from app.tools.files.sqlite import ABANDONED_AFTER, SQLiteFileStore
+from app.tools.files.uploads import Files
+from tests.stores.places import Clock
+from tests.tools.files.conftest import openai_client
+
+FORM = "multipart/form-data; boundary=x"
+
+
+async def test_a_file_is_uploaded_and_read_again(client: AsyncOpenAI) -> None:
+    content = bytes(range(256)) * 20_000  # five pieces, with boundaries and line ends of every kind
+    began = int(time.time())
+    file = await client.files.create(file=("naïve plan.txt", content), purpose="user_data")
+    assert file.id.startswith("file-")
+    assert (file.object, file.filename, file.bytes, file.purpose) == (
+        "file",
+        "naïve plan.txt",
+        len(content),
+        "user_data",
+    )
+    assert (file.status, file.expires_at) == ("processed", None)
+    assert began <= file.created_at <= time.time()
+    assert await client.files.retrieve(file.id) == file
+    assert (await client.files.content(file.id)).content == content
+    assert [one.id async for one in await client.files.list()] == [file.id]
+
+
+async def test_a_deleted_file_is_gone(client: AsyncOpenAI) -> None:
+    file = await client.files.create(file=("a.txt", b"a"), purpose="assistants")
+    deleted = await client.files.delete(file.id)
+    assert (deleted.id, deleted.deleted, deleted.object) == (file.id, True, "file")
+    for ask in (client.files.retrieve, client.files.content, client.files.delete):
+        with pytest.raises(openai.NotFoundError, match=f"No such File object: {file.id}"):
+            await ask(file.id)
+
+
+async def test_a_list_has_pages_an_order_and_purposes(client: AsyncOpenAI, http: httpx.AsyncClient) -> None:
+    made = [
+        (await client.files.create(file=(f"{n}.txt", b"x"), purpose="vision" if n == 3 else "user_data")).id
+        for n in range(5)
+    ]
+    assert [file.id async for file in await client.files.list()] == made[::-1]
+    assert [file.id async for file in await client.files.list(limit=2, order="asc")] == made
+    assert [file.id async for file in await client.files.list(purpose="vision")] == [made[3]]
+    first = (await http.get("/files", params={"limit": 2})).json()
+    assert (first["has_more"], first["first_id"], first["last_id"]) == (True, made[4], made[3])
+    last = (await http.get("/files", params={"limit": 3, "after": made[3]})).json()
+    assert ([file["id"] for file in last["data"]], last["has_more"]) == (made[2::-1], False)
+
+
+async def test_a_file_expires(tmp_path: Path) -> None:
+    clock = Clock()
+    store = SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/files.db", clock=clock)
+    files = Files(store, max_bytes=100, clock=clock)
+    async with files.upload("ada") as upload:
+        await upload.write(b"x")
+        file = await upload.finish("a.txt", "user_data", 3600)
+    assert file.expires_at == file.created_at + 3600
+    clock.now += 3599
+    assert await store.file("ada", file.id) == file
+    clock.now += 1
+    assert await store.file("ada", file.id) is None
+    assert await store.files("ada", Page()) == ([], False)
+    assert not await store.delete("ada", file.id)
+    await store.sweep()
+    assert [piece async for piece in store.content(file.id)] == []
+    await store.aclose()
+
+
+async def test_the_expiry_is_asked_for_in_the_form(client: AsyncOpenAI) -> None:
+    expires: Any = {"anchor": "created_at", "seconds": 3600}
+    file = await client.files.create(file=("a.txt", b"a"), purpose="user_data", expires_after=expires)
+    assert file.expires_at == file.created_at + 3600
+    batch = await client.files.create(file=("a.jsonl", b"{}"), purpose="batch")
+    assert batch.expires_at == batch.created_at + 30 * 86400
+
+
+@pytest.mark.parametrize(
+    ("fields", "files", "param"),
+    [
+        ({"purpose": "user_data"}, {}, "file"),
+        ({}, {"file": ("a", b"a")}, "purpose"),
+        ({"purpose": "fun"}, {"file": ("a", b"a")}, "purpose"),
+        ({"purpose": "user_data"}, {"file": ("a", b"")}, "file"),
+        ({"purpose": "user_data", "expires_after[seconds]": "5"}, {"file": ("a", b"a")}, "expires_after[seconds]"),
+        ({"purpose": "user_data", "expires_after[seconds]": "soon"}, {"file": ("a", b"a")}, "expires_after[seconds]"),
+        (
+            {"purpose": "user_data", "expires_after[anchor]": "created_at"},
+            {"file": ("a", b"a")},
+            "expires_after[seconds]",
+        ),
+        (
+            {"purpose": "user_data", "expires_after[seconds]": "3600", "expires_after[anchor]": "now"},
+            {"file": ("a", b"a")},
+            "expires_after[anchor]",
+        ),
+        ({"purpose": "x" * 5000}, {"file": ("a", b"a")}, "purpose"),
+    ],
+)
+async def test_a_form_that_cannot_be_meant_is_refused(
+    http: httpx.AsyncClient, fields: dict[str, str], files: dict[str, Any], param: str
+) -> None:
+    answer = await http.post("/files", data=fields, files=files or {"other": ("a", b"a")})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert (await http.get("/files")).json()["data"] == []
+
+
+async def test_several_files_in_one_form_are_refused(http: httpx.AsyncClient) -> None:
+    files = [("file", ("a.txt", b"a")), ("file", ("b.txt", b"b"))]
+    answer = await http.post("/files", data={"purpose": "user_data"}, files=files)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status", "code"),
+    [
+        (b"{}", "application/json", 415, "unsupported_content_type"),
+        (b"{}", "multipart/form-data", 415, "unsupported_content_type"),
+        (b"no form at all", FORM, 400, "invalid_body"),
+        (b"--x\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\nabc", FORM, 400, "invalid_body"),
+        (b"--x\r\nContent-Disposition: form-data\r\n\r\nabc\r\n--x--\r\n", FORM, 400, "invalid_body"),
+        (b"--x\r\n" + b"A: b\r\n" * 1000 + b"\r\nabc\r\n--x--\r\n", FORM, 400, "invalid_body"),
+        (
+            b"--x\r\nContent-Disposition: form-data; name=a\r\n\r\nabc\r\n" * 100 + b"--x--\r\n",
+            FORM,
+            400,
+            "invalid_body",
+        ),
+    ],
+)
+async def test_what_is_no_form_is_refused(
+    http: httpx.AsyncClient, body: bytes, content_type: str, status: int, code: str
+) -> None:
+    answer = await http.post("/files", content=body, headers={"content-type": content_type})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert (await http.get("/files")).json()["data"] == []
+
+
+async def test_a_file_that_is_too_large_is_refused_before_it_is_read(http: httpx.AsyncClient) -> None:
+    files = {"file": ("big.bin", bytes(11 * 1024 * 1024))}
+    answer = await http.post("/files", data={"purpose": "user_data"}, files=files)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+
+
+async def test_a_file_that_turns_out_too_large_leaves_nothing(http: httpx.AsyncClient, tmp_path: Path) -> None:
+    async def form() -> AsyncIterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        for _ in range(11):
+            yield bytes(PIECE)
+        yield b"\r\n--x--\r\n"
+
+    answer = await http.post("/files", content=form(), headers={"content-type": FORM})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+    assert await pieces(tmp_path) == 0
+
+
+async def test_an_upload_whose_client_goes_leaves_nothing(server: str, tmp_path: Path) -> None:
+    host, port = server.removeprefix("http://").split(":")
+    _reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /v1/files HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ada\r\nContent-Type: {FORM}\r\n"
+    begin = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + bytes(3 * PIECE)
+    writer.write(f"{head}Content-Length: {5 * PIECE}\r\n\r\n".encode() + begin)
+    await writer.drain()
+    while await pieces(tmp_path) == 0:
+        await asyncio.sleep(0.01)
+    writer.close()
+    await writer.wait_closed()
+    while await pieces(tmp_path):
+        await asyncio.sleep(0.01)
+
+
+async def pieces(path: Path) -> int:
+    """How many pieces of files are kept."""
+    store = SQLiteFileStore.from_url(f"sqlite:///{path}/files.db")
+    rows = await store._db.read(lambda db: db.execute("SELECT count(*) FROM pieces").fetchall())
+    await store.aclose()
+    return int(rows[0][0])
+
+
+async def test_an_upload_that_was_given_up_is_swept(tmp_path: Path) -> None:
+    clock = Clock()
+    store = SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/files.db", clock=clock)
+    await store.write("file-a", 0, b"half of it")
+    clock.now += ABANDONED_AFTER - 1
+    await store.sweep()
+    assert await pieces(tmp_path) == 1
+    clock.now += 1
+    await store.sweep()
+    assert await pieces(tmp_path) == 0
+    await store.aclose()
+
+
+async def test_several_workers_share_the_files(tmp_path: Path) -> None:
+    stores = [SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/new/files.db") for _ in range(4)]
+
+    async def use(number: int, store: SQLiteFileStore) -> None:
+        for n in range(10):
+            id = f"file-{number}-{n}"
+            await store.write(id, 0, b"x")
+            await store.add(File(id, "ada", "a.txt", "user_data", 1, 1))
+
+    await asyncio.gather(*(use(number, store) for number, store in enumerate(stores)))
+    for store in stores:
+        assert len((await store.files("ada", Page(100)))[0]) == 40
+        await store.aclose()
+
+
+async def test_a_page_may_end_before_an_entry(tmp_path: Path) -> None:
+    store = SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/files.db")
+    for n in range(6):
+        await store.add(File(f"file-{n}", "ada", "a.txt", "user_data", 1, n))
+    newest, more = await store.files("ada", Page(2, descending=True, before="file-1"))
+    assert ([file.id for file in newest], more) == (["file-3", "file-2"], True)
+    between, more = await store.files("ada", Page(9, descending=False, after="file-1", before="file-4"))
+    assert ([file.id for file in between], more) == (["file-2", "file-3"], False)
+    for cursor in ("file-9", "file-0"):
+        with pytest.raises(UnknownCursor):
+            await store.files("bob", Page(after=cursor))
+    await store.aclose()
+
+
+async def test_a_store_that_is_away_is_an_error_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "files.db").write_bytes(b"this is no database" * 100)
+    store = SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/files.db")
+    with pytest.raises(FilesUnavailable):
+        await store.check()
+    (tmp_path / "files.db").unlink()
+    await store.check()
+    await store.aclose()
+
+
+async def test_the_name_of_a_file_is_no_path(client: AsyncOpenAI, http: httpx.AsyncClient) -> None:
+    file = await client.files.create(file=("../../etc/pass\nwd", b"a"), purpose="user_data")
+    assert "/" not in file.filename
+    answer = await http.get(f"/files/{file.id}/content")
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith("attachment")
+
+
+async def test_without_a_key_of_its_own_nobody_sees_a_file(server: str, client: AsyncOpenAI) -> None:
+    file = await client.files.create(file=("a.txt", b"secret"), purpose="user_data")
+    async with openai_client(server, "bob") as bob:
+        assert [one.id async for one in await bob.files.list()] == []
+        for ask in (bob.files.retrieve, bob.files.content, bob.files.delete):
+            with pytest.raises(openai.NotFoundError):
+                await ask(file.id)
+    assert (await client.files.content(file.id)).content == b"secret"
