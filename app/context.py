@@ -6,8 +6,9 @@ It may be kept in the store, in the memory of a connection, in a conversation, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from app.compaction import is_compaction, without_compacted
 from app.conversations import Conversations, before
@@ -35,6 +36,14 @@ class Context:
     warnings: list[str]
 
 
+class InputFileSource(Protocol):
+    """The uploaded files that parts of items may name."""
+
+    async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: list[str]) -> list[Item]:
+        """Return `items` with the files in place of their names; raises `InvalidRequest` for those of `new` items."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """The places where a conversation may have been kept, of all callers."""
@@ -42,6 +51,7 @@ class Sources:
     store: Store
     conversations: Conversations
     seals: Seals
+    files: InputFileSource | None = None
 
     async def context(self, request: CreateResponse, owner: str, memory: Store | None = None) -> Context:
         """
@@ -73,10 +83,13 @@ class Sources:
             new = new[:-1]
             if not said and not new:
                 raise InvalidRequest("There is nothing to compact: send `input` or continue a response.", param="input")
+        items = without_compacted(retold.told([*said, *new], warnings))
+        if self.files:
+            items = await self.files.resolve(items, new, owner, warnings)
         return Context(
             key=key,
             model=next((turn.response["model"] for turn in reversed(turns) if "model" in turn.response), None),
-            items=without_compacted(retold.told([*said, *new], warnings)),
+            items=items,
             new=new,
             upstream=upstream | brought,
             brought=brought,

@@ -108,6 +108,7 @@ def create_app(
     background = build_background(settings, store, measured)
     store = measured
     limits = build_limits(settings, metrics)
+    files = build_files(settings)
     responses = Responses(
         backend,
         store,
@@ -119,8 +120,8 @@ def create_app(
         watchers=watchers,
         max_input_tokens=settings.max_input_tokens,
         max_output_seconds=settings.max_output_seconds,
+        files=files.inputs if files else None,
     )
-    files = build_files(settings)
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect)
     door = http.Door(responses, auth, settings.open_after, settings.heartbeat, settings.max_body_bytes, limits)
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from app import about, compaction
 from app.backends import Backend, ChatRequest, TokenCounter
 from app.background import Background, Following
-from app.context import Context, Sources
+from app.context import Context, InputFileSource, Sources
 from app.conversations import Conversations
 from app.core import history, retold
 from app.core.chat_request import Chat, to_chat
@@ -57,12 +57,13 @@ class Responses:
         watchers: Sequence[Watcher] = (),
         max_input_tokens: int = 0,
         max_output_seconds: float = 0,
+        files: InputFileSource | None = None,
     ) -> None:
         self.backend = backend
         self.store = store
         self.seals = seals or Seals()
         self.conversations = Conversations(store, self.seals)
-        self._sources = Sources(store, self.conversations, self.seals)
+        self._sources = Sources(store, self.conversations, self.seals, files)
         self._background = background
         self._compaction_prompt = compaction_prompt
         self._memory: Store | None = None

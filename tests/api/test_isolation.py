@@ -45,6 +45,7 @@ FIELDS: list[dict[str, Any]] = [
     {"input": [{"type": "item_reference", "id": "{input_id}"}]},
     {"input": [{"id": "{input_id}"}]},
     {"input": [{"type": "item_reference", "id": "{output_id}"}]},
+    {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "{file_id}"}]}]},
 ]
 
 POSTED = ["/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.tools.files import FILE_STORES, FileStore
+from app.tools.files.inputs import InputFiles
 from app.tools.files.settings import FileSearchSettings
 from app.tools.files.uploads import Files
 
@@ -17,6 +18,7 @@ class FileSearch:
     def __init__(self, store: FileStore, settings: FileSearchSettings) -> None:
         self._store = store
         self.files = Files(store, max_bytes=settings.max_file_bytes)
+        self.inputs = InputFiles(store)
 
     @classmethod
     def from_settings(cls, table: Mapping[str, Any]) -> FileSearch:

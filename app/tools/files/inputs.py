@@ -1,0 +1,122 @@
+"""Uploaded files in the input of a request: what `file_id` names, put where the model is to have it."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from app.core.schema import Item, Part
+from app.errors import InvalidRequest, NotFound
+from app.tools.files import File, FileStore, no_such_file
+
+MAX_BYTES = 32 * 1024 * 1024  # of all files in one request: they are in memory as a whole, and go to the backend
+
+_FIELDS = ("content", "output")  # of an item, where its parts are
+_IMAGES = (  # how each begins
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
+    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"),
+    (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
+)
+
+
+class InputFiles:
+    """Reads uploaded files into the parts of items that name them."""
+
+    def __init__(self, store: FileStore) -> None:
+        self._store = store
+
+    async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: list[str]) -> list[Item]:
+        """
+        Return `items` with the files that their parts name in place of the names; the items given stay as they are.
+
+        A file that is not there is an error in an item that is `new` in this request (`NotFound`, with the field), and
+        is left out with a warning in one of an earlier turn.
+        """
+        places = {id(item): f"input[{index}]" for index, item in enumerate(new)}
+        reader = _Reader(self._store, owner)
+        resolved = []
+        for item in items:
+            changed = {}
+            for field in _FIELDS:
+                parts = item.get(field)
+                if not isinstance(parts, list) or not any(map(_names_a_file, parts)):
+                    continue
+                place = places.get(id(item))
+                where = None if place is None else f"{place}.{field}"
+                changed[field] = [
+                    await reader.part(part, where and f"{where}[{index}].file_id", warnings)
+                    for index, part in enumerate(parts)
+                ]
+            resolved.append({**item, **changed} if changed else item)
+        return resolved
+
+
+def _names_a_file(part: Any) -> bool:
+    """Tell whether a part names a file and does not have it already."""
+    return (
+        isinstance(part, dict)
+        and bool(part.get("file_id"))
+        and part.get("type") in ("input_file", "input_image")
+        and not any(part.get(name) for name in ("file_data", "file_url", "image_url"))
+    )
+
+
+class _Reader:
+    """Reads each file of one request once, and not more of them than fit."""
+
+    def __init__(self, store: FileStore, owner: str) -> None:
+        self._store, self._owner = store, owner
+        self._read: dict[str, tuple[File, bytes]] = {}
+        self._room = MAX_BYTES
+
+    async def part(self, part: Part, param: str | None, warnings: list[str]) -> Part:
+        """Return a part with its file; `param` names its field, and is None in an earlier turn."""
+        if not _names_a_file(part):
+            return part
+        file_id = part["file_id"]
+        try:
+            file, data = await self._content(file_id)
+            return _image(part, data) if part["type"] == "input_image" else _file(part, file, data)
+        except (NotFound, InvalidRequest) as error:
+            if param is not None:
+                error.param = param
+                raise
+            warnings.append(f"The file {file_id} of an earlier turn is left out: it is not available any more.")
+            return {"type": "input_text", "text": "(A file that is not available any more.)"}
+
+    async def _content(self, file_id: str) -> tuple[File, bytes]:
+        if file_id not in self._read:
+            file = await self._store.file(self._owner, file_id)
+            if file is None:
+                raise no_such_file(file_id)
+            if file.bytes > self._room:
+                message = f"The files of one request may have {MAX_BYTES} bytes; use file_search for larger ones."
+                raise InvalidRequest(message, code="request_too_large")
+            self._room -= file.bytes
+            self._read[file_id] = file, await _joined(self._store.content(file_id))
+        return self._read[file_id]
+
+
+async def _joined(pieces: AsyncIterator[bytes]) -> bytes:
+    return b"".join([piece async for piece in pieces])
+
+
+def _file(part: Part, file: File, data: bytes) -> Part:
+    kind = mimetypes.guess_type(file.filename)[0] or "application/octet-stream"
+    rest: Mapping[str, Any] = {name: value for name, value in part.items() if name != "file_id"}
+    return {**rest, "filename": part.get("filename") or file.filename, "file_data": _data_url(kind, data)}
+
+
+def _image(part: Part, data: bytes) -> Part:
+    kind = next((kind for beginning, kind in _IMAGES if beginning.match(data)), None)
+    if kind is None:
+        raise InvalidRequest("The file is no image that models take: send a PNG, JPEG, GIF or WebP.")
+    return {**{name: value for name, value in part.items() if name != "file_id"}, "image_url": _data_url(kind, data)}
+
+
+def _data_url(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"

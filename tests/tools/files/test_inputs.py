@@ -1,0 +1,121 @@
+"""Files that were uploaded are named in the input of requests, and the model has them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+from openai import AsyncOpenAI
+
+from app.tools.files import inputs
+from tests.core.build import delta
+from tests.scripted import Scripted
+from tests.serving import antiphon
+from tests.tools.files.conftest import openai_client
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(30)
+
+
+@dataclass
+class Place:
+    backend: Scripted
+    client: AsyncOpenAI
+
+    def content(self, message: int = -1) -> Any:
+        return self.backend.asked[-1]["messages"][message]["content"]
+
+    async def upload(self, name: str, content: bytes) -> str:
+        return (await self.client.files.create(file=(name, content), purpose="user_data")).id
+
+    async def ask(self, *parts: dict[str, Any], **options: Any) -> Any:
+        given: Any = [{"role": "user", "content": [*parts]}]
+        return await self.client.responses.create(model="m", input=given, **options)
+
+
+@pytest_asyncio.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    backend = Scripted([delta(content="I see.")])
+    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    async with antiphon(backend, tools=tools) as url, openai_client(url) as client:
+        yield Place(backend, client)
+
+
+def file_part(id: str) -> dict[str, Any]:
+    return {"type": "input_file", "file_id": id}
+
+
+async def test_the_model_has_the_file(place: Place) -> None:
+    id = await place.upload("plan.pdf", b"%PDF-1.7 ...")
+    await place.ask({"type": "input_text", "text": "What is this?"}, file_part(id))
+    data = f"data:application/pdf;base64,{base64.b64encode(b'%PDF-1.7 ...').decode()}"
+    assert place.content() == [
+        {"type": "text", "text": "What is this?"},
+        {"type": "file", "file": {"filename": "plan.pdf", "file_data": data}},
+    ]
+
+
+async def test_the_model_has_the_image(place: Place) -> None:
+    id = await place.upload("whatever", PNG)
+    await place.ask({"type": "input_image", "file_id": id, "detail": "low"})
+    url = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+    assert place.content() == [{"type": "image_url", "image_url": {"url": url, "detail": "low"}}]
+
+
+async def test_what_is_stored_names_the_file_and_the_next_turn_has_it_again(place: Place) -> None:
+    id = await place.upload("a.txt", b"hello")
+    first = await place.ask(file_part(id))
+    (item,) = (await place.client.responses.input_items.list(first.id)).data
+    part = item.to_dict()["content"][0]  # type: ignore[index]
+    assert (part["file_id"], "file_data" in part) == (id, False)
+    await place.ask({"type": "input_text", "text": "Again."}, previous_response_id=first.id)
+    assert place.content(0)[0]["file"]["file_data"].endswith(base64.b64encode(b"hello").decode())
+
+
+async def test_a_file_that_was_deleted_does_not_end_its_conversation(place: Place) -> None:
+    id = await place.upload("a.txt", b"hello")
+    first = await place.ask(file_part(id))
+    await place.client.files.delete(id)
+    answer = await place.client.responses.with_raw_response.create(
+        model="m", input="Again.", previous_response_id=first.id
+    )
+    assert "not available" in place.content(0)
+    assert id in answer.headers["x-antiphon-warning"]
+
+
+@pytest.mark.parametrize("type", ["input_file", "input_image"])
+async def test_a_file_that_is_not_there_is_an_error_at_its_place(place: Place, type: str) -> None:
+    with pytest.raises(openai.NotFoundError) as refused:
+        await place.ask({"type": "input_text", "text": "?"}, {"type": type, "file_id": "file-none"})
+    assert refused.value.param == "input[0].content[1].file_id"
+    assert place.backend.asked == []
+
+
+async def test_what_is_no_image_is_refused_as_one(place: Place) -> None:
+    id = await place.upload("a.png", b"not really")
+    with pytest.raises(openai.BadRequestError, match="PNG, JPEG, GIF or WebP") as refused:
+        await place.ask({"type": "input_image", "file_id": id})
+    assert refused.value.param == "input[0].content[0].file_id"
+
+
+async def test_the_files_of_a_request_have_to_fit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "MAX_BYTES", 100)
+    first, second = await place.upload("a.txt", bytes(60)), await place.upload("b.txt", bytes(60))
+    await place.ask(file_part(first), file_part(first))  # read once
+    with pytest.raises(openai.BadRequestError) as refused:
+        await place.ask(file_part(first), file_part(second))
+    assert (refused.value.param, refused.value.code) == ("input[0].content[1].file_id", "request_too_large")
+
+
+async def test_results_of_tools_may_be_files_too(place: Place) -> None:
+    id = await place.upload("a.png", PNG)
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "file_id": id}]}
+    given: Any = [call, output]
+    await place.client.responses.create(model="m", input=given)
+    assert base64.b64encode(PNG).decode() in str(place.backend.asked[-1]["messages"])
