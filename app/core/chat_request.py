@@ -81,11 +81,11 @@ def to_chat(
         messages.append({"role": "user", "content": plain(choice.request, options.content.parts)})
 
     body: dict[str, Any] = {
+        **_asked(request, options, warnings),  # first: `extra_params` may name anything
         "model": options.model_map.get(model, model),
         "messages": arrange(messages, options.roles),
         **_streaming(options, with_tools=bool(choice.functions)),
         **_tools(request, choice, options, warnings),
-        **_asked(request, options, warnings),
         **_effort(request, options, warnings),
     }
     if format:
@@ -125,8 +125,8 @@ def _tools(request: CreateResponse, choice: Choice, options: Request, warnings: 
 # Parameters that have the same name and meaning in both APIs.
 _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
-# Parameters that the Responses API does not have but chat backends do, as clients put them beside the others.
-_BESIDE = ("seed", "stop", "logit_bias", "top_k", "min_p", "repetition_penalty", "chat_template_kwargs")
+# Parameters of Chat Completions that the Responses API does not have, as clients put them beside the others.
+_BESIDE = ("seed", "stop", "logit_bias")
 
 _MAX_TOKENS = {
     "max_tokens": ("max_tokens",),
@@ -164,8 +164,13 @@ _INCLUDED = frozenset({"reasoning.encrypted_content", "message.output_text.logpr
 def _asked(request: CreateResponse, options: Request, warnings: list[str]) -> dict[str, Any]:
     """Return the parameters that the caller gave, under the names of chat."""
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in _NOTHING}
-    known = {*_BESIDE, *options.forward, *_IDLE}
-    warnings += [f"The parameter {label(name)} is not known and was left out." for name in extra if name not in known]
+    beside = (*_BESIDE, *options.extra_params)
+    known = {*beside, *options.forward, *_IDLE}
+    warnings += [
+        f"The parameter {label(name)} is not known to this backend and was left out."
+        for name in extra
+        if name not in known
+    ]
     if unknown := [value for value in request.include if value not in _INCLUDED]:
         named = ", ".join(label(value) for value in unknown[:5])
         warnings.append(f"Of 'include', this is not known here and was left out: {named}.")
@@ -173,7 +178,7 @@ def _asked(request: CreateResponse, options: Request, warnings: list[str]) -> di
         warnings.append("The parameter 'stream_options.include_obfuscation' was left out: nothing is obfuscated here.")
     fields = {name: getattr(request, name) for name in _SAME}
     fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], request.max_output_tokens)
-    fields |= {name: extra.get(name) for name in _BESIDE}
+    fields |= {name: extra.get(name) for name in beside if fields.get(name) is None}
     if request.top_logprobs or "message.output_text.logprobs" in request.include:
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
     for name in options.forward:

@@ -69,7 +69,9 @@ class Offer:
         known = self._names[namespace, name] = self.name(namespace, name)
         kind = KINDS[tool["type"]]
         declared = {"type": "function", "function": {"name": known, **kind.declare(tool, options)}}
-        fields = {"execution": "client"} if (namespace, name) == SEARCH else named(namespace, name)
+        fields: dict[str, Any] = {"execution": "client"} if (namespace, name) == SEARCH else named(namespace, name)
+        if tool.get("async") is True:
+            fields["async"] = True  # its calls say so, too: their outputs may come in any later turn
         self.functions[known] = Function(declared, Callee(kind.call, fields))
 
     def name(self, namespace: str | None, name: str) -> str:

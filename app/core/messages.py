@@ -8,6 +8,7 @@ and would refuse it again at each later turn of the conversation.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from app.core.tool_calls import SAID_ID
 from app.errors import InvalidRequest
 
 NO_OUTPUT = "(no output)"
+OUTPUT_LATER = "(This runs on; its result comes later.)"
 _PASS = Content(files="pass", audio="pass", images="pass")  # of what is going to be dropped, nothing is refused
 _Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # what stays in the tool message, what moves behind it
 
@@ -91,6 +93,7 @@ class _Conversation:
         self.ids = CallIds(self.options.tool_ids)
         self.outputs = _pair(items)  # the position of its output, by that of the call
         self.callers = {output: call for call, output in self.outputs.items()}
+        self.late = _late(items, self.outputs)
         self.answers: dict[str, list[Any]] = {}  # what was said for the calls of each id
         for call in (position for position, item in enumerate(items) if item["type"] == "function_call"):
             answers = self.answers.setdefault(items[call]["call_id"], [])
@@ -150,13 +153,15 @@ class _Conversation:
     def function_call(self, position: int, item: Item) -> None:
         said = self.saying()
         said.calls.append(position)
-        said.waiting += self.outputs.get(position, -1) > position
+        said.waiting += self.outputs.get(position, -1) > position and position not in self.late
         self.with_tools.add(said.turn)
 
     def function_call_output(self, position: int, item: Item) -> None:
         call = self.callers.get(position)
         if call is None:
             self.stray(position, item)
+        elif call in self.late:
+            self.output_as_message(position, f"The result of the tool call {label(item['call_id'])}:")
         elif (said := self.open) and said.calls and said.calls[0] <= call < position:
             said.waiting -= 1
             if not said.waiting:
@@ -178,6 +183,10 @@ class _Conversation:
         else:
             about = f"The result of the tool call {name}, which is not in this conversation:"
             self.warnings.append(f"The output of {name} answers no call of this conversation; it goes as a message.")
+        self.output_as_message(position, about)
+
+    def output_as_message(self, position: int, about: str) -> None:
+        """Add an output as a message of the user, which can stand anywhere."""
         self.close()
         parts = [{"type": "text", "text": about}, *self.parts(position, "output")]
         if media(parts) and self.content.tool_images in ("drop", "error"):
@@ -247,11 +256,8 @@ class _Conversation:
         """Yield the results of one message's calls, and last, in one message of the user, what is not text in them."""
         hoisted: list[ChatPart] = []
         for call, id in zip(calls, ids, strict=True):
-            output = self.outputs.get(call)
-            if output is None:
-                name = label(self.items[call]["call_id"])
-                self.warnings.append(f"The call {name} has no output; the backend was told so.")
-            parts = [{"type": "text", "text": NO_OUTPUT}] if output is None else self.parts(output, "output")
+            output = None if call in self.late else self.outputs.get(call)
+            parts = self.no_output(call) if output is None else self.parts(output, "output")
             if media(parts):
                 parts, moved = _MEDIA[self.content.tool_images](self, output or 0, parts)
                 if moved:
@@ -259,6 +265,14 @@ class _Conversation:
             yield {"role": "tool", "tool_call_id": id, "content": string_or_parts(parts, self.content.tool_content)}
         if hoisted:
             yield {"role": "user", "content": hoisted}
+
+    def no_output(self, call: int) -> list[ChatPart]:
+        """Return what stands in the place of an output that is not there: that of an asynchronous call is not due."""
+        item = self.items[call]
+        if item.get("async") is True:
+            return [{"type": "text", "text": OUTPUT_LATER}]
+        self.warnings.append(f"The call {label(item['call_id'])} has no output; the backend was told so.")
+        return [{"type": "text", "text": NO_OUTPUT}]
 
     def hoist(self, output: int, parts: list[ChatPart]) -> _Split:
         return _texts_or(parts, _HOISTED), media(parts)
@@ -354,6 +368,16 @@ def _pair(items: Sequence[Item]) -> dict[int, int]:
             elif id not in answered:
                 early.setdefault(id, deque()).append(position)
     return pairs
+
+
+def _late(items: Sequence[Item], outputs: Mapping[int, int]) -> set[int]:
+    """Return the positions of the asynchronous calls whose output came when the conversation had gone on."""
+    messages = [*itertools.accumulate(item["type"] == "message" for item in items)]
+    return {
+        call
+        for call, output in outputs.items()
+        if items[call].get("async") is True and messages[output] > messages[call]
+    }
 
 
 def repaired(arguments: str) -> str:

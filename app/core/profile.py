@@ -110,6 +110,9 @@ class Request(_Options):
     clamp: dict[str, tuple[float, float]] = {}
     extra_body: dict[str, Any] = {}
     adapt: bool = True  # ask again without a field that the server does not know, if the answer does not depend on it
+    # Parameters that neither API has but this server does, to be sent as the caller gives them: how it samples and
+    # thinks, what it forces. Others are left out, with a warning. Not of use here: what routes, schedules or bills.
+    extra_params: list[str] = ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs"]
     forward: list[str] = []  # which of metadata, store, user, service_tier, prompt_cache_key, verbosity, ... to send
 
 

@@ -27,7 +27,7 @@ def _call(item: Item, call_id: Any, name: str, arguments: Any) -> Item:
         return item
     written = arguments if isinstance(arguments, str) else _json(arguments)
     call = {"type": "function_call", "call_id": call_id, "name": name, "arguments": written}
-    return call | {field: item[field] for field in ("id", "namespace") if item.get(field)}
+    return call | {field: item[field] for field in ("id", "namespace", "async") if item.get(field)}
 
 
 def _output(item: Item, call_id: Any, output: Any) -> Item:

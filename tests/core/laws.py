@@ -59,7 +59,7 @@ def valid(event: Event) -> None:
         return
     type_ = _OPENAI.get(event["type"], event["type"])
     if type_.startswith("response.custom_tool_call") or event.get("item", {}).get("type") in _OPENAI_ITEMS:
-        told = _OPENAI_EVENT.validate_python(event).model_dump(exclude_unset=True)
+        told = _OPENAI_EVENT.validate_python(event).model_dump(exclude_unset=True, by_alias=True)
         assert told == event
         return
     if "response" in event:

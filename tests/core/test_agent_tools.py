@@ -115,6 +115,15 @@ def test_a_call_of_a_custom_tool_comes_back_as_one() -> None:
     assert events[6] == done
 
 
+@pytest.mark.parametrize("is_async", [True, False, None])
+def test_a_call_of_an_asynchronous_tool_says_so(is_async: bool | None) -> None:
+    tools = [{**PATCH, "async": is_async}, {"type": "function", "name": "build", "async": is_async}]
+    chat = ask(tools)
+    assert all(set(tool["function"]) <= {"name", "description", "parameters"} for tool in chat.body["tools"])
+    events = answered(chat, call(0, "c", "patch", "{}"), call(1, "d", "build", "{}"))
+    assert [item.get("async") for item in output(events)] == ([True, True] if is_async else [None, None])
+
+
 INPUTS: dict[str, tuple[list[Any], str]] = {
     "whole": ([call(0, "c", "patch", '{"input": "x"}')], "x"),
     "as an object": ([call(0, "c", "patch", {"input": "x"})], "x"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.backends.profiles import load_profile
 from app.core.chat_request import Chat, to_chat
 from app.core.profile import Profile
 from app.core.schema import CreateResponse
@@ -247,7 +248,42 @@ def test_a_parameter_that_nobody_knows_is_left_out_and_said_so() -> None:
     asked = {"max_tokens": 5, "n": 2, "seed": 7, "top_k": None, "client_metadata": {"a": "b"}}
     chat = ask({"forward": ["n"]}, **asked)
     assert chat.body == {**LEAST, "seed": 7, "n": 2}
-    assert chat.warnings == ("The parameter 'max_tokens' is not known and was left out.",)
+    assert chat.warnings == ("The parameter 'max_tokens' is not known to this backend and was left out.",)
+
+
+CHOICE = {"choice": ["yes", "no"]}
+
+
+@pytest.mark.parametrize(
+    ("profile", "taken", "left_out"),
+    [
+        ("default", {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1}, {"guided_choice": ["a"]}),
+        ("vllm", {"top_k": 5, "guided_choice": ["a"], "structured_outputs": CHOICE}, {"regex": "a", "priority": -1}),
+        ("sglang", {"min_p": 0.1, "regex": "a", "separate_reasoning": False}, {"structured_outputs": CHOICE}),
+        ("llama.cpp", {"repeat_penalty": 1.1, "mirostat": 2, "dry_base": 2.0}, {"repetition_penalty": 1.1}),
+        ("ollama", {"seed": 7}, {"top_k": 5}),
+        ("openai", {"seed": 7}, {"top_k": 5, "chat_template_kwargs": {"x": 1}}),
+        ("azure", {}, {"min_p": 0.1}),
+        ("mlx", {"top_k": 5, "xtc_threshold": 0.1}, {"generation_config": "{}"}),
+        ("gemini", {"extra_body": {"google": {"thinking_config": {"thinking_budget": 0}}}}, {"top_k": 5}),
+    ],
+)
+def test_a_server_gets_the_parameters_that_it_alone_knows(
+    profile: str, taken: dict[str, Any], left_out: dict[str, Any]
+) -> None:
+    request = CreateResponse.model_validate({"model": "m", "input": "Hi", **taken, **left_out})
+    chat = to_chat(request, request.items(), load_profile(profile), model="m")
+    assert {name: value for name, value in chat.body.items() if name in {*taken, *left_out}} == taken
+    assert chat.warnings == tuple(
+        f"The parameter '{n}' is not known to this backend and was left out." for n in left_out
+    )
+
+
+def test_no_parameter_takes_the_place_of_what_is_asked() -> None:
+    theirs = {"messages": [], "response_format": {"type": "text"}, "max_tokens": 7, "n": 2}
+    chat = ask({"extra_params": [*theirs]}, **theirs, max_output_tokens=99, text={"format": {"type": "json_object"}})
+    assert (chat.body["messages"], chat.body["max_tokens"], chat.body["n"]) == (LEAST["messages"], 99, 2)
+    assert chat.body["response_format"] == {"type": "json_object"}
 
 
 # Effort.

@@ -102,6 +102,43 @@ def test_a_call_without_output_is_answered_all_the_same() -> None:
     assert chat.warnings == ("The call 'a' has no output; the backend was told so.",)
 
 
+LATER = "(This runs on; its result comes later.)"
+
+
+def test_the_output_of_an_asynchronous_call_is_not_demanded() -> None:
+    chat = ask(user("Hi"), call("a", **{"async": True}), call("b"), output("b"), user("Meanwhile?"))
+    assert chat.body["messages"] == [user("Hi"), called("a", "b"), tool("a", LATER), tool("b"), user("Meanwhile?")]
+    assert chat.warnings == ()
+
+
+def test_the_output_of_an_asynchronous_call_stands_where_it_came() -> None:
+    items = [user("Hi"), call("a", **{"async": True}), user("Meanwhile?"), assistant("Well."), output("a")]
+    chat = ask(*items)
+    assert chat.body["messages"] == [
+        user("Hi"),
+        called("a"),
+        tool("a", LATER),
+        user("Meanwhile?"),
+        {"role": "assistant", "content": "Well."},
+        user("The result of the tool call 'a':\nseen"),
+    ]
+    assert chat.warnings == ()
+
+
+def test_what_is_said_behind_another_result_stays_behind_it() -> None:
+    items = [call("a", **{"async": True}), call("b"), output("b"), assistant("B is done."), output("a")]
+    assert [message.get("content") for message in messages(user("Hi"), *items)] == [
+        *("Hi", None, LATER, "seen", "B is done."),
+        "The result of the tool call 'a':\nseen",
+    ]
+
+
+def test_the_output_of_an_asynchronous_call_that_comes_at_once_is_its_result() -> None:
+    custom = {"type": "custom_tool_call", "call_id": "b", "name": "look", "input": "", "async": True}
+    items = [call("a", **{"async": True}), custom, output("a"), {**output("b"), "type": "custom_tool_call_output"}]
+    assert [message.get("content") for message in messages(user("Hi"), *items)] == ["Hi", None, "seen", "seen"]
+
+
 def test_an_output_without_call_is_kept_as_context() -> None:
     chat = ask(user("Hi"), output("a", [{"type": "input_text", "text": "42"}, IMAGE]))
     about = "The result of the tool call 'a', which is not in this conversation:"
