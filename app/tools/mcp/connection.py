@@ -1,0 +1,313 @@
+"""
+One MCP session, in a task of its own.
+
+The SDK's client opens cancel scopes of anyio, which have to be left in the task that entered them; but a response is
+closed from wherever its end is met. So the task of a `Connection` alone enters and leaves the client, takes what it is
+asked X"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Literal, TextIO, TypeAlias, cast
+
+import anyio
+import httpx2
+import mcp_types
+from mcp.client.client import Client
+from mcp.client.sse import sse_client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from app import __version__
+from app.tools.guard import OutboundRefused, Reach, Resolver, resolve
+from app.tools.mcp.http import MAX_BYTES, Exchange, exchange, http_client
+
+TransportName: TypeAlias = Literal["auto", "http", "sse"]
+
+MAX_PAGES = 50  # of a list of tools
+_CLOSE_SECONDS = 5  # for the goodbyes of a session
+_OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # what a server of the old transport says to the new one
+
+# It logs URLs, session ids and messages. What a caller or an operator has to know is in the failures below.
+for _name in ("mcp", "client", "httpx2", "httpcore2"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where an MCP server is, and what is shown to it. Its text shows no secret."""
+
+    url: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    transport: TransportName = "auto"
+    reach: Reach = "public"
+    command: Sequence[str] = field(default=(), repr=False)  # a program to run, in place of the URL
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the program, beside the ordinary variables
+    directory: str | None = None  # that the program is run in
+    open_seconds: float = 30
+    call_seconds: float = 120
+    resolver: Resolver = field(default=resolve, repr=False)
+
+
+class MCPFailure(Exception):
+    """
+    What an MCP server did not do, in words fit for the model and the caller.
+
+    `error` is the `error` of an `mcp_call` item.
+    """
+
+    def __init__(self, message: str, code: int = mcp_types.CONNECTION_CLOSED, type: str = "mcp_protocol_error") -> None:
+        super().__init__(message)
+        self.message = message
+        self.error = {"type": type, "code": code, "message": message}
+
+
+@dataclass(eq=False)
+class _Request:
+    work: Callable[[Client], Awaitable[Any]]
+    answer: asyncio.Future[Any]
+    scope: anyio.CancelScope
+
+
+class Connection:
+    """A session with one MCP server. Every method raises `MCPFailure` where the server fails."""
+
+    def __init__(self, address: Address, *, stderr: bool = False) -> None:
+        """With `stderr`, what a program writes to its standard error goes to ours."""
+        self._address = address
+        self._stderr = stderr
+        self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
+        self._pending: set[_Request] = set()
+        self._scope = anyio.CancelScope()
+        self._task: asyncio.Task[None] | None = None
+        self._failed: MCPFailure | None = None
+        self._sse = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the session can be asked something."""
+        return self._task is not None and not self._task.done() and self._failed is None
+
+    async def open(self) -> None:
+        """Connect, and agree on a version of the protocol."""
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(opened), name="mcp-session")
+        try:
+            await opened
+        except asyncio.CancelledError:
+            self._scope.cancel()
+            raise
+
+    async def list_tools(self) -> tuple[list[dict[str, Any]], bool]:
+        """Return the server's tools, as it describes them, and whether these are all."""
+        tools, whole = await self._ask(partial(_list_tools, seconds=self._address.open_seconds))
+        return tools, whole
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the result of a call: `content`, `structuredContent`, `isError`."""
+        call = partial(_call_tool, name=name, arguments=dict(arguments), seconds=self._address.call_seconds)
+        result: dict[str, Any] = await self._ask(call)
+        return result
+
+    def close(self) -> asyncio.Task[None] | None:
+        """End the session; returns the task in which it says its goodbyes, for a few seconds at most."""
+        if self._task and not self._task.done():
+            self._requests.put_nowait(None)
+            self._scope.deadline = min(self._scope.deadline, anyio.current_time() + _CLOSE_SECONDS)
+        return self._task
+
+    async def _ask(self, work: Callable[[Client], Awaitable[Any]]) -> Any:
+        if not self.is_open:
+            raise self._failed or MCPFailure("The session with the MCP server has ended.")
+        request = _Request(work, asyncio.get_running_loop().create_future(), anyio.CancelScope())
+        self._pending.add(request)
+        self._requests.put_nowait(request)
+        try:
+            return await request.answer
+        except asyncio.CancelledError:
+            request.scope.cancel()
+            raise
+        finally:
+            self._pending.discard(request)
+
+    async def _run(self, opened: asyncio.Future[None]) -> None:
+        failure = MCPFailure("The session with the MCP server has ended.")
+        seen = Exchange()
+        exchange.set(seen)
+        try:
+            with self._scope:
+                self._scope.deadline = anyio.current_time() + self._address.open_seconds
+                async with AsyncExitStack() as stack:
+                    client = await self._connect(stack, seen)
+                    self._scope.deadline, seen.on_refusal = math.inf, None
+                    if not opened.done():
+                        opened.set_result(None)
+                    await self._serve(client)
+            if self._scope.cancelled_caught and not opened.done():
+                failure = failure_of(TimeoutError(), seen.status if self._sse else None)
+        except Exception as error:
+            failure = failure_of(error, seen.status)
+        finally:
+            self._failed = failure
+            for future in (opened, *(request.answer for request in self._pending)):
+                if not future.done():
+                    future.set_exception(failure)
+                    future.exception()  # there may be nobody left to hear it
+
+    async def _connect(self, stack: AsyncExitStack, seen: Exchange) -> Client:
+        *others, last = self._transports()
+        for kind in others:
+            try:
+                return await stack.enter_async_context(self._client(kind))
+            except Exception:
+                if seen.status not in _OTHER_TRANSPORT:
+                    raise
+                seen.status = None
+        if last == "sse":
+            # The SDK's task that writes to such a server ends where it is refused, and says so to nobody.
+            self._sse, seen.on_refusal = True, self._scope.cancel
+        return await stack.enter_async_context(self._client(last))
+
+    def _transports(self) -> Sequence[str]:
+        if self._address.command:
+            return ("stdio",)
+        if self._address.transport != "auto":
+            return (self._address.transport,)
+        path = self._address.url.partition("?")[0].rstrip("/")
+        return ("sse",) if path.endswith("/sse") else ("http", "sse")
+
+    def _client(self, kind: str) -> Client:
+        info = mcp_types.Implementation(name="antiphon", version=__version__)
+        # An old server of the transport before streamable HTTP knows no other handshake.
+        return Client(self._transport(kind), client_info=info, cache=None, mode="legacy" if kind == "sse" else "auto")
+
+    def _transport(self, kind: str) -> AbstractAsyncContextManager[Any]:
+        address = self._address
+        if kind == "stdio":
+            program, *arguments = address.command
+            parameters = StdioServerParameters(
+                command=program, args=arguments, env=dict(address.env), cwd=address.directory
+            )
+            return stdio_client(parameters, sys.stderr if self._stderr else cast(TextIO, subprocess.DEVNULL))
+        seconds = max(address.open_seconds, address.call_seconds)
+        client = partial(http_client, address.url, address.headers, address.reach, seconds=seconds)
+        if kind == "sse":
+            return sse_client(
+                address.url,
+                sse_read_timeout=seconds,
+                httpx_client_factory=lambda *_, **__: client(resolver=address.resolver),
+            )
+        return _streamable_http(address.url, client(resolver=address.resolver))
+
+    async def _serve(self, client: Client) -> None:
+        async with anyio.create_task_group() as tasks:
+            while request := await self._requests.get():
+                tasks.start_soon(self._answer, client, request)
+            tasks.cancel_scope.cancel()
+
+    async def _answer(self, client: Client, request: _Request) -> None:
+        seen = Exchange(on_refusal=request.scope.cancel if self._sse else None)
+        exchange.set(seen)
+        try:
+            with request.scope:
+                answer = await request.work(client)
+        except Exception as error:
+            failure = failure_of(error, seen.status)
+            if failure.error["code"] in (mcp_types.CONNECTION_CLOSED, 404):  # 404: it has forgotten the session
+                self._failed = failure  # what runs may end; nothing new is begun
+            if not request.answer.done():
+                request.answer.set_exception(failure)
+            return
+        if request.answer.done():
+            return
+        if not request.scope.cancelled_caught:
+            request.answer.set_result(answer)
+        elif self._sse and seen.status:
+            self._failed = failure_of(OSError(), seen.status)
+            request.answer.set_exception(self._failed)
+
+
+@asynccontextmanager
+async def _streamable_http(url: str, client: httpx2.AsyncClient) -> AsyncIterator[Any]:
+    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MAX_BYTES) as streams:
+        yield streams
+
+
+async def _list_tools(client: Client, seconds: float) -> tuple[list[dict[str, Any]], bool]:
+    tools: list[dict[str, Any]] = []
+    cursor = None
+    seen: set[str] = set()
+    with anyio.fail_after(seconds):
+        for _ in range(MAX_PAGES):
+            page = await client.list_tools(cursor=cursor, cache_mode="bypass")
+            tools += [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in page.tools]
+            cursor = page.next_cursor
+            if not cursor:
+                return tools, True
+            if cursor in seen:
+                break
+            seen.add(cursor)
+    return tools, False
+
+
+async def _call_tool(client: Client, name: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
+    parameters = mcp_types.CallToolRequestParams(name=name, arguments=arguments)
+    request = mcp_types.CallToolRequest(params=parameters)
+    with anyio.fail_after(seconds):
+        # And not `client.call_tool`, which reads the list again and validates what the model is to judge.
+        try:
+            result = await client.session.send_request(request, mcp_types.CallToolResult)
+        except MCPError as error:
+            if error.code != mcp_types.HEADER_MISMATCH:
+                raise
+            await client.list_tools(cache_mode="bypass")  # arguments that go into headers are known from the list
+            result = await client.session.send_request(request, mcp_types.CallToolResult)
+    return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
+    """Say what an exception of the SDK means, with the HTTP status that was met, if there was one."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, MCPFailure):
+        return error
+    if isinstance(error, httpx2.HTTPStatusError):
+        status = error.response.status_code
+    if isinstance(error, OutboundRefused):
+        return MCPFailure(f"The MCP server may not be asked: {error}")
+    if status is not None:
+        return _refusal(status)
+    match error:
+        case MCPError() if error.code == mcp_types.CONNECTION_CLOSED:
+            return MCPFailure("The connection to the MCP server was lost.")
+        case MCPError():
+            return MCPFailure(error.message, error.code)
+        case TimeoutError() | httpx2.TimeoutException():
+            return MCPFailure("The MCP server did not answer in time.", mcp_types.REQUEST_TIMEOUT)
+        case ValidationError() | json.JSONDecodeError() | httpx2.DecodingError():
+            return MCPFailure("The MCP server's answer cannot be read.", mcp_types.PARSE_ERROR)
+        case httpx2.HTTPError() | OSError() | subprocess.SubprocessError():
+            return MCPFailure("The MCP server cannot be reached.")
+    return MCPFailure("The session with the MCP server has failed.", mcp_types.INTERNAL_ERROR)
+
+
+def _refusal(status: int) -> MCPFailure:
+    if 300 <= status < 400:
+        return MCPFailure("The MCP server redirects to another address, which is not followed.", status, "http_error")
+    try:
+        phrase = f" {HTTPStatus(status).phrase}"
+    except ValueError:
+        phrase = ""
+    return MCPFailure(f"The MCP server answered with the HTTP status {status}{phrase}.", status, "http_error")

@@ -1,0 +1,173 @@
+"""One session with an MCP server: opened, asked, cancelled and closed from any task."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from app.tools.mcp.connection import Address, Connection, MCPFailure
+from tests.support.mcp_lab import PIXEL, Lab
+
+TIME = (sys.executable, "-m", "mcp_server_time")
+
+
+@asynccontextmanager
+async def connected(url: str = "", **options: Any) -> AsyncIterator[Connection]:
+    """A session in a task of its own, closed when the block ends."""
+    connection = Connection(Address(url=url, reach="any", **options))
+    await connection.open()
+    try:
+        yield connection
+    finally:
+        if goodbyes := connection.close():
+            await goodbyes
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with Lab().serve() as lab:
+        yield lab
+
+
+def text_of(result: dict[str, Any]) -> str:
+    return "".join(block["text"] for block in result["content"] if block["type"] == "text")
+
+
+@pytest.mark.parametrize("transport", ["http", "auto", "sse"])
+async def test_tools_are_listed_and_called(lab: Lab, transport: str) -> None:
+    url = lab.sse_url if transport == "sse" else lab.url
+    async with connected(url, transport=transport) as connection:
+        tools, whole = await connection.list_tools()
+        add = next(tool for tool in tools if tool["name"] == "add")
+        assert (add["description"], add["annotations"]) == ("Add two numbers.", {"readOnlyHint": True})
+        assert add["inputSchema"]["required"] == ["a", "b"]
+        assert whole
+        assert text_of(await connection.call_tool("add", {"a": 1, "b": 2})) == "3"
+    assert lab.calls == [("add", {"a": 1, "b": 2})]
+
+
+async def test_a_server_of_the_old_transport_is_found(lab: Lab) -> None:
+    async with connected(lab.sse_url) as connection:
+        assert text_of(await connection.call_tool("add", {"a": 1, "b": 2})) == "3"
+
+
+async def test_a_program_is_run_and_ended(lab: Lab) -> None:
+    async with connected(command=TIME) as connection:
+        tools, _ = await connection.list_tools()
+        assert {tool["name"] for tool in tools} == {"get_current_time", "convert_time"}
+        told = await connection.call_tool("get_current_time", {"timezone": "Europe/Lisbon"})
+        assert "Europe/Lisbon" in text_of(told)
+
+
+@pytest.mark.parametrize("value", [None, 0, False, "", [], {}, {"a": None}, "ümlaut\u2028", 2**60, [None]])
+async def test_arguments_arrive_as_they_are(lab: Lab, value: Any) -> None:
+    async with connected(lab.url) as connection:
+        await connection.call_tool("echo", {"value": value})
+    assert lab.calls == [("echo", {"value": value})]
+
+
+async def test_results_of_every_kind(lab: Lab) -> None:
+    async with connected(lab.url) as connection:
+        picture = await connection.call_tool("picture", {})
+        assert picture["content"][1] == {"type": "image", "data": PIXEL, "mimeType": "image/png"}
+        assert (await connection.call_tool("structured", {}))["structuredContent"] == {"sum": 3}
+        kinds = [block["type"] for block in (await connection.call_tool("resource", {}))["content"]]
+        assert kinds == ["resource_link", "resource", "resource"]
+        failed = await connection.call_tool("fail", {})
+        assert failed["isError"] is True and "It does not work." in text_of(failed)
+        assert (await connection.call_tool("no_such_tool", {}))["isError"] is True
+        assert (await connection.call_tool("add", {"a": "x"}))["isError"] is True
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_calls_run_side_by_side(lab: Lab, transport: str) -> None:
+    async with connected(lab.sse_url if transport == "sse" else lab.url, transport=transport) as connection:
+        met = await asyncio.gather(connection.call_tool("meet", {}), connection.call_tool("meet", {}))
+    assert [text_of(result) for result in met] == ["met", "met"]
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_call_that_is_cancelled_is_cancelled_at_the_server_and_the_session_goes_on(
+    lab: Lab, transport: str
+) -> None:
+    async with connected(lab.sse_url if transport == "sse" else lab.url, transport=transport) as connection:
+        call = asyncio.ensure_future(connection.call_tool("sleep", {}))
+        await lab.asleep.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await lab.cancelled.wait()
+        assert text_of(await connection.call_tool("add", {"a": 1, "b": 1})) == "2"
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_session_that_is_closed_by_another_task_in_mid_call(lab: Lab, transport: str) -> None:
+    connection = Connection(Address(url=lab.sse_url if transport == "sse" else lab.url, reach="any"))
+    await asyncio.create_task(connection.open())
+    call = asyncio.ensure_future(connection.call_tool("sleep", {}))
+    await lab.asleep.wait()
+
+    async def close() -> None:
+        goodbyes = connection.close()
+        assert goodbyes
+        await goodbyes
+
+    await asyncio.create_task(close())
+    with pytest.raises(MCPFailure, match="ended"):
+        await call
+    await lab.cancelled.wait()
+    with pytest.raises(MCPFailure):
+        await connection.call_tool("add", {})
+
+
+async def test_a_call_that_takes_too_long(lab: Lab) -> None:
+    async with connected(lab.url, call_seconds=0.2) as connection:
+        with pytest.raises(MCPFailure, match="in time") as failure:
+            await connection.call_tool("sleep", {})
+        assert failure.value.error == {
+            "type": "mcp_protocol_error",
+            "code": -32001,
+            "message": "The MCP server did not answer in time.",
+        }
+        await lab.cancelled.wait()
+
+
+async def test_an_open_that_is_cancelled(lab: Lab) -> None:
+    connection = Connection(Address(url=lab.url, reach="any"))
+    opening = asyncio.ensure_future(connection.open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    if goodbyes := connection.close():
+        await goodbyes
+    assert not connection.is_open
+
+
+async def test_headers_are_sent_with_each_request(lab: Lab) -> None:
+    async with connected(lab.url, headers={"Authorization": "Bearer token", "X-Team": "a"}) as connection:
+        await connection.list_tools()
+    assert len(lab.headers) > 1
+    assert all((sent["authorization"], sent["x-team"]) == ("Bearer token", "a") for sent in lab.headers)
+
+
+async def test_an_address_shows_no_secret() -> None:
+    address = Address(url="https://example.com/SECRET", headers={"Authorization": "SECRET"}, command=["x", "SECRET"])
+    assert "SECRET" not in repr(address)
+
+
+async def test_private_addresses_are_not_asked_for_callers(lab: Lab) -> None:
+    with pytest.raises(MCPFailure, match="may not be asked"):
+        await Connection(Address(url=lab.url, reach="public")).open()
+    assert lab.headers == []
+
+
+@pytest.mark.parametrize("command", [("/no/such/program",), (sys.executable, "-c", "raise SystemExit(1)")])
+async def test_a_program_that_does_not_run(command: tuple[str, ...]) -> None:
+    with pytest.raises(MCPFailure):
+        await Connection(Address(command=command)).open()
