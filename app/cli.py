@@ -349,8 +349,7 @@ async def _try(part: str, name: str, attempt: Awaitable[str]) -> bool:
     except TimeoutError:
         works, said = False, f"no answer within {PATIENCE} seconds"
     except APIError as error:
-        # What the operator should know stands in the notes; the message is for callers of the API.
-        works, said = False, " ".join(getattr(error, "__notes__", ())) or error.message
+        works, said = False, f"{error.message} ({error.detail})" if error.detail else error.message
     except (OSError, ValueError, ImportError) as error:
         works, said = False, str(error) or type(error).__name__
     typer.echo(logs.printable(f"{'ok' if works else 'fail':5} {part:9} {name}: {said}"))

@@ -26,6 +26,8 @@ class APIError(Exception):
     status = 500
     type = "server_error"
     code = "server_error"
+    reported = False  # is it in the log?
+    server = ""  # the name and URL of the server that failed, without credentials: for operators alone
 
     def __init__(
         self,
@@ -49,6 +51,21 @@ class APIError(Exception):
     def reason(self) -> str:
         """What anybody may hear of it: a log, or other callers."""
         return self.message
+
+    @property
+    def detail(self) -> str:
+        """What only operators may read: the system's own words, which were added to it as notes."""
+        return "; ".join(getattr(self, "__notes__", ()))
+
+    @property
+    def explanation(self) -> str:
+        """The reason, and the detail behind it if there is one: for operators."""
+        return f"{self.reason} ({self.detail})" if self.detail else self.reason
+
+    def log_fields(self) -> dict[str, Any]:
+        """Return what a line of the log has of it."""
+        fields = {"code": self.code, "reason": self.reason, "server": self.server, "detail": self.detail}
+        return {name: value for name, value in fields.items() if value}
 
     def payload(self) -> dict[str, Any]:
         """The error object of the API: `type`, `code`, `message`, `param`."""

@@ -20,7 +20,7 @@ from app.core.dialects import DIALECTS, Dialect
 from app.core.events import EventBuilder, settled
 from app.core.history import Turn
 from app.core.response import usage_of
-from app.core.schema import TERMINAL, CreateResponse, Event, Item, Response
+from app.core.schema import CreateResponse, Event, Item, Response
 from app.course import Course, Watcher, Way, clock
 from app.errors import APIError
 from app.loop import respond, stop, warm_up
@@ -203,9 +203,14 @@ class Run:
         return usage_of(made.reader.usage, self._question.body, made.builder.standing())
 
     def _log_end(self) -> None:
-        response = self.response
-        status = response["status"] if response["status"] in TERMINAL else "interrupted"
-        log.info("response ended", extra={"response_id": response["id"], "status": status, "usage": response["usage"]})
+        response, failure = self.response, self._course.failure
+        fields = {"response_id": response["id"], "status": self._course.status, "usage": response["usage"]}
+        level = logging.INFO
+        if failure:
+            fields |= failure.log_fields()
+            level = logging.WARNING if failure.status >= 500 else logging.INFO
+            failure.reported = True
+        log.log(level, "response ended", extra=fields)
         self._log_content("answered", output=response["output"])
 
     def _log_content(self, what: str, **said: Any) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import contextvars
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator
+import re
+import socket
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx
@@ -17,11 +23,13 @@ from app import about, logs
 from app.main import create_app
 from app.settings import Settings
 from tests.api import sockets
+from tests.backends.raw_server import CERTIFICATE
 from tests.core.build import delta
+from tests.ports import free_port
 from tests.scripted import Scripted
 from tests.serving import antiphon, serving
 from tests.serving import settings as given
-from tests.upstream import CLOSE, DONE, Upstream, chunk, finish, reply, sse, status
+from tests.upstream import CLOSE, DONE, HANG, Upstream, chunk, finish, reply, sse, status
 
 Logged = Callable[[], str]
 
@@ -302,3 +310,148 @@ async def test_content_is_logged_where_that_is_wanted_and_the_response_is_stored
             async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
                 await http.post("/v1/responses", json={"model": "m", "input": ASKED, "store": store})
         assert [word in lines.getvalue() for word in ("xyzzy", "plugh")] == [wanted] * 2
+
+
+# Why a backend cannot be reached: what callers are told, and what the system says of it.
+UNREACHABLE = {
+    "refused": ("it refuses connections", "Connect call failed"),
+    "unknown host": ("its host name is not known", "Name or service not known"),
+    "tls": ("TLS failed", "CERTIFICATE_VERIFY_FAILED"),
+}
+
+
+@contextlib.asynccontextmanager
+async def unreachable(why: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """Give the URL, with a password, of a backend that cannot be reached."""
+    if why == "refused":
+        yield f"http://user:{PASSWORD}@127.0.0.1:{free_port()}/v1"
+    elif why == "unknown host":
+        known = socket.getaddrinfo
+
+        def getaddrinfo(host: Any, *args: Any, **options: Any) -> Any:
+            if host == "nowhere.invalid":
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            return known(host, *args, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        yield f"http://user:{PASSWORD}@nowhere.invalid/v1"
+    else:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(CERTIFICATE)
+        async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=context) as server:
+            port = server.sockets[0].getsockname()[1]
+            yield f"https://user:{PASSWORD}@localhost:{port}/v1"
+
+
+async def ask_and_fail(url: str, way: str) -> str:
+    """Ask in one of the four ways for a response that fails; return all that the caller is told."""
+    body: dict[str, Any] = {"model": "m", "input": "Hi"}
+    if way == "websocket":
+        async with sockets.dial(url) as socket:
+            return str(await sockets.ask(socket, **body))
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        if way != "background":
+            return (await http.post("/v1/responses", json={**body, "stream": way == "sse"})).text
+        streamed = await http.post("/v1/responses", json={**body, "stream": True, "background": True})
+        id = re.search(r"resp_\w+", streamed.text)
+        assert id
+        return streamed.text + (await http.get(f"/v1/responses/{id[0]}")).text
+
+
+@pytest.mark.parametrize("way", ["json", "sse", "websocket", "background"])
+@pytest.mark.parametrize("why", UNREACHABLE)
+async def test_a_backend_that_cannot_be_reached_is_a_warning_with_url_and_cause(
+    why: str, way: str, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, system = UNREACHABLE[why]
+    async with unreachable(why, monkeypatch) as backend:
+        shown = backend.replace(f"user:{PASSWORD}@", "***@")
+        configured = given(log_format="json", log_level="warning", backend_url=backend, backend_retries=0)
+        app = create_app(configured)
+        async with serving(app, ws="app.api.uvicorn_socket:Socket") as url:
+            listen(lines, configured)
+            told = await ask_and_fail(url, way)
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                ready = [(await http.get("/readyz")).text for _ in range(3)]
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    ended, unready = logged  # one line for the response, and one for all three checks
+    for line in (ended, unready):
+        assert (line["level"], line["server"]) == ("warning", f"default {shown}")
+        assert system in line["detail"]
+        assert words in line["reason"]
+    assert (ended["message"], ended["status"]) == ("response ended", "failed")
+    for text in (told, *ready):
+        assert words in text
+        assert not [word for word in (PASSWORD, system, backend.rpartition("@")[2]) if word in text]
+
+
+async def test_what_is_the_server_s_fault_is_a_warning_and_what_is_the_callers_is_none(lines: io.StringIO) -> None:
+    async with Upstream() as upstream:
+        upstream.models = None
+        configured = given(log_format="json", log_level="warning", backend_url=upstream.url, backend_retries=0)
+        async with serving(create_app(configured)) as url:
+            listen(lines, configured)
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                for code in (503, 400, 429):
+                    upstream.always(status(code, {"error": {"message": ASKED}}))
+                    await http.post("/v1/responses", json={"model": "m", "input": "Hi"})
+                upstream.always(status(500, {"error": {"message": ASKED}}))
+                await http.get("/v1/models")
+    answered, listed = (json.loads(line) for line in lines.getvalue().splitlines())
+    assert (answered["message"], answered["code"], answered["detail"]) == (
+        *("response ended", "server_is_overloaded"),
+        "HTTP 503",
+    )
+    assert (listed["message"], listed["status"], listed["server"]) == ("request failed", 502, f"default {upstream.url}")
+    assert ASKED not in lines.getvalue()
+
+
+async def test_log_and_metrics_agree_on_how_a_response_ended(lines: io.StringIO) -> None:
+    async with Upstream() as upstream:
+        configured = given(log_format="json", backend_url=upstream.url, backend_retries=0)
+        async with serving(create_app(configured)) as url:
+            listen(lines, configured)
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                for steps in (
+                    sse(chunk("Hi"), finish(), DONE),
+                    status(503),
+                    sse(chunk("Hi"), CLOSE),
+                    sse(chunk("Hi"), finish("length"), DONE),
+                ):
+                    upstream.always(steps)
+                    for stream in (False, True):
+                        await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": stream})
+                upstream.always(HANG)
+                with pytest.raises(httpx.ReadTimeout):
+                    await http.post("/v1/responses", json={"model": "m", "input": "Hi"}, timeout=0.5)
+                while (metrics := (await http.get("/metrics")).text).count('"interrupted"') != 1:
+                    pass
+    entries = map(json.loads, lines.getvalue().splitlines())
+    logged = Counter(entry["status"] for entry in entries if entry["message"] == "response ended")
+    counted: Counter[str] = Counter()
+    for found in re.finditer(r'^antiphon_responses_total\{.*status="(\w+)".*\} (\S+)$', metrics, re.MULTILINE):
+        counted[found[1]] += round(float(found[2]))
+    assert logged == counted == {"completed": 2, "failed": 4, "incomplete": 2, "interrupted": 1}
+
+
+async def test_a_backend_that_another_stands_in_for_is_a_warning_too(lines: io.StringIO) -> None:
+    async with Upstream() as upstream:
+        upstream.always(sse(chunk("Hi"), finish(), DONE))
+        dead = f"127.0.0.1:{free_port()}/v1"
+        served = {
+            "one": {"url": f"http://user:{PASSWORD}@{dead}", "max_failures": 2, "check_interval": 0},
+            "two": {"url": upstream.url},
+        }
+        configured = given(log_level="warning", backends=served)
+        async with serving(create_app(configured)) as url:
+            listen(lines, configured)
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                for _ in range(3):
+                    answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi"})
+                    assert answer.json()["status"] == "completed"
+    logged = lines.getvalue()
+    assert logged.count(f"backend one http://***@{dead}: The backend cannot be reached: it refuses connections. (") == 2
+    assert logged.count(f"asking two {upstream.url} instead") == 2
+    assert logged.count(f"backend one: http://***@{dead} is left alone: ") == 1
+    assert logged.count("\n") == 3
+    assert PASSWORD not in logged

@@ -30,6 +30,13 @@ def answer(error: APIError, *, nulls: bool = True) -> Response:
     return Response(orjson.dumps(body), error.status, headers=error.headers(), media_type="application/json")
 
 
+def report(error: APIError) -> None:
+    """Log an error that a caller is about to be told, if it is the server's fault and not in the log yet."""
+    if error.status >= 500 and not error.reported:
+        error.reported = True
+        log.warning("request failed", extra={"status": error.status, **error.log_fields()})
+
+
 def install(app: FastAPI) -> None:
     """Answer whatever is raised in a route."""
     app.add_exception_handler(APIError, _api_error)
@@ -37,6 +44,7 @@ def install(app: FastAPI) -> None:
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
+    report(cast(APIError, error))
     return answer(cast(APIError, error), nulls=not needs_strings(request.headers))
 
 

@@ -19,6 +19,7 @@ import orjson
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from app.api.body import too_large
+from app.api.errors import report
 from app.api.http import Door
 from app.api.origins import refuse
 from app.api.uvicorn_socket import SERVICE_RESTART
@@ -240,6 +241,7 @@ class Connection:
 
 def _api_error(error: Exception) -> APIError:
     if isinstance(error, APIError):
+        report(error)
         return error
     log.error("unexpected error", exc_info=error)
     return APIError("The server had an error while processing the request.")

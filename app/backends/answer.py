@@ -97,12 +97,20 @@ class Answer:
             case BackendError():
                 self._end = reason
             case TimeoutError() | httpx.ReadTimeout():
-                self._end = failure("timeout", SILENT) if self._finished is None else StopAsyncIteration
+                self._end = self._cut("timeout", SILENT, reason)
             case httpx.TransportError() | httpx.DecodingError() | httpx.StreamError():
-                self._end = failure("failure", BROKEN) if self._finished is None else StopAsyncIteration
+                self._end = self._cut("failure", BROKEN, reason)
             case _:
                 raise reason
         return []
+
+    def _cut(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
+        """Return what ends an answer whose body has no end: a failure, unless the finish reason was there already."""
+        if self._finished is not None:
+            return StopAsyncIteration
+        error = failure(kind, message)
+        error.__cause__ = cause
+        return error
 
     def _last(self) -> list[Chunk]:
         try:

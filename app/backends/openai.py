@@ -27,12 +27,14 @@ import orjson
 
 from app.backends import ChatRequest, Chunk
 from app.backends.answer import Answer
+from app.backends.causes import explain, explained, unreachable
 from app.backends.errors import backend_error, error_in_chunk
 from app.backends.refusals import KINDS, failure
 from app.backends.tokenizers import Tokenizer
 from app.backends.transport import HTTPToolsTransport
 from app.backends.unwanted import Unwanted
 from app.core.profile import Profile
+from app.core.redaction import without_password
 from app.core.sse import LONGEST, TOO_LONG
 from app.errors import BackendError
 
@@ -74,6 +76,7 @@ class OpenAIBackend:
         base = httpx.URL(base_url or options.base_url or "")
         self._base = base
         self._url = None if MODEL in options.path else self._under(base, options.path)
+        self._shown = without_password(str(base))
         self._models_url = self._under(base, "/models")
         self._tokenizer = Tokenizer(base, profile.name)
         self._unwanted = Unwanted(profile.request)
@@ -100,6 +103,12 @@ class OpenAIBackend:
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[Answer]:
         """Ask, and answer in chunks: see `Backend.stream`."""
+        with explained():
+            async with self._streamed(request) as answer:
+                yield answer
+
+    @asynccontextmanager
+    async def _streamed(self, request: ChatRequest) -> AsyncIterator[Answer]:
         response, answer = await self._answer(request)
         again = self._profile.response.empty_stream == "ask_whole"
         try:
@@ -189,7 +198,8 @@ class OpenAIBackend:
                 wait = refusal.wait(attempt) if request.patient and attempt < self._retries else None
                 if wait is None:
                     raise asked.told(refusal.error) from refusal.__cause__
-                logger.info("backend: %s; asking again in %.1f s", refusal.error.reason, wait)
+                explain(refusal.error, refusal.__cause__)
+                logger.info("backend %s: %s; asking again in %.1f s", self._shown, refusal.error.explanation, wait)
             else:
                 asked.taken()
                 request.warnings[:] = asked.warnings  # and not what another server was asked before
@@ -222,7 +232,7 @@ class OpenAIBackend:
         except TimeoutError as error:
             raise _Refusal(failure("timeout"), again=False) from error
         except httpx.TransportError as error:
-            raise _Refusal(_unreachable(error), again=True) from error
+            raise _Refusal(unreachable(error), again=True) from error
         if response.headers.get("content-encoding", "identity") != "identity":
             response.stream = _Sips(response.stream)
         if not response.is_success:
@@ -233,6 +243,7 @@ class OpenAIBackend:
         status, headers = response.status_code, response.headers
         error = backend_error(status, headers, body, secret=self._secret(caller_key), passthrough=self._passes)
         again = status in RETRIED and error.status >= 429 and error.code != KINDS["quota"].code
+        error.add_note(f"HTTP {status}")
         asked = headers.get("x-should-retry")
         return _Refusal(error, again=asked == "true" or (again and asked != "false"))
 
@@ -246,6 +257,10 @@ class OpenAIBackend:
         self, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
     ) -> Any:
         """Ask something beside completions, and return the JSON of the answer."""
+        with explained():
+            return await self._json(method, url, content, caller_key, seconds)
+
+    async def _json(self, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float) -> Any:
         try:
             async with asyncio.timeout(seconds):
                 response = await self._send(method, url, content, caller_key)
@@ -321,14 +336,6 @@ def _encode(body: dict[str, Any]) -> bytes:
         return orjson.dumps(body)
     except TypeError:  # halves of characters, or integers beyond 64 bits, which a caller may send
         return json.dumps(body).encode()
-
-
-def _unreachable(error: httpx.TransportError) -> BackendError:
-    if isinstance(error, httpx.TimeoutException):
-        return failure("timeout", "The backend does not accept connections.")
-    if isinstance(error, httpx.ConnectError):
-        return failure("failure", "The backend cannot be reached.")
-    return failure("failure", "The backend closed the connection without an answer.")
 
 
 async def _read_error(response: httpx.Response) -> bytes:

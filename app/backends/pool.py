@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from app.backends import Backend
 from app.backends.health import Circuit, is_ill
 from app.core.profile import Profile
+from app.core.redaction import without_password
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,11 @@ class Replica:
     circuit: Circuit
     load: int = 0  # requests that it is working on
 
+    @property
+    def shown(self) -> str:
+        """Its URL without credentials; empty where it has none."""
+        return without_password(self.url)
+
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
@@ -100,7 +106,7 @@ class Pool:
         ]
         self._waiters: deque[_Waiter] = deque()
         self._queued = queued
-        self._complaint = ""  # the last failure
+        self._failure: BackendError | None = None  # the last
         self._held = 1.0  # seconds that a request takes, as a running mean
         self._watching: asyncio.Task[None] | None = None
         self._users = 0
@@ -131,7 +137,8 @@ class Pool:
         loop = asyncio.get_running_loop()
         since = loop.time()
         try:
-            yield replica
+            with self._located(replica):
+                yield replica
             replica.circuit.succeeded()
         except BackendError as error:
             if not alone:
@@ -150,15 +157,22 @@ class Pool:
         return await self._models(asked[-1], caller_key)
 
     async def _models(self, replica: Replica, caller_key: str | None) -> list[dict[str, Any]]:
-        try:
-            async with asyncio.timeout(_LISTING):
-                return await replica.backend.models(caller_key)
-        except TimeoutError as error:
-            raise BackendError("The backend did not list its models in time.", status=504, code="timeout") from error
+        with self._located(replica):
+            try:
+                async with asyncio.timeout(_LISTING):
+                    return await replica.backend.models(caller_key)
+            except TimeoutError:
+                message = "The backend did not list its models in time."
+                raise BackendError(message, status=504, code="timeout") from None
 
     async def check(self) -> None:
         """Return as soon as one of the servers answers; raise `BackendError` if none does."""
-        await first_good([replica.backend.check() for replica in self.replicas])
+
+        async def check(replica: Replica) -> None:
+            with self._located(replica):
+                await replica.backend.check()
+
+        await first_good([check(replica) for replica in self.replicas])
 
     async def aclose(self) -> None:
         """Close every connection, in use or not."""
@@ -185,6 +199,15 @@ class Pool:
             self._unused.clear()
             await self._unused.wait()
         await self.aclose()
+
+    @contextmanager
+    def _located(self, replica: Replica) -> Iterator[None]:
+        """Say in an error that leaves the context which server it is of, for operators."""
+        try:
+            yield
+        except BackendError as error:
+            error.server = f"{self.name} {replica.shown}".rstrip()
+            raise
 
     # Who gets what.
 
@@ -217,11 +240,17 @@ class Pool:
         if ready:
             return ready
         wait = min(replica.circuit.wait for replica in self.replicas)
-        raise BackendError(
-            f"The backend '{self.name}' is left alone for a moment, since it failed several times: {self._complaint}",
+        last = self._failure
+        error = BackendError(
+            f"The backend '{self.name}' is left alone for a moment, since it failed several times: "
+            f"{last.reason if last else ''}",
             status=503,
             retry_after=max(1, min(wait, self.served.check_interval or wait)),
         )
+        error.server = last.server if last else self.name
+        if last and last.detail:
+            error.add_note(last.detail)
+        raise error
 
     def _free(self, replicas: Iterable[Replica]) -> list[Replica]:
         most = self.served.max_concurrency
@@ -268,11 +297,11 @@ class Pool:
         if not is_ill(error):
             replica.circuit.succeeded()
             return
-        self._complaint = error.reason
+        self._failure = error
         was_open = replica.circuit.open
         replica.circuit.failed()
         if replica.circuit.open and not was_open:
-            logger.warning("backend %s: %s is left alone: %s", self.name, replica.url or "it", error.reason)
+            logger.warning("backend %s: %s is left alone: %s", self.name, replica.shown or "it", error.explanation)
         if replica.circuit.open and self.served.check_interval and self._watching is None:
             self._watching = asyncio.create_task(self._watch())
 
@@ -292,7 +321,7 @@ class Pool:
                 await replica.backend.check()
         except (BackendError, TimeoutError):
             return
-        logger.info("backend %s: %s answers again", self.name, replica.url or "it")
+        logger.info("backend %s: %s answers again", self.name, replica.shown or "it")
         replica.circuit.checked()
 
 

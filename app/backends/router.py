@@ -154,6 +154,7 @@ class Asked:
         self._alone = len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].served.given
         self._tried: set[Replica] = set()
         self._error: APIError | None = None  # what the first backend said
+        self._last: APIError | None = None  # why the last server that was tried did not answer
         self._use = ExitStack()
         self._open = AsyncExitStack()  # the place at a server, and its answer
         self._next: Callable[[], Awaitable[list[Chunk]]] = self._begin
@@ -213,6 +214,8 @@ class Asked:
             place = pool.place(self._request.conversation, self._tried, alone=self._alone)
             replica = await stack.enter_async_context(place)
             self._tried.add(replica)
+            if self._last:
+                _log_failover(self._last, f"{pool.name} {replica.shown}")
             others = len(self._pools) > 1 or pool.others(self._tried)
             request = dataclasses.replace(self._request, body=body, patient=self._request.patient and not others)
             self._chunks = await stack.enter_async_context(replica.backend.stream(request))
@@ -236,8 +239,12 @@ class Asked:
             self._error = error
         if not elsewhere:
             self._pools.remove(pool)
-        if self._pools:
-            logger.info("backend %s: %s; is there another to ask?", pool.name, error.reason)
+        self._last = error
+
+
+def _log_failover(error: APIError, server: str) -> None:
+    level = logging.WARNING if error.status >= 500 else logging.INFO
+    logger.log(level, "backend %s: %s; asking %s instead", error.server, error.explanation, server.rstrip())
 
 
 def _model(request: ChatRequest) -> str:

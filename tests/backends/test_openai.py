@@ -495,7 +495,11 @@ async def test_a_server_that_is_not_there(build: Build) -> None:
         with pytest.raises(BackendError):
             await backend.check()
         await backend.aclose()
-    assert (error.status, error.type, error.message) == (502, "server_error", "The backend cannot be reached.")
+    assert (error.status, error.type, error.message) == (
+        502,
+        "server_error",
+        "The backend cannot be reached: it refuses connections.",
+    )
 
 
 @pytest.mark.parametrize("sign", [CLOSE, RESET])
