@@ -27,8 +27,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from app.core.events import EventBuilder, OpenCall, Upstream
 from app.core.ids import new_id
-from app.core.kinds import FUNCTION_CALL, Call
+from app.core.kinds import Callee
 from app.core.schema import Item, Response
+from app.core.types.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
@@ -123,14 +124,12 @@ class SealingBuilder(EventBuilder):
         self._seal_whole = seal
         self._beside: dict[str, Upstream] = {}  # what was said beside calls and is not sealed yet, by `call_id`
 
-    def call(
-        self, call_id: str, kind: Call = FUNCTION_CALL, fields: Mapping[str, Any] | None = None, **upstream: Any
-    ) -> OpenCall:
+    def call(self, call_id: str, callee: Callee, **upstream: Any) -> OpenCall:
         if upstream:
             self._beside[call_id] = upstream
             if not self._is_thinking:
                 self._add_signature()
-        return super().call(call_id, kind, fields, **upstream)
+        return super().call(call_id, callee, **upstream)
 
     def reasoning_upstream(self) -> Upstream:
         """Return what is said for the open item; an item that is sealed takes nothing more, so another follows it."""
@@ -178,23 +177,19 @@ def unsealed(
     beside: dict[str, Upstream] = {}
     for index, item in enumerate(items):
         sealed = item.get("encrypted_content")
-        if item["type"] in _KINDS and sealed and item.get("id") not in known:
-            content = _open(seals, _KINDS[item["type"]], owner, sealed, f"{field}[{index}].encrypted_content", warnings)
+        row = ITEM_TYPES.get(item["type"])
+        if row and row.sealed and sealed and item.get("id") not in known:
+            content = _open(seals, row.sealed, owner, sealed, f"{field}[{index}].encrypted_content", warnings)
             if content is not None:
                 item = _with_id(item, key)
                 said[item["id"]] = content.get("said", content)
                 beside |= content.get("calls", {})
         opened.append(item)
     for index, item in enumerate(opened if beside else ()):
-        if item["type"] in _CALLS and item.get("call_id") in beside and item.get("id") not in known:
+        if item.get("call_id") in beside and item["type"] not in OUTPUTS and item.get("id") not in known:
             opened[index] = item = _with_id(item, key)
             said[item["id"]] = beside[item["call_id"]]
     return opened, said
-
-
-_KINDS: dict[str, Kind] = {"reasoning": "reasoning", "compaction": "compaction"}
-_CALLS = {"function_call": "fc", "custom_tool_call": "ctc", "tool_search_call": "tsc"}
-_PREFIXES = {"reasoning": "rs", "compaction": "cmp", **_CALLS}
 
 
 def _open(seals: Seals, kind: Kind, owner: str, sealed: str, param: str, warnings: list[str]) -> dict[str, Any] | None:
@@ -214,4 +209,4 @@ def _open(seals: Seals, kind: Kind, owner: str, sealed: str, param: str, warning
 
 
 def _with_id(item: Item, key: str) -> Item:
-    return item if item.get("id") else {**item, "id": new_id(_PREFIXES.get(item["type"], "item"), key)}
+    return item if item.get("id") else {**item, "id": new_id(id_prefix(item["type"]), key)}

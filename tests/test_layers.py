@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 APP = ROOT / "app"
 MODULES = sorted(APP.rglob("*.py"))
 
-LONGEST_MODULE = 400
+LONGEST_MODULE = 600
 LONGEST_FUNCTION = 60
 
 # A layer may import what stands in its row, and itself. The most specific name counts: `app.backends` is the protocol,

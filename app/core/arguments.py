@@ -135,7 +135,9 @@ class InputReader:
     input is empty.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, argument: str = INPUT) -> None:
+        """`argument` is the member that is taken out of the object."""
+        self._argument = argument
         self._state = "begin"
         self._held: list[str] = []  # while it may still turn out to be something else
         self._string = _String()
@@ -169,7 +171,7 @@ class InputReader:
         held = self._give_up()
         if self._state == "alone":
             try:
-                return _once_more(str(orjson.loads(held)))
+                return _once_more(str(orjson.loads(held)), self._argument)
             except ValueError:
                 return held  # it only begins with a quotation mark
         return held if self._state == "begin" else ""
@@ -211,7 +213,7 @@ class InputReader:
         if end is None:
             return len(piece)
         key, self._key = "".join(self._key), []
-        self._turn("colon" if key == INPUT else "other colon")
+        self._turn("colon" if key == self._argument else "other colon")
         return end
 
     def _skip(self, piece: str, at: int, told: list[str]) -> int:
@@ -239,13 +241,13 @@ class InputReader:
         return end
 
 
-def _once_more(text: str) -> str:
-    """Return the input of an object that was encoded twice; a text that is none is the input."""
+def _once_more(text: str, argument: str) -> str:
+    """Return the argument of an object that was encoded twice; a text that is none is the argument."""
     try:
         value = orjson.loads(text)
     except ValueError:
         return text
-    told = value.get(INPUT) if isinstance(value, dict) else None
+    told = value.get(argument) if isinstance(value, dict) else None
     return told if isinstance(told, str) else text
 
 

@@ -25,6 +25,8 @@ from app.core.response_format import response_format
 from app.core.roles import arrange
 from app.core.schema import CreateResponse, Item
 from app.core.tool_choice import Choice, choose
+from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
+from app.core.types.items import ITEM_TYPES
 from app.errors import InvalidRequest
 
 EMPTY: Mapping[str, dict[str, Any]] = MappingProxyType({})
@@ -47,6 +49,8 @@ def to_chat(
     *,
     model: str,
     upstream: Mapping[str, dict[str, Any]] = EMPTY,
+    hosted: HostedTools = NO_HOSTED_TOOLS,
+    later: int = 0,
 ) -> Chat:
     """
     Translate a request.
@@ -54,15 +58,17 @@ def to_chat(
     `items` is the whole conversation, oldest first, with the request's own input last and references resolved.
     `upstream` holds, by the id of an item, what the backend really said for it (`{"reasoning_content": "..."}`,
     `{"extra_content": {...}}`), and of a compaction item its opened content, `{"summary": "..."}`. An item that is not
-    there is taken at its own word.
+    there is taken at its own word. `hosted` are the tools that the server runs itself; the last `later` items are what
+    this response has said and done so far.
 
     Raises `InvalidRequest` for what cannot be asked, with the field at fault. The constraints on tools are hard by the
     spec, so `Chat.allowed` states them whatever the backend is told.
     """
     options = profile.request
     warnings: list[str] = []
-    offered = offer(request.tools, items, options, warnings)
-    items = as_functions(items, offered)
+    offered = offer(request.tools, items, options, warnings, hosted)
+    first = max(0, len(items) - later - (len(request.input) if isinstance(request.input, list) else 1))
+    items, places = as_functions(items, offered, upstream)
     if request.tool_choice == "required" and not request.tools and not offered.functions:
         raise InvalidRequest("A tool_choice of 'required' needs tools.", param="tool_choice")
     given = request.tool_choice if "tool_choice" in request.model_fields_set else None
@@ -71,8 +77,7 @@ def to_chat(
         choice = Choice(declared, "none" if options.tool_choice.none == "none" else None, frozenset())
 
     format, told = response_format(request.text.format, options.response_format, warnings)
-    first = max(0, len(items) - (len(request.input) if isinstance(request.input, list) else 1))
-    messages = to_messages(items, profile, offered, upstream, warnings, first)
+    messages = to_messages(items, profile, offered, upstream, warnings, [place - first for place in places])
     if lead := "\n\n".join(filter(None, (request.instructions, told))):
         messages.insert(0, {"role": "system", "content": plain(lead, options.content.parts)})
     if not messages:
@@ -157,8 +162,21 @@ _NOTHING: tuple[Any, ...] = (None, [], {})
 _IDLE = frozenset({"client_metadata", "prompt_cache_retention", "type", "generate", "stream_id"})
 
 
+FRAMEWORK_EVENTS = "antiphon:events"
+
 # What `include` may add to a response.
-_INCLUDED = frozenset({"reasoning.encrypted_content", "message.output_text.logprobs"})
+_INCLUDED = frozenset(
+    {
+        "reasoning.encrypted_content",
+        "message.output_text.logprobs",
+        FRAMEWORK_EVENTS,
+        "web_search_call.action.sources",
+        *(value for row in ITEM_TYPES.values() for value in row.included.values()),
+        # What these two would show is shown anyway: nothing is taken out of what callers sent.
+        "computer_call_output.output.image_url",
+        "message.input_image.image_url",
+    }
+)
 
 
 def _asked(request: CreateResponse, options: Request, warnings: list[str]) -> dict[str, Any]:

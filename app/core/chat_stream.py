@@ -75,8 +75,8 @@ class ChunkReader:
     """
     Follows one Chat Completions stream: feed it the chunks as they arrive, then ask how it `ended`.
 
-    `callees`, `allowed` and `parallel` are those of `ToolCalls`; `logprobs` says whether the caller asked for them,
-    `finish_required` that this server never ends without a finish reason, unless something broke.
+    `callees`, `allowed`, `parallel`, `hosted_left` and `ids` are those of `ToolCalls`; `logprobs` says whether the
+    caller asked for them, `finish_required` that this server never ends without a finish reason unless it broke.
     """
 
     def __init__(
@@ -88,9 +88,12 @@ class ChunkReader:
         parallel: bool = True,
         logprobs: bool = False,
         finish_required: bool = False,
+        hosted_left: int | None = None,
+        ids: set[str] | None = None,
     ) -> None:
         self.builder = builder
-        self.calls = ToolCalls(builder, callees, allowed, parallel)
+        self.calls = ToolCalls(builder, callees, allowed, parallel, hosted_left, ids)
+        self._first = len(builder.response["output"])  # of the items of this answer
         self.finish_reason: str | None = None
         self.usage: dict[str, Any] | None = None
         self.service_tier: str | None = None
@@ -233,7 +236,7 @@ class ChunkReader:
         What was seen counts for more than what was said: a call whose arguments stop in the middle was cut, even
         where the server says `tool_calls` or `stop`; and `[DONE]` alone, behind nothing at all, is no answer.
         """
-        whole = self.done and self.builder.response["output"] and not self._finish_required
+        whole = self.done and len(self.builder.response["output"]) > self._first and not self._finish_required
         if self.finish_reason is None and not whole:
             return None
         # Gemini adds what exactly it was: `content_filter: RECITATION`.

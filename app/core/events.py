@@ -18,12 +18,13 @@ An event is a plain dict, and never changes once it has been taken.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from app.core.kinds import CONTENT_REASONING, FUNCTION_CALL, REFUSAL, TEXT, Call, Part
+from app.core.kinds import CONTENT_REASONING, REFUSAL, TEXT, Callee, Part
 from app.core.schema import Event, Item, Response
+from app.core.types.items import ItemType
 from app.errors import APIError
 
 # What the backend really said for an item, by its own names of fields, to be sent back to it as it was.
@@ -62,12 +63,23 @@ class OpenItem:
 
 @dataclass(slots=True)
 class OpenCall:
-    """A tool call whose arguments are not all in yet."""
+    """
+    A tool call whose arguments are not all in yet, or a hosted one that is still to be run.
 
-    index: int
+    A type of item that is shown only when it is `whole` has no index before.
+    """
+
+    index: int | None
     item: Item
-    kind: Call
+    kind: ItemType
+    callee: Callee | None = None
+    call_id: str = ""  # as the backend knows it
     pieces: list[str] = field(default_factory=list)
+
+    @property
+    def written(self) -> str:
+        """What the model has written, as the item keeps it."""
+        return "".join(self.pieces)
 
 
 class EventBuilder:
@@ -96,6 +108,7 @@ class EventBuilder:
         self.new_id = new_id
         self.upstream: dict[str, Upstream] = {}  # by the id of the item; `settled` when asked for
         self.failure: APIError | None = None
+        self.framework_events = False  # does the caller want events of ours, too?
         self._reasoning = reasoning
         self._clock = clock
         self._seal = seal
@@ -103,6 +116,7 @@ class EventBuilder:
         self._sequence_number = 0
         self._open: OpenItem | None = None
         self._calls: list[OpenCall] = []
+        self.running: list[OpenCall] = []  # hosted calls that the model has made, and items that tools have added
         self._last_reasoning: str | None = None  # the id of the output's last reasoning item
 
     def take(self) -> list[Event]:
@@ -117,6 +131,11 @@ class EventBuilder:
         self.response["status"] = "queued"
         self._emit("response.created", response=self._snapshot())
         self._emit("response.queued", response=self._snapshot())
+
+    @property
+    def started(self) -> bool:
+        """Whether `response.in_progress` has been emitted."""
+        return bool(self._sequence_number) and self.response["status"] == "in_progress"
 
     def start(self) -> None:
         self.response["status"] = "in_progress"
@@ -194,23 +213,24 @@ class EventBuilder:
         id = self._last_reasoning or self._turn_to(self._reasoning).item["id"]
         return self.upstream.setdefault(id, {})
 
-    def call(
-        self, call_id: str, kind: Call = FUNCTION_CALL, fields: Mapping[str, Any] | None = None, **upstream: Any
-    ) -> OpenCall:
-        """Open a tool call and return it; `fields` are of the item, such as its `name`."""
+    def call(self, call_id: str, callee: Callee, **upstream: Any) -> OpenCall:
+        """Open a call of a function, and return it."""
         self._close_open("completed")
+        kind = callee.kind
         item = {
-            "type": kind.item,
+            "type": kind.type,
             "id": self.new_id(kind.prefix),
-            "call_id": call_id,
-            **(fields or {}),
-            kind.field: kind.value(""),
-            "status": "in_progress",
+            **({"call_id": call_id} if kind.call_id else {}),
+            **callee.fields,
+            **({kind.field: kind.value("")} if kind.field else {}),
+            **{name: value for name, value in kind.empty.items() if name not in callee.fields},
+            **({"status": "in_progress"} if kind.has_status else {}),
         }
         if upstream:
             self.upstream[item["id"]] = upstream
-        call = OpenCall(self._add(item), item, kind)
+        call = OpenCall(None if kind.whole else self._add(item), item, kind, callee, call_id)
         self._calls.append(call)
+        self._tell(call, kind.begun)
         return call
 
     def arguments(self, call: OpenCall, delta: str) -> None:
@@ -219,23 +239,88 @@ class EventBuilder:
             self._emit(call.kind.delta, item_id=call.item["id"], output_index=call.index, delta=delta)
 
     def close_call(self, call: OpenCall, status: str = "completed") -> None:
+        """
+        The model has written the call; one that was cut off is `incomplete`.
+
+        A hosted call that is whole is `running` from now on, until `end_call`. An item that is shown only when it is
+        whole is shown now, if it is.
+        """
         self._calls.remove(call)
-        kind, item = call.kind, call.item
-        whole = "".join(call.pieces)
+        kind, item, written = call.kind, call.item, call.written
+        if kind.whole and status != "completed":
+            return
+        if kind.field:
+            item = {**item, kind.field: kind.value(written)}
+        if call.index is None:
+            call.index = self._add(item)
         if kind.done:
-            told = {name: item[name] for name in kind.told}
-            self._emit(kind.done, item_id=item["id"], output_index=call.index, **told, **{kind.field: whole})
-        self._done(call.index, {**item, kind.field: kind.value(whole), "status": status})
+            fields = {name: item[name] for name in kind.done_fields}
+            self._emit(
+                kind.done,
+                item_id=item["id"],
+                output_index=call.index,
+                **fields,
+                **{str(kind.field): item[str(kind.field)]},
+            )
+        call.item = item
+        if kind.hosted and status == "completed":
+            self.running.append(call)
+            return
+        for type, fields in kind.details(item):
+            self._emit(type, output_index=call.index, **fields)
+        if kind.hosted:
+            item, status = {**item, **_interruption(kind)}, kind.interrupted
+        self._done(call.index, {**item, "status": status} if kind.has_status else item)
+
+    # What hosted tools do.
+
+    def run_call(self, call: OpenCall) -> None:
+        """A hosted call is begun to be run."""
+        self._tell(call, call.kind.running)
+
+    def add_item(self, kind: ItemType, fields: Mapping[str, Any]) -> OpenCall:
+        """Add an item that a tool makes, beside its calls; it is open until `end_call`."""
+        self._close_open("completed")
+        status = {"status": "in_progress"} if kind.has_status else {}
+        item = {"type": kind.type, "id": self.new_id(kind.prefix), **kind.empty, **fields, **status}
+        call = OpenCall(self._add(item), item, kind)
+        self.running.append(call)
+        self._tell(call, kind.begun)
+        return call
+
+    def progress(self, call: OpenCall, name: str, fields: Mapping[str, Any]) -> None:
+        """Tell how a running call or an added item gets on, by an event that its type has; void when it has ended."""
+        if call in self.running:
+            type = call.kind.progress[name]
+            self._emit(type, item_id=call.item["id"], output_index=call.index, **fields)
+
+    def end_call(self, call: OpenCall, status: str, fields: Mapping[str, Any]) -> None:
+        """A running call or an added item is over, with these fields of its item; void when it has ended before."""
+        if call not in self.running:
+            return
+        self.running.remove(call)
+        if ended := call.kind.ended.get(status):
+            self._tell(call, (ended,))
+        assert call.index is not None
+        self._done(call.index, {**call.item, **fields, **({"status": status} if call.kind.has_status else {})})
+
+    def framework(self, type: str, **fields: Any) -> None:
+        """Emit an event of ours, for callers that include `antiphon:events`; for all others this does nothing."""
+        if self.framework_events:
+            self._emit(f"antiphon:{type}", source="framework", **fields)
 
     def close(self, status: str = "completed") -> None:
         """Close all that is open, with that status."""
         while self._calls:
             self.close_call(self._calls[0], status)
+        while self.running:
+            call = self.running[0]
+            self.end_call(call, call.kind.interrupted, _interruption(call.kind))
         self._close_open(status)
 
     def standing(self) -> list[Any]:
         """Return the output as it stands: the items, and the text of what is still being written."""
-        written: list[OpenPart | OpenCall] = [*(self._open.parts if self._open else ()), *self._calls]
+        written: list[OpenPart | OpenCall] = [*(self._open.parts if self._open else ()), *self._calls, *self.running]
         return [*self.response["output"], *("".join(one.pieces) for one in written)]
 
     # Private.
@@ -243,6 +328,10 @@ class EventBuilder:
     def _emit(self, type: str, **fields: Any) -> None:
         self._events.append({"type": type, "sequence_number": self._sequence_number, **fields})
         self._sequence_number += 1
+
+    def _tell(self, call: OpenCall, types: Iterable[str]) -> None:
+        for type in types:
+            self._emit(type, item_id=call.item["id"], output_index=call.index)
 
     def _snapshot(self) -> Response:
         return {**self.response, "output": [*self.response["output"]]}
@@ -317,6 +406,11 @@ class EventBuilder:
         if self._seal and item["type"] == "reasoning":
             item["encrypted_content"] = self._seal(settled(self.upstream.get(item["id"], {})))
         self._done(open_.index, item)
+
+
+def _interruption(kind: ItemType) -> dict[str, Any]:
+    """Return what an item says of having been interrupted, beside its status."""
+    return kind.error("The response ended before this was done.") if kind.interrupted == "failed" else {}
 
 
 def settled(upstream: Upstream) -> Upstream:

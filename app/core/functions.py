@@ -14,24 +14,24 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from app.core.declarations import KINDS, NAME, NO_PARAMETERS, Tool
-from app.core.kinds import FUNCTION_CALL, Callee
+from app.core.declarations import KINDS, NAME, Tool
+from app.core.kinds import Callee
 from app.core.parts import label
 from app.core.profile import Request
 from app.core.schema import Item
+from app.core.types.hosted import NO_HOSTED_TOOLS, NO_PARAMETERS, UNNAMED, HostedFunction, HostedTools
+from app.core.types.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.errors import InvalidRequest
 
 _MAX_NAME = 64  # characters, by the spec
 
-# The search for tools has no name to a client; to a backend it has one that no other function has.
-SEARCH = ("", "tool_search")
+# Functions that a backend is offered at most: OpenAI's own ceiling, and many servers fail beyond it.
+MOST_FUNCTIONS = 128
 
-# The items that bring tools, and whether these were found by a search.
-_BRINGING = {"additional_tools": False, "tool_search_output": True}
+SEARCH = (UNNAMED, "tool_search")
 
 
 class Function(NamedTuple):
@@ -41,38 +41,41 @@ class Function(NamedTuple):
     callee: Callee
 
 
-@dataclass(frozen=True, slots=True)
-class HostedFunction:
-    """A function that the server runs itself when the model calls it; see `app.tools`."""
-
-    name: str  # as the tool knows it
-    item: str  # the type of the item that a call of it is, such as `mcp_call`
-    description: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=lambda: NO_PARAMETERS)  # a JSON Schema
-    namespace: str | None = None  # `lab` of `lab__add`: where functions of several sessions may have the same name
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of each item when it opens, such as its `container_id`
-    strict: bool | None = None
-    needs_approval: bool = False  # is each call to be approved by the caller first?
-    deferred: bool = False  # is it offered only after a search for tools has found it?
-
-
 class Offer:
     """The functions of a request, by the names that the backend knows them by."""
 
     def __init__(self) -> None:
         self.functions: dict[str, Function] = {}
         self.deferred: set[tuple[str | None, str]] = set()  # they have to be searched for first
+        self.hosted_types: frozenset[str] = frozenset()  # the types of tools that the server runs itself
         self._names: dict[tuple[str | None, str], str] = {}  # by namespace and name, as the client knows them
+        self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
     def add(self, namespace: str | None, name: str, tool: Tool, options: Request) -> None:
         """Add a function, or say anew what it is."""
         known = self._names[namespace, name] = self.name(namespace, name)
         kind = KINDS[tool["type"]]
         declared = {"type": "function", "function": {"name": known, **kind.declare(tool, options)}}
-        fields: dict[str, Any] = {"execution": "client"} if (namespace, name) == SEARCH else named(namespace, name)
+        fields = {**named(namespace, name)} if kind.name is None else {**kind.fields}
         if tool.get("async") is True:
             fields["async"] = True  # its calls say so, too: their outputs may come in any later turn
         self.functions[known] = Function(declared, Callee(kind.call, fields))
+
+    def add_hosted(self, function: HostedFunction, types: Collection[str], options: Request) -> bool:
+        """Add a function that the server runs itself; tell whether there was room for it and its name."""
+        if function.key in self._names or len(self.functions) >= MOST_FUNCTIONS:
+            return False
+        known = self._names[function.key] = self.name(*function.key)
+        tool = {"description": function.description, "parameters": function.parameters, "strict": function.strict}
+        declared = {"type": "function", "function": {"name": known, **KINDS["function"].declare(tool, options)}}
+        if function.needs_approval:
+            fields = {"server_label": function.server_label, "name": function.name}
+            callee = Callee(MCP_APPROVAL_REQUEST, fields)
+        else:
+            callee = Callee(ITEM_TYPES[function.item], function.fields, function)
+        self.functions[known] = Function(declared, callee)
+        self._chosen.append((function, types))
+        return True
 
     def name(self, namespace: str | None, name: str) -> str:
         """Return the name by which the backend knows a function, also of one that is not offered any more."""
@@ -95,6 +98,29 @@ class Offer:
         if (known := self._names.get((namespace, name))) is None:
             raise InvalidRequest(f"There is no tool {label(name)} among the tools on offer.", param="tool_choice")
         return known
+
+    def find_hosted(self, choice: Mapping[str, Any]) -> list[str]:
+        """Return the names of the hosted functions that a choice such as `{"type": "mcp", "server_label"}` means."""
+        label_, name = choice.get("server_label"), choice.get("name")
+        found = [
+            self.name(*function.key)
+            for function, types in self._chosen
+            if choice["type"] in types
+            and label_ in (None, function.server_label)
+            and (name in (None, function.name) or choice["type"] == name)
+        ]
+        if not found:
+            raise InvalidRequest(
+                f"There is no function of {label(label_ or choice['type'])} among the tools on offer.",
+                param="tool_choice",
+            )
+        return found
+
+    def brought(self, item: Item) -> list[tuple[str, Tool]]:
+        """Return the tools of an item that brings some, each with the name by which the backend knows it."""
+        tools = item.get("tools")
+        entries = _entries(tools if isinstance(tools, list) else (), [])
+        return [(self.name(*entry.key), entry.tool) for entry in entries]
 
 
 def named(namespace: str | None, name: str) -> dict[str, Any]:
@@ -121,18 +147,24 @@ class _Entry(NamedTuple):
         return self.namespace, self.name
 
 
-def offer(tools: Sequence[Any], items: Iterable[Item], options: Request, warnings: list[str]) -> Offer:
+def offer(
+    tools: Sequence[Any],
+    items: Iterable[Item],
+    options: Request,
+    warnings: list[str],
+    hosted: HostedTools = NO_HOSTED_TOOLS,
+) -> Offer:
     """
     Return the functions of a request with these tools, and of its conversation.
 
     Raises `InvalidRequest`, with the place of the name, where two of `tools` have the same. Where the client runs a
     `tool_search`, tools with `defer_loading` are offered once it has found them.
     """
-    entries = [*_entries(tools, warnings, place="tools")]
+    entries = [*_entries(tools, warnings, "tools", served=hosted.served)]
     for item in items:
-        if (found := _BRINGING.get(item["type"])) is not None:
+        if (row := ITEM_TYPES.get(item["type"])) and row.brings:
             brought = item.get("tools")
-            entries += _entries(brought if isinstance(brought, list) else (), warnings, found=found)
+            entries += _entries(brought if isinstance(brought, list) else (), warnings, found=row.brings == "found")
     searchable = any(entry.key == SEARCH for entry in entries)
     offered = Offer()
     own: set[tuple[str | None, str]] = set()
@@ -147,20 +179,40 @@ def offer(tools: Sequence[Any], items: Iterable[Item], options: Request, warning
             offered.deferred.discard(entry.key)
         if entry.place:
             own.add(entry.key)
+    offered.hosted_types = frozenset(hosted.types)
+    left_out = [
+        function.name for function, types in hosted.functions if not offered.add_hosted(function, types, options)
+    ]
+    if left_out:
+        warnings.append(
+            f"Of the hosted tools, {len(left_out)} functions were left out, such as {label(left_out[0])}: {_FULL}"
+        )
     return offered
 
 
-def _entries(tools: Sequence[Any], warnings: list[str], place: str = "", found: bool = False) -> Iterator[_Entry]:
-    """Yield the tools of a list that can be offered, those of namespaces among them."""
+_FULL = f"their names are taken, or there are more than {MOST_FUNCTIONS} functions."
+
+
+def _entries(
+    tools: Sequence[Any],
+    warnings: list[str],
+    place: str = "",
+    found: bool = False,
+    served: Collection[int] = frozenset(),
+) -> Iterator[_Entry]:
+    """Yield the tools of a list that the client runs and that can be offered, those of namespaces among them."""
     for index, tool in enumerate(tools):
         type_ = tool.get("type") if isinstance(tool, dict) else None
         where = f"{place}[{index}]" if place else ""
+        kind = KINDS.get(type_) if isinstance(type_, str) else None
+        if place and index in served:
+            continue
         if _is_named(tool):
             yield _Entry(None, tool["name"], tool, where, found)
         elif type_ == "namespace" and isinstance(tool.get("name"), str) and tool["name"]:
             yield from _inner(tool, warnings, where, found)
-        elif type_ == "tool_search" and tool.get("execution") == "client":
-            yield _Entry(*SEARCH, tool, where, found)
+        elif kind and kind.name and kind.offered(tool):
+            yield _Entry(UNNAMED, kind.name, tool, where, found)
         else:
             warnings.append(f"Tools of type {label(type_)} cannot be offered to this backend; left out.")
 
@@ -179,12 +231,6 @@ def _is_named(tool: Any) -> bool:
     if not isinstance(tool, dict) or tool.get("type") not in ("function", "custom"):
         return False
     return isinstance(name := tool.get("name"), str) and NAME.fullmatch(name) is not None
-
-
-def brought(item: Item, offered: Offer) -> list[tuple[str, Tool]]:
-    """Return the tools of an item that brings some, each with the name by which the backend knows it."""
-    tools = item.get("tools")
-    return [(offered.name(*entry.key), entry.tool) for entry in _entries(tools if isinstance(tools, list) else (), [])]
 
 
 def of_history(items: Iterable[Item], offered: Offer) -> dict[str, Function]:

@@ -16,6 +16,7 @@ import orjson
 from app.core.events import Upstream
 from app.core.ids import new_id
 from app.core.schema import Item, Response
+from app.core.types.items import OUTPUTS, id_prefix
 from app.errors import InvalidRequest
 
 
@@ -69,10 +70,6 @@ def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Upstream] |
     return None
 
 
-# What is given back for a call, of those kinds of calls that a model is told of.
-OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output"})
-
-
 def check_outputs(said: Iterable[Item], new: Sequence[Item]) -> None:
     """
     Raise `InvalidRequest` for a new output that answers no call of the conversation.
@@ -87,26 +84,13 @@ def check_outputs(said: Iterable[Item], new: Sequence[Item]) -> None:
             raise InvalidRequest(message, param=f"input[{index}].call_id", code="invalid_value")
 
 
-_PREFIXES = {
-    "message": "msg",
-    "function_call": "fc",
-    "function_call_output": "fco",
-    "custom_tool_call": "ctc",
-    "custom_tool_call_output": "ctco",
-    "tool_search_call": "tsc",
-    "tool_search_output": "tso",
-    "additional_tools": "at",
-    "reasoning": "rs",
-    "compaction": "cmp",
-    "agent_message": "amsg",
-}
 _TEXT_OF = {"assistant": "output_text"}
 
 
 def input_item(item: Item, key: str) -> Item:
     """Return an input item as the API lists it: with an id, a status, and its content in parts."""
     type_ = item["type"]
-    listed = {**item, "id": item.get("id") or new_id(_PREFIXES.get(type_, "item"), key)}
+    listed = {**item, "id": item.get("id") or new_id(id_prefix(type_), key)}
     if type_ == "message":
         listed["content"] = parts_of(item.get("content"), item["role"])
     if type_ == "message" or type_.endswith(("_call", "_output")):

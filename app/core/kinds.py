@@ -1,17 +1,16 @@
 """
-How each kind of content and of tool call appears on the wire.
+How each kind of content appears on the wire.
 
-A new kind is a row here, not a branch somewhere else.
+A new kind is a row here, not a branch somewhere else; calls are rows of `app.core.types.items`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import orjson
-
-from app.core.arguments import InputReader, ObjectReader, Reader
+from app.core.types.hosted import HostedFunction
+from app.core.types.items import ItemType
 
 
 class Part(NamedTuple):
@@ -32,28 +31,14 @@ class Part(NamedTuple):
     extra: tuple[str, ...] = ()  # the lists that a part of this kind always has
 
 
-def _as_text(written: str) -> Any:
-    return written
-
-
-class Call(NamedTuple):
-    """One kind of tool call."""
-
-    item: str  # type of the item
-    prefix: str  # of its id
-    field: str  # where the item keeps what the model wrote
-    delta: str | None  # the event that tells a piece of it; None: only the item tells
-    done: str | None
-    told: tuple[str, ...] = ()  # what else of the item the `done` event tells
-    reader: Callable[[], Reader] = ObjectReader  # takes it out of the arguments that the backend writes
-    value: Callable[[str], Any] = _as_text  # what the item keeps, of all that was told
-
-
 class Callee(NamedTuple):
     """What a function that the backend knows by some name is to the client."""
 
-    kind: Call
+    kind: ItemType
     fields: Mapping[str, Any]  # of the item: `name`, and `namespace` where the tool has one
+    hosted: HostedFunction | None = (
+        None  # what is run when it is called; None: it is for the client, or for its approval
+    )
 
 
 _MESSAGE = ("message", "msg", {"role": "assistant", "content": []})
@@ -110,39 +95,3 @@ OPENAI_CONTENT_REASONING = (_OPENAI_REASONING,)
 SUMMARY_REASONING = (_SUMMARY,)
 BOTH_REASONING = (_REASONING, _SUMMARY)
 OPENAI_BOTH_REASONING = (_OPENAI_REASONING, _SUMMARY)
-
-FUNCTION_CALL = Call(
-    item="function_call",
-    prefix="fc",
-    field="arguments",
-    delta="response.function_call_arguments.delta",
-    done="response.function_call_arguments.done",
-    told=("name",),
-)
-CUSTOM_TOOL_CALL = Call(
-    item="custom_tool_call",
-    prefix="ctc",
-    field="input",
-    delta="response.custom_tool_call_input.delta",
-    done="response.custom_tool_call_input.done",
-    reader=InputReader,
-)
-
-
-def _as_object(written: str) -> dict[str, Any]:
-    """Return arguments as an object; those that cannot be read as one, of a call that was cut off, are none."""
-    try:
-        value = orjson.loads(written)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {"query": value} if isinstance(value, str) else {}
-
-
-TOOL_SEARCH_CALL = Call(
-    item="tool_search_call",
-    prefix="tsc",
-    field="arguments",
-    delta=None,
-    done=None,
-    value=_as_object,
-)

@@ -9,13 +9,10 @@ and would refuse it again at each later turn of the conversation.
 from __future__ import annotations
 
 import itertools
-import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
-
-import orjson
 
 from app.core.call_ids import CallIds
 from app.core.functions import Offer
@@ -25,6 +22,7 @@ from app.core.replay import Replay, is_replayed, source
 from app.core.roles import Message
 from app.core.schema import Item
 from app.core.tool_calls import SAID_ID
+from app.core.types.items import ITEM_TYPES, as_json_object
 from app.errors import InvalidRequest
 
 NO_OUTPUT = "(no output)"
@@ -42,16 +40,16 @@ def to_messages(
     offered: Offer,
     upstream: Mapping[str, Mapping[str, Any]],
     warnings: list[str],
-    first: int = 0,
+    places: Sequence[int],
 ) -> list[Message]:
     """
     Return the messages of a conversation, oldest first.
 
-    Roles are as the backend knows them, but stand where they stood: `roles.arrange` moves them. `first` is the
-    position of the request's own first item: those before it are history. Raises `InvalidRequest`, with the place in
-    the request, for what cannot be sent.
+    Roles are as the backend knows them, but stand where they stood: `roles.arrange` moves them. `places` are the
+    positions of the items in the request's own input; those below 0 are history. Raises `InvalidRequest`, with the
+    place in the request, for what cannot be sent.
     """
-    conversation = _Conversation(items, profile, offered, upstream, warnings, first)
+    conversation = _Conversation(items, profile, offered, upstream, warnings, places)
     for position, item in enumerate(items):
         conversation.take(position, item)
     return list(conversation.messages())
@@ -79,7 +77,7 @@ class _Conversation:
         offered: Offer,
         upstream: Mapping[str, Mapping[str, Any]],
         warnings: list[str],
-        first: int,
+        places: Sequence[int],
     ) -> None:
         self.items = items
         self.options = profile.request
@@ -88,7 +86,7 @@ class _Conversation:
         self.offered = offered
         self.upstream = upstream
         self.warnings = warnings
-        self.first = first
+        self.places = places
         self.replay = Replay(profile)
         self.ids = CallIds(self.options.tool_ids)
         self.outputs = _pair(items)  # the position of its output, by that of the call
@@ -247,7 +245,7 @@ class _Conversation:
         yield from self.tools(said.calls, ids)
 
     def called(self, call: Item) -> dict[str, str]:
-        arguments = repaired(call["arguments"]) if self.options.repair_arguments else call["arguments"] or "{}"
+        arguments = as_json_object(call["arguments"]) if self.options.repair_arguments else call["arguments"] or "{}"
         return {"name": self.offered.called(call), "arguments": arguments}
 
     # What tools say.
@@ -310,10 +308,13 @@ class _Conversation:
 
     def place(self, position: int, field: str) -> str:
         """Name the field at fault, as the caller knows it: what came before the request is not in its input."""
-        own = position - self.first
+        own = self.places[position]
         return f"input[{own}]{field}" if own >= 0 else "previous_response_id"
 
 
+_SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
+
+# The items that chat knows. How each other one is read as some of these is in the table of item types.
 _ITEMS: dict[str, Callable[[_Conversation, int, Item], None]] = {
     "message": _Conversation.message,
     "reasoning": _Conversation.reasoning,
@@ -322,9 +323,6 @@ _ITEMS: dict[str, Callable[[_Conversation, int, Item], None]] = {
     "compaction": _Conversation.compaction,
     "item_reference": _Conversation.item_reference,
 }
-
-# These say nothing to the model; the tools that they bring are on offer. (A search that has no id ran elsewhere.)
-_SILENT = frozenset({"additional_tools", "tool_search_call", "tool_search_output"})
 
 # What becomes of images, files and sound in the result of a tool. OpenAI, LM Studio and DeepSeek refuse them there.
 _MEDIA: dict[str, Callable[[_Conversation, int, list[ChatPart]], _Split]] = {
@@ -378,22 +376,3 @@ def _late(items: Sequence[Item], outputs: Mapping[int, int]) -> set[int]:
         for call, output in outputs.items()
         if items[call].get("async") is True and messages[output] > messages[call]
     }
-
-
-def repaired(arguments: str) -> str:
-    """
-    Return arguments that are a JSON object for certain: what is not becomes the `_raw` field of one.
-
-    A backend that parses them for its template answers 400 or 500 otherwise, at each later turn.
-    """
-    if not arguments or arguments.isspace():
-        return "{}"
-    try:
-        value = orjson.loads(arguments)
-    except ValueError:
-        value = None
-    if isinstance(value, dict):
-        return arguments
-    if arguments.strip() == "null":
-        return "{}"
-    return json.dumps({"_raw": arguments.encode(errors="replace").decode()}, ensure_ascii=False)

@@ -12,8 +12,9 @@ from typing import Any
 
 from app.core import kinds
 from app.core.events import EventBuilder, OpenCall, OpenItem, OpenPart
-from app.core.kinds import Call, Part
+from app.core.kinds import Part
 from app.core.schema import Event, Response
+from app.core.types.items import ITEM_TYPES
 from app.errors import APIError
 
 _ROWS = (
@@ -26,8 +27,9 @@ _ROWS = (
 # A part that has said nothing yet does not tell its dialect: it is the spec's, whose rows win here.
 _BY_TYPE: dict[str, Part] = {row.type: row for row in reversed(_ROWS)}
 _BY_DELTA: dict[str, Part] = {row.delta: row for row in _ROWS}
-_CALLS: dict[str, Call] = {kind.item: kind for kind in vars(kinds).values() if isinstance(kind, Call)}
-_ARGUMENTS = {kind.delta for kind in _CALLS.values()}
+_CALLS = {type: row for type, row in ITEM_TYPES.items() if row.role in ("call", "hosted") or row.begun or row.progress}
+_ARGUMENTS = {row.delta for row in _CALLS.values() if row.delta}
+_WRITTEN = {row.done for row in _CALLS.values() if row.done and row.hosted}
 
 
 class Recovered(EventBuilder):
@@ -65,21 +67,30 @@ class Recovered(EventBuilder):
                 if logprobs := event.get("logprobs"):
                     part.extra.setdefault("logprobs", []).extend(logprobs)
             case type_ if type_ in _ARGUMENTS:
-                call = next(call for call in self._calls if call.index == event["output_index"])
-                call.pieces.append(event["delta"])
+                self._call_at(event).pieces.append(event["delta"])
+            case type_ if type_ in _WRITTEN:
+                call = self._call_at(event)
+                call.item = {**call.item, str(call.kind.field): event[str(call.kind.field)]}
+                self._calls.remove(call)
+                self.running.append(call)
             case "response.output_text.annotation.added":
                 self._part_at(event).extra["annotations"].append(event["annotation"])
+
+    def _call_at(self, event: Event) -> OpenCall:
+        return next(call for call in self._calls if call.index == event["output_index"])
 
     def _item_added(self, index: int, item: dict[str, Any]) -> None:
         self.response["output"].append(item)
         if kind := _CALLS.get(item["type"]):
-            self._calls.append(OpenCall(index, item, kind))
+            opened = self._calls if kind.field else self.running
+            opened.append(OpenCall(index, item, kind))
         elif self._open is None:  # what is of a kind unknown here must not hide what is
             self._open = OpenItem(index, item, ())
 
     def _item_done(self, index: int, item: dict[str, Any]) -> None:
         self.response["output"][index] = item
         self._calls = [call for call in self._calls if call.index != index]
+        self.running = [call for call in self.running if call.index != index]
         if self._open and self._open.index == index:
             self._open = None
 

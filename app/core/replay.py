@@ -17,6 +17,7 @@ from app.core.reasoning_details import ReasoningDetails
 from app.core.roles import joined
 from app.core.schema import Item
 from app.core.tool_calls import SAID_ID
+from app.core.types.readings import NOTES
 
 _DEFAULT = "reasoning_content"  # the name that most backends understand
 _TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "think_tags")
@@ -90,7 +91,9 @@ class Replay:
         return fields
 
     def _takes(self, name: str) -> bool:
-        return name == "extra_content" or (self._field == "auto" and name not in ("id", "type", "function", SAID_ID))
+        return name == "extra_content" or (
+            self._field == "auto" and name not in ("id", "type", "function", SAID_ID, NOTES)
+        )
 
 
 def _as_it_came(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,94 +1,84 @@
 """
 Calls of other kinds, and their outputs, as those of functions: it is as functions that a backend knows all tools.
 
-A conversation may come from elsewhere, so calls of tools that are never offered here (OpenAI's shell and patches) are
-read as well: what the model did is better told than left out. A kind of item is a row of a table.
+How each type of item is read is in the table of item types. What is decided here is the order. A hosted item holds a
+call and its result; the calls that the model made in one answer (a *round*) are one message to a backend, with all of
+their results behind it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.core.arguments import INPUT
-from app.core.functions import SEARCH, Offer, brought
 from app.core.schema import Item
+from app.core.types.items import ITEM_TYPES
+from app.core.types.readings import NOTES, Names
+
+_BY_MODEL = frozenset({"call", "hosted", "reasoning"})
 
 
-def as_functions(items: Iterable[Item], offered: Offer) -> list[Item]:
-    """Return the items, each in its place, with calls and outputs as those of functions where they can be read so."""
-    return [read(item, offered) if (read := _READ.get(item["type"])) else item for item in items]
+def as_functions(
+    items: Sequence[Item], names: Names, upstream: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[Item], list[int]]:
+    """
+    Return the items with calls and outputs as those of functions, where they can be read so.
+
+    Beside them is the position among `items` that each is from. `upstream` has the notes of items, by their ids.
+    """
+    notes = [_notes(item, upstream) for item in items]
+    _decide(items, notes)
+    rounds = _rounds(items, notes)
+    read: list[Item] = []
+    positions: list[int] = []
+    waiting: list[tuple[Item, int]] = []  # the results of the round
+    for position, item in enumerate(items):
+        row = ITEM_TYPES.get(item["type"])
+        found = row.read(item, names, notes[position]) if row and row.read else [item]
+        split = len(found) > 1 and position in rounds
+        read += found[:1] if split else found
+        positions += [position] * (1 if split else len(found))
+        waiting += [(output, position) for output in found[1:]] if split else ()
+        if waiting and rounds.get(position, position) == position:
+            read += [output for output, _ in waiting]
+            positions += [place for _, place in waiting]
+            waiting = []
+    return read, positions
 
 
-def _call(item: Item, call_id: Any, name: str, arguments: Any) -> Item:
-    """Return a call of a function; an item that cannot be paired with another stays what it is."""
-    if not (isinstance(call_id, str) and call_id):
-        return item
-    written = arguments if isinstance(arguments, str) else _json(arguments)
-    call = {"type": "function_call", "call_id": call_id, "name": name, "arguments": written}
-    return call | {field: item[field] for field in ("id", "namespace", "async") if item.get(field)}
+def _notes(item: Item, upstream: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    notes = (upstream.get(str(item.get("id"))) or {}).get(NOTES)
+    return notes if isinstance(notes, Mapping) else {}
 
 
-def _output(item: Item, call_id: Any, output: Any) -> Item:
-    if not (isinstance(call_id, str) and call_id):
-        return item
-    told = output if isinstance(output, str) else _json(output)
-    return {"type": "function_call_output", "call_id": call_id, "output": told}
+def _decide(items: Sequence[Item], notes: list[Mapping[str, Any]]) -> None:
+    """Note for each request for approval what was decided; one whose call was made says nothing, for the call does."""
+    made = {item.get("approval_request_id") for item in items if item["type"] == "mcp_call"}
+    decided = {item.get("approval_request_id"): item for item in items if item["type"] == "mcp_approval_response"}
+    for position, item in enumerate(items):
+        if item["type"] == "mcp_approval_request":
+            id = item.get("id")
+            notes[position] = {**notes[position], "made": id in made, "decided": decided.get(id)}
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
+def _rounds(items: Sequence[Item], notes: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    """Return the position of the last call of its round, by that of each item from the first call to it."""
+    last: dict[int, int] = {}
+    begun: tuple[int, Any] | None = None  # where a round was begun, and which it is
+    for position, item in enumerate(items):
+        round = notes[position].get("round")
+        if round is not None and begun and begun[1] == round:
+            last.update(dict.fromkeys(range(begun[0], position + 1), position))
+        elif round is not None:
+            begun = (position, round)
+            last[position] = position
+        elif not _is_by_model(item):
+            begun = None
+    return last
 
 
-def _custom_tool_call(item: Item, offered: Offer) -> Item:
-    return _call(item, item["call_id"], item["name"], {INPUT: item["input"]})
-
-
-def _custom_tool_call_output(item: Item, offered: Offer) -> Item:
-    return {**item, "type": "function_call_output"}
-
-
-def _tool_search_call(item: Item, offered: Offer) -> Item:
-    return _call(item, item.get("call_id"), offered.name(*SEARCH), item.get("arguments") or {})
-
-
-def _tool_search_output(item: Item, offered: Offer) -> Item:
-    found = [f"- {name}{_about(tool)}" for name, tool in brought(item, offered)]
-    told = "\n".join(["These tools were found, and can be called:", *found]) if found else "No tools were found."
-    return _output(item, item.get("call_id"), told)
-
-
-def _about(tool: Mapping[str, Any]) -> str:
-    description = tool.get("description")
-    return f": {description}" if isinstance(description, str) and description else ""
-
-
-def _calling(name: str, field: str) -> Callable[[Item, Offer], Item]:
-    return lambda item, offered: _call(item, item.get("call_id"), name, item.get(field) or {})
-
-
-def _local_shell_call_output(item: Item, offered: Offer) -> Item:
-    return _output(item, item.get("call_id") or item.get("id"), item.get("output") or "")
-
-
-def _shell_call_output(item: Item, offered: Offer) -> Item:
-    return _output(item, item.get("call_id"), item.get("output") or "")
-
-
-def _apply_patch_call_output(item: Item, offered: Offer) -> Item:
-    return _output(item, item.get("call_id"), item.get("output") or item.get("status") or "")
-
-
-_READ: dict[str, Callable[[Item, Offer], Item]] = {
-    "custom_tool_call": _custom_tool_call,
-    "custom_tool_call_output": _custom_tool_call_output,
-    "tool_search_call": _tool_search_call,
-    "tool_search_output": _tool_search_output,
-    "local_shell_call": _calling("local_shell", "action"),
-    "local_shell_call_output": _local_shell_call_output,
-    "shell_call": _calling("shell", "action"),
-    "shell_call_output": _shell_call_output,
-    "apply_patch_call": _calling("apply_patch", "operation"),
-    "apply_patch_call_output": _apply_patch_call_output,
-}
+def _is_by_model(item: Item) -> bool:
+    if item["type"] == "message":
+        return bool(item.get("role") == "assistant")
+    row = ITEM_TYPES.get(item["type"])
+    return row is not None and row.role in _BY_MODEL

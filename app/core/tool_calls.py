@@ -18,7 +18,8 @@ import orjson
 
 from app.core.arguments import ObjectReader, Reader
 from app.core.events import EventBuilder, OpenCall
-from app.core.kinds import FUNCTION_CALL, Callee
+from app.core.kinds import Callee
+from app.core.types.items import FUNCTION_CALL
 
 MAX_CALL_ID = 64  # characters, by the spec
 SAID_ID = "said_id"  # where an id that is longer is kept, of what the backend said
@@ -52,8 +53,9 @@ class ToolCalls:
     Feed it the `tool_calls` of each delta; the builder gets the calls.
 
     `callees` says what each function is to the client. `allowed` are the names that the model may call, None for any;
-    a call of another, and a second call where `parallel` is False, is suppressed: the constraint is hard, whatever
-    the backend does.
+    a call of another, a second call where `parallel` is False, and a call of a hosted tool beyond the `hosted_left`
+    ones (None: any number) is suppressed: the constraint is hard, whatever the backend does. `ids` are those of the
+    calls of this response so far, which no other may have.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class ToolCalls:
         callees: Mapping[str, Callee],
         allowed: frozenset[str] | None = None,
         parallel: bool = True,
+        hosted_left: int | None = None,
+        ids: set[str] | None = None,
     ) -> None:
         self._builder = builder
         self._callees = callees
@@ -69,7 +73,8 @@ class ToolCalls:
         self._parallel = parallel
         self._calls: list[_Assembly] = []
         self._by_index: dict[int, _Assembly] = {}
-        self._ids: set[str] = set()
+        self._ids: set[str] = set() if ids is None else ids
+        self._hosted_left = hosted_left
         self.waits = False  # is there an empty object that may not be meant?
 
     def __bool__(self) -> bool:
@@ -108,7 +113,7 @@ class ToolCalls:
             self.settle()
             if call.open is None or call.ended:
                 continue
-            last = call.open.index == len(self._builder.response["output"]) - 1
+            last = call.open.index in (None, len(self._builder.response["output"]) - 1)
             if call.reader.cut(call.arguments, broken=cut and last):
                 self._tell(call, call.reader.held())
             else:
@@ -189,15 +194,23 @@ class ToolCalls:
             return
         name = self._offered(call.name)
         others = any(other is not call and (other.open or other.ended) for other in self._calls)
-        if (self._allowed is not None and name not in self._allowed) or (others and not self._parallel):
+        callee = self._callees.get(name) or Callee(FUNCTION_CALL, {"name": name})
+        forbidden = self._allowed is not None and name not in self._allowed
+        if forbidden or (others and not self._parallel) or (callee.hosted and not self._take_hosted()):
             call.suppressed = True
             return
-        callee = self._callees.get(name) or Callee(FUNCTION_CALL, {"name": name})
         said = {SAID_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
-        call.open = self._builder.call(self._call_id(call.id), callee.kind, callee.fields, **call.extra, **said)
+        call.open = self._builder.call(self._call_id(call.id), callee, **call.extra, **said)
         call.reader = callee.kind.reader()
         for piece in () if call.empty else call.pieces:  # those that came before it could be announced
             self._tell(call, call.reader.feed(piece))
+
+    def _take_hosted(self) -> bool:
+        """Count a call that the server is to run; tell whether it may be made."""
+        if self._hosted_left is None:
+            return True
+        self._hosted_left -= 1
+        return self._hosted_left >= 0
 
     def _tell(self, call: _Assembly, text: str) -> None:
         if call.open and text:

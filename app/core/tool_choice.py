@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.core.functions import SEARCH, Function, Offer, namespace_of
+from app.core.declarations import KINDS
+from app.core.functions import Function, Offer, namespace_of
 from app.core.parts import label
 from app.core.profile import Request
+from app.core.types.hosted import UNNAMED
 from app.errors import InvalidRequest
-
-# What a choice may name: tools that have names, by these, and the one search.
-_BY_NAME = frozenset({"function", "custom"})
-_CALLABLE = _BY_NAME | {"tool_search"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,9 @@ def choose(choice: Any, offered: Offer, options: Request, warnings: list[str]) -
         return _by_mode(choice, offered, options, warnings)
     if choice["type"] == "allowed_tools":
         return _allowed_tools(choice, offered, options, warnings)
-    if choice["type"] not in _CALLABLE:
+    if choice["type"] in offered.hosted_types:
+        return _one_of_hosted(offered.find_hosted(choice), offered, options, warnings)
+    if choice["type"] not in KINDS:
         warnings.append(f"The tool_choice {label(choice['type'])} names no function and was left out.")
         return _by_mode(None, offered, options, warnings)
     return _named(offered.find(*_wanted(choice)), offered, options, warnings)
@@ -89,10 +89,19 @@ def _named(name: str, offered: Offer, options: Request, warnings: list[str]) -> 
     return Choice(only, None, allowed)
 
 
+def _one_of_hosted(names: Sequence[str], offered: Offer, options: Request, warnings: list[str]) -> Choice:
+    if len(names) == 1:
+        return _named(names[0], offered, options, warnings)
+    allowed = frozenset(names)
+    return _required(_only(offered, allowed), allowed, options, warnings)
+
+
 def _allowed_tools(choice: Mapping[str, Any], offered: Offer, options: Request, warnings: list[str]) -> Choice:
     names = []
     for tool in choice["tools"]:
-        if tool["type"] in _CALLABLE:
+        if tool["type"] in offered.hosted_types:
+            names += offered.find_hosted(tool)
+        elif tool["type"] in KINDS:
             if (wanted := _wanted(tool)) not in offered.deferred:
                 names.append(offered.find(*wanted))
         else:
@@ -119,8 +128,8 @@ def _only(offered: Offer, names: frozenset[str]) -> dict[str, Function]:
 
 def _wanted(tool: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return the namespace and name of the tool that is meant; some clients name it as chat requests do."""
-    if tool["type"] not in _BY_NAME:
-        return SEARCH
+    if fixed := KINDS[tool["type"]].name:
+        return UNNAMED, fixed
     nested = tool.get(tool["type"])
     name = tool.get("name") or (nested.get("name") if isinstance(nested, dict) else None)
     if not isinstance(name, str):

@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from app.core.history import OUTPUTS
 from app.core.schema import Item
 from app.core.tokens import estimate_json
+from app.core.types.items import ITEM_TYPES, OUTPUTS
 
 # What stays wherever it stands, and belongs to no turn: instructions, tools, and what stands for all that was before.
-_STANDING = frozenset({"compaction", "additional_tools"})
+_STANDING = frozenset(row.type for row in ITEM_TYPES.values() if row.pinned)
+_HOSTED = frozenset(row.type for row in ITEM_TYPES.values() if row.hosted)
 _STANDING_ROLES = frozenset({"system", "developer"})
 
 
@@ -64,7 +65,8 @@ def _steps(items: Sequence[Item], present: int) -> list[list[int]]:
     """
     Return the positions of each turn before the present one, and of each step of that one.
 
-    A turn begins with the user, and a step where the model speaks again after it was given an output.
+    A turn begins with the user, and a step where the model speaks again after it was given an output. What a hosted
+    tool did is a call and its output in one.
     """
     steps: list[list[int]] = []
     answered = False  # was the last item an output?
@@ -76,19 +78,26 @@ def _steps(items: Sequence[Item], present: int) -> list[list[int]]:
         if not steps or _is_by_user(item) or again or steps[-1][0] == present:
             steps.append([])
         steps[-1].append(position)
-        answered = is_output
+        answered = is_output or item["type"] in _HOSTED
     return steps
 
 
 def _paired(items: Sequence[Item]) -> dict[int, set[int]]:
-    """Return, by the position of a call or an output, those of both. An id may be used again in a later turn."""
+    """
+    Return, by the position of a call or an output, those of both. An id may be used again in a later turn.
+
+    A request for approval, the response to it and the call that was made then belong together in the same way.
+    """
     pairs: dict[int, set[int]] = {}
     latest: dict[str, set[int]] = {}
     for position, item in enumerate(items):
-        call_id = item.get("call_id")
+        request = item["type"] == "mcp_approval_request"
+        approval = item.get("id") if request else item.get("approval_request_id")
+        call_id = approval or item.get("call_id")
         if not isinstance(call_id, str):
             continue
-        if item["type"] not in OUTPUTS or call_id not in latest:
+        follows = bool(approval and not request) or item["type"] in OUTPUTS
+        if not follows or call_id not in latest:
             latest[call_id] = set()
         latest[call_id].add(position)
         pairs[position] = latest[call_id]

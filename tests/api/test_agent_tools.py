@@ -81,7 +81,7 @@ async def test_a_search_for_tools_and_what_it_finds() -> None:
 
 async def test_tools_that_nobody_runs_here_are_left_out_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
     backend = Scripted([delta(content="Hi.")])
-    hosted = ["web_search", "image_generation", "code_interpreter", "file_search", "mcp", "computer", "local_shell"]
+    hosted = ["web_search", "image_generation", "code_interpreter", "file_search", "mcp"]
     body = {"model": "m", "input": "Hi", "tools": [{"type": type} for type in hosted], "tool_choice": {"type": "mcp"}}
     with caplog.at_level(logging.WARNING, "app"):
         async with antiphon(backend) as url, httpx.AsyncClient(base_url=url) as http:
@@ -94,14 +94,30 @@ async def test_tools_that_nobody_runs_here_are_left_out_and_it_is_said(caplog: p
         assert any(f"'{type}'" in reason for reason in logged)
 
 
-async def test_items_of_hosted_tools_in_a_conversation_are_borne() -> None:
+async def test_what_hosted_tools_of_another_server_did_is_shown_to_the_model() -> None:
     backend = Scripted([delta(content="Hi.")])
-    ids = ("web_search_call", "file_search_call", "image_generation_call", "mcp_call", "computer_call", "shell_call")
-    items: Any = [{"type": type, "id": f"x_{type}", "status": "completed"} for type in ids]
+    search = {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "q"},
+    }
+    added = {"type": "mcp_call", "id": "mcp_1", "server_label": "lab", "name": "add", "arguments": "{}", "output": "3"}
+    bare: Any = [{"type": type, "id": f"x_{type}"} for type in ("file_search_call", "image_generation_call")]
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url) as http:
-        body = {"model": "m", "input": [*items, {"role": "user", "content": "Hi"}]}
+        body = {"model": "m", "input": [search, added, *bare, {"role": "user", "content": "Hi"}]}
         assert (await http.post("/v1/responses", json=body)).status_code == 200
-    assert backend.asked[0]["messages"] == [{"role": "user", "content": "Hi"}]
+    *shown, last = backend.asked[0]["messages"]
+    assert last == {"role": "user", "content": "Hi"}
+    calls = [message["tool_calls"][0]["function"] for message in shown if message["role"] == "assistant"]
+    assert [(call["name"], call["arguments"]) for call in calls] == [
+        ("web_search", '{"query": "q"}'),
+        ("lab__add", "{}"),
+        ("file_search", '{"queries": []}'),
+        ("image_generation", '{"prompt": ""}'),
+    ]
+    results = [message["content"] for message in shown if message["role"] == "tool"]
+    assert results == ["(the results were not kept)", "3", "(the results were not kept)", "The image was made."]
 
 
 async def test_the_models_are_one_document_for_openai_and_for_codex() -> None:

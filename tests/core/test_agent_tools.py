@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.core import kinds
 from app.core.chat_request import Chat, to_chat
 from app.core.profile import Profile
 from app.core.schema import CreateResponse, Event
+from app.core.types import items
 from app.errors import InvalidRequest
 from tests.core import laws
 from tests.core.build import answer, call, delta, output, story, whole
@@ -337,8 +337,8 @@ def test_a_function_of_the_name_of_the_search_stays_apart_from_it() -> None:
     chat = ask([SEARCH, {**WAIT, "name": "tool_search"}])
     function, search = names(chat)
     assert function == "tool_search" != search
-    assert chat.calls[function].kind is kinds.FUNCTION_CALL
-    assert chat.calls[search].kind is kinds.TOOL_SEARCH_CALL
+    assert chat.calls[function].kind is items.FUNCTION_CALL
+    assert chat.calls[search].kind is items.TOOL_SEARCH_CALL
 
 
 def test_deferred_tools_are_offered_once_they_were_found() -> None:
@@ -406,7 +406,7 @@ def test_a_search_that_ran_elsewhere_is_not_told_but_what_it_found_is_on_offer()
             {"type": "local_shell_call", "id": "l", "call_id": "c", "action": {"type": "exec", "command": ["ls"]}},
             {"type": "local_shell_call_output", "id": "c", "output": "a"},
             "local_shell",
-            {"type": "exec", "command": ["ls"]},
+            {"command": ["ls"]},
             "a",
         ),
         (

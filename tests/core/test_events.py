@@ -19,6 +19,7 @@ from app.core import kinds
 from app.core.chat_stream import DONE, ChunkReader
 from app.core.events import EventBuilder, settled
 from app.core.kinds import Callee
+from app.core.types import items
 from app.errors import BackendError
 from tests.core import laws
 from tests.core.build import answer, builder, call, calls, delta, finish, output, story, whole
@@ -125,10 +126,10 @@ _chunk = st.one_of(
 _callees = st.sampled_from(
     [
         {},
-        {"f": Callee(kinds.CUSTOM_TOOL_CALL, {"name": "f"}), "g": Callee(kinds.FUNCTION_CALL, {"name": "g"})},
+        {"f": Callee(items.CUSTOM_TOOL_CALL, {"name": "f"}), "g": Callee(items.FUNCTION_CALL, {"name": "g"})},
         {
-            "f": Callee(kinds.CUSTOM_TOOL_CALL, {"name": "f", "namespace": "n"}),
-            "g": Callee(kinds.TOOL_SEARCH_CALL, {"execution": "client"}),
+            "f": Callee(items.CUSTOM_TOOL_CALL, {"name": "f", "namespace": "n"}),
+            "g": Callee(items.TOOL_SEARCH_CALL, {"execution": "client"}),
         },
     ]
 )
@@ -170,7 +171,7 @@ def test_an_event_never_changes_once_taken() -> None:
         lambda: made.annotation({"type": "url_citation"}),
         lambda: made.refusal("b"),
         lambda: made.reasoning("c"),
-        lambda: made.arguments(made.call("d", fields={"name": "f"}), "{}"),
+        lambda: made.arguments(made.call("d", Callee(items.FUNCTION_CALL, {"name": "f"})), "{}"),
         made.complete,
         made.end,
     ):
@@ -519,7 +520,7 @@ CALLS: dict[str, tuple[list[Any], list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize(("chunks", "expected"), CALLS.values(), ids=CALLS)
 def test_tool_calls_are_assembled(chunks: list[Any], expected: list[tuple[str, str]]) -> None:
-    callees = {"f": Callee(kinds.FUNCTION_CALL, {"name": "f"})}
+    callees = {"f": Callee(items.FUNCTION_CALL, {"name": "f"})}
     events = answer(whole(*chunks, reason="tool_calls"), callees=callees)
     laws.check(events)
     assert calls(events) == [(name, arguments, "completed") for name, arguments in expected]
@@ -550,7 +551,7 @@ def test_what_may_not_be_called_is_not_called() -> None:
 
 
 def test_a_callee_is_restored_under_the_clients_name() -> None:
-    callees = {"lab__add": Callee(kinds.FUNCTION_CALL, {"name": "add", "namespace": "lab"})}
+    callees = {"lab__add": Callee(items.FUNCTION_CALL, {"name": "add", "namespace": "lab"})}
     (item,) = output(answer(whole(call(0, "a", "lab__add", "{}")), callees=callees))
     assert (item["name"], item["namespace"]) == ("add", "lab")
 

@@ -8,9 +8,10 @@ import pytest
 
 from app.core.chat_request import Chat, to_chat
 from app.core.declarations import stripped
-from app.core.kinds import FUNCTION_CALL, Callee
+from app.core.kinds import Callee
 from app.core.profile import Profile
 from app.core.schema import CreateResponse
+from app.core.types.items import FUNCTION_CALL
 from app.errors import InvalidRequest
 
 NO_PARAMETERS = {"type": "object", "properties": {}}
@@ -97,7 +98,7 @@ def test_the_schemas_of_the_caller_stay_as_they_were() -> None:
 
 
 def test_tools_that_cannot_be_offered_are_left_out_with_a_warning() -> None:
-    hosted = ["web_search", "mcp", "local_shell", "tool_search"]
+    hosted = ["web_search", "mcp", "code_interpreter", "tool_search"]
     chat = ask([A, *({"type": type} for type in hosted)])
     assert names(chat) == ["a"]
     assert chat.warnings == tuple(

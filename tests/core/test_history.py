@@ -64,7 +64,7 @@ def test_an_output_of_no_call_at_all_answers_none(kind: str) -> None:
 
 
 def test_outputs_that_are_of_other_kinds_are_left_to_those_who_leave_them_out() -> None:
-    check_outputs([], [answering("shell_call", "c"), {"type": "vendor:thing_output"}])
+    check_outputs([], [answering("vendor:thing", "c"), {"type": "vendor:thing_output"}])
 
 
 def test_what_was_cut_off_is_listed_so() -> None:

@@ -163,9 +163,9 @@ def test_unknown_parts_are_left_out_with_a_warning() -> None:
 
 
 def test_unknown_items_are_left_out_with_a_warning_and_extensions_without() -> None:
-    chat = ask(user("Hi"), {"type": "acme:note", "x": 1}, {"type": "web_search_call", "id": "ws_1"})
+    chat = ask(user("Hi"), {"type": "acme:note", "x": 1}, {"type": "vision_call", "id": "v_1"})
     assert chat.body["messages"] == [user("Hi")]
-    assert chat.warnings == ("Items of type 'web_search_call' are not known and were left out.",)
+    assert chat.warnings == ("Items of type 'vision_call' are not known and were left out.",)
 
 
 def test_a_name_from_outside_makes_no_second_line_of_a_warning() -> None:

@@ -17,6 +17,7 @@ from app.core.kinds import Callee
 from app.core.recovered import Recovered
 from app.core.response import usage_of
 from app.core.schema import Event
+from app.core.types import items
 from app.errors import APIError
 from tests.core import laws, test_events
 from tests.core.build import builder, call, delta, story
@@ -24,7 +25,7 @@ from tests.core.build import builder, call, delta, story
 DIED = APIError("The process died.")
 
 # What a call is to be that is told by its item alone is lost with the process.
-CALLEES = {"f": Callee(kinds.CUSTOM_TOOL_CALL, {"name": "f"}), "g": Callee(kinds.FUNCTION_CALL, {"name": "g"})}
+CALLEES = {"f": Callee(items.CUSTOM_TOOL_CALL, {"name": "f"}), "g": Callee(items.FUNCTION_CALL, {"name": "g"})}
 
 
 def begun(chunks: list[Any], reasoning: Any = None, **reading: Any) -> tuple[EventBuilder, list[Event]]:

@@ -1,0 +1,391 @@
+"""
+The one table of item types.
+
+A new type of item is a row here: whose it is, how it appears while it is written and run, and how a model is shown it.
+What else the program knows by the type of an item is derived from these rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import orjson
+
+from app.core.arguments import INPUT, InputReader, ObjectReader, Reader
+from app.core.types import readings
+from app.core.types.readings import Item, Read
+
+# `call`: made by the model, run by the client. `output`: what the client gives back for one. `hosted`: a call and its
+# result, run by a server. `context`: what else there is.
+Role: TypeAlias = Literal["message", "reasoning", "call", "output", "hosted", "context"]
+Details: TypeAlias = Callable[[Item], Iterable[tuple[str, dict[str, Any]]]]
+
+
+def _as_text(written: str) -> Any:
+    return written
+
+
+def _no_details(item: Item) -> Iterable[tuple[str, dict[str, Any]]]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemType:
+    """One type of item."""
+
+    type: str
+    prefix: str = "item"  # of its id
+    role: Role = "context"
+    brings: Literal["declared", "found"] | None = None  # has it tools, and were they found by a search?
+    pinned: bool = False  # does it stay when the conversation is truncated?
+    sealed: Literal["reasoning", "compaction"] | None = None  # what its `encrypted_content` holds, where it is ours
+    read: Read | None = None  # as calls of functions and their outputs; None: it is one, or says nothing to a model
+    silent: bool = False  # does it say nothing to a model where it cannot be read?
+    waits: bool = False  # does the response end with it, for the client to answer?
+
+    # How the builder writes a call.
+    call_id: bool = True
+    has_status: bool = True
+    field: str | None = None  # where the item keeps what the model wrote; None: in another form, or not at all
+    empty: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what else it has when it opens
+    begun: tuple[str, ...] = ()  # the events right behind `output_item.added`
+    delta: str | None = None  # the event that has a piece of what the model writes
+    done: str | None = None  # the event that has the whole of it
+    done_fields: tuple[str, ...] = ()  # what else of the item the `done` event has
+    details: Details = _no_details  # more events about the whole call, with their fields
+    argument: str | None = (
+        None  # the one argument of the function whose text is what the item keeps; None: all, as JSON
+    )
+    value: Callable[[str], Any] = _as_text  # what the item keeps, of all that was written
+    whole: bool = False  # is it shown only when it is whole?
+
+    # How it appears while a hosted tool runs it.
+    running: tuple[str, ...] = ()  # the events when it is begun to be run
+    progress: Mapping[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # the events that a tool may emit, by short names
+    ended: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the event by the status that it ends with
+    interrupted: str = "incomplete"  # its status when the response ends while it is run
+    error: Callable[[str], dict[str, Any]] = lambda message: {}  # its fields for an error message
+    included: Mapping[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # its fields that only that value of `include` shows
+    own_output: Callable[[Item], str | None] = lambda item: None  # what it says itself of what the model was shown
+
+    @property
+    def hosted(self) -> bool:
+        return self.role == "hosted"
+
+    def reader(self) -> Reader:
+        """Return what takes that which the item keeps out of the arguments of the function."""
+        return InputReader(self.argument) if self.argument else ObjectReader()
+
+
+def as_object(written: str) -> dict[str, Any]:
+    """Return arguments as an object; those that cannot be read as one, of a call that was cut off, are none."""
+    try:
+        value = orjson.loads(written)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {"query": value} if isinstance(value, str) else {}
+
+
+def _as_action(**defaults: Any) -> Callable[[str], dict[str, Any]]:
+    """Return how to read an action: with these fields, whatever the model left out or wrote in another form."""
+
+    def read(written: str) -> dict[str, Any]:
+        given = as_object(written)
+        for name, default in defaults.items():
+            value = given.get(name)
+            if isinstance(default, list) and isinstance(value, str):
+                given[name] = [value]
+            elif not isinstance(value, type(default)):
+                given[name] = default
+        return given
+
+    return read
+
+
+def _as_exec(written: str) -> dict[str, Any]:
+    action = {**_as_action(command=[], env={})(written), "type": "exec"}
+    if isinstance(given := as_object(written).get("command"), str):
+        action["command"] = ["bash", "-lc", given]
+    return action
+
+
+def as_json_object(written: str) -> str:
+    """
+    Return arguments that are a JSON object for certain: what is not becomes the `_raw` field of one.
+
+    A backend that parses them for its template answers 400 or 500 otherwise, at each later turn; so do clients.
+    """
+    if not written or written.isspace():
+        return "{}"
+    try:
+        value = orjson.loads(written)
+    except ValueError:
+        value = None
+    if isinstance(value, dict):
+        return written
+    if written.strip() == "null":
+        return "{}"
+    return json.dumps({"_raw": written.encode(errors="replace").decode()}, ensure_ascii=False)
+
+
+def _shell_commands(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
+    for index, command in enumerate(item["action"]["commands"]):
+        yield "response.shell_call_command.added", {"command_index": index, "command": ""}
+        yield "response.shell_call_command.delta", {"command_index": index, "delta": command}
+        yield "response.shell_call_command.done", {"command_index": index, "command": command}
+
+
+def _patch_diff(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
+    if diff := item["operation"].get("diff"):
+        yield "response.apply_patch_call_operation_diff.delta", {"item_id": item["id"], "delta": diff}
+        yield "response.apply_patch_call_operation_diff.done", {"item_id": item["id"], "diff": diff}
+
+
+def _execution_error(message: str) -> dict[str, Any]:
+    content = [{"type": "text", "text": message}]
+    return {"output": None, "error": {"type": "mcp_tool_execution_error", "content": content}}
+
+
+def _image_error(message: str) -> dict[str, Any]:
+    return {"error": {"type": "image_generation_error", "code": "tool_error", "message": message, "param": None}}
+
+
+FUNCTION_CALL = ItemType(
+    type="function_call",
+    prefix="fc",
+    role="call",
+    waits=True,
+    field="arguments",
+    delta="response.function_call_arguments.delta",
+    done="response.function_call_arguments.done",
+    done_fields=("name",),
+)
+CUSTOM_TOOL_CALL = ItemType(
+    type="custom_tool_call",
+    prefix="ctc",
+    role="call",
+    waits=True,
+    read=readings.custom_tool_call,
+    field="input",
+    delta="response.custom_tool_call_input.delta",
+    done="response.custom_tool_call_input.done",
+    argument=INPUT,
+)
+TOOL_SEARCH_CALL = ItemType(
+    type="tool_search_call",
+    prefix="tsc",
+    role="call",
+    waits=True,
+    read=readings.tool_search_call,
+    silent=True,  # one that has no id ran elsewhere
+    field="arguments",
+    value=as_object,
+)
+LOCAL_SHELL_CALL = ItemType(
+    type="local_shell_call",
+    prefix="lsh",
+    role="call",
+    waits=True,
+    read=readings.call_of("local_shell", "action", type="exec", env={}),
+    field="action",
+    value=_as_exec,
+)
+SHELL_CALL = ItemType(
+    type="shell_call",
+    prefix="sh",
+    role="call",
+    waits=True,
+    read=readings.call_of("shell", "action"),
+    field="action",
+    value=_as_action(commands=[]),
+    details=_shell_commands,
+)
+APPLY_PATCH_CALL = ItemType(
+    type="apply_patch_call",
+    prefix="apc",
+    role="call",
+    waits=True,
+    read=readings.call_of("apply_patch", "operation"),
+    field="operation",
+    value=_as_action(type="update_file", path="", diff=""),
+    details=_patch_diff,
+)
+COMPUTER_CALL = ItemType(
+    type="computer_call",
+    prefix="cu",
+    role="call",
+    waits=True,
+    read=readings.call_of("computer", "actions", "action"),
+    empty={"pending_safety_checks": []},
+    field="actions",
+    value=lambda written: _as_action(actions=[])(written)["actions"],
+)
+# The older tool makes one action at a time.
+COMPUTER_ACTION = ItemType(
+    type="computer_call",
+    prefix="cu",
+    role="call",
+    waits=True,
+    empty={"pending_safety_checks": []},
+    field="action",
+    value=_as_action(type="screenshot"),
+)
+MCP_APPROVAL_REQUEST = ItemType(
+    type="mcp_approval_request",
+    prefix="mcpr",
+    waits=True,
+    read=readings.mcp_approval_request,
+    call_id=False,
+    has_status=False,
+    field="arguments",
+    value=as_json_object,
+    whole=True,
+)
+
+_ROWS = (
+    ItemType(type="message", prefix="msg", role="message"),
+    ItemType(type="reasoning", prefix="rs", role="reasoning", sealed="reasoning"),
+    FUNCTION_CALL,
+    ItemType(type="function_call_output", prefix="fco", role="output"),
+    CUSTOM_TOOL_CALL,
+    ItemType(type="custom_tool_call_output", prefix="ctco", role="output", read=readings.custom_tool_call_output),
+    TOOL_SEARCH_CALL,
+    ItemType(
+        type="tool_search_output",
+        prefix="tso",
+        role="output",
+        brings="found",
+        read=readings.tool_search_output,
+        silent=True,
+    ),
+    ItemType(type="additional_tools", prefix="at", brings="declared", pinned=True, silent=True),
+    ItemType(type="compaction", prefix="cmp", sealed="compaction", pinned=True),
+    ItemType(type="agent_message", prefix="amsg"),
+    LOCAL_SHELL_CALL,
+    ItemType(type="local_shell_call_output", prefix="lsho", role="output", read=readings.output_of("output")),
+    SHELL_CALL,
+    ItemType(
+        type="shell_call_output",
+        prefix="sho",
+        role="output",
+        read=readings.output_of("output"),
+        progress={
+            "delta": "response.shell_call_output_content.delta",
+            "done": "response.shell_call_output_content.done",
+        },
+        empty={"output": []},
+        call_id=False,
+    ),
+    APPLY_PATCH_CALL,
+    ItemType(type="apply_patch_call_output", prefix="apco", role="output", read=readings.output_of("output", "status")),
+    COMPUTER_CALL,
+    ItemType(type="computer_call_output", prefix="cuo", role="output", read=readings.computer_call_output),
+    ItemType(
+        type="mcp_list_tools",
+        prefix="mcpl",
+        pinned=True,
+        read=readings.nothing,
+        call_id=False,
+        has_status=False,
+        empty={"tools": []},
+        begun=("response.mcp_list_tools.in_progress",),
+        ended={"completed": "response.mcp_list_tools.completed", "failed": "response.mcp_list_tools.failed"},
+        interrupted="failed",
+        error=lambda message: {"error": message},
+    ),
+    ItemType(
+        type="mcp_call",
+        prefix="mcp",
+        role="hosted",
+        read=readings.mcp_call,
+        call_id=False,
+        field="arguments",
+        empty={"output": None, "error": None, "approval_request_id": None},
+        begun=("response.mcp_call.in_progress",),
+        delta="response.mcp_call_arguments.delta",
+        done="response.mcp_call_arguments.done",
+        value=as_json_object,
+        ended={"completed": "response.mcp_call.completed", "failed": "response.mcp_call.failed"},
+        error=_execution_error,
+        own_output=readings.mcp_result,
+    ),
+    MCP_APPROVAL_REQUEST,
+    ItemType(type="mcp_approval_response", prefix="mcpa", read=readings.nothing),
+    ItemType(
+        type="web_search_call",
+        prefix="ws",
+        role="hosted",
+        read=readings.web_search_call,
+        call_id=False,
+        begun=("response.web_search_call.in_progress",),
+        running=("response.web_search_call.searching",),
+        ended={"completed": "response.web_search_call.completed"},
+        included={"results": "web_search_call.results"},
+    ),
+    ItemType(
+        type="file_search_call",
+        prefix="fs",
+        role="hosted",
+        read=readings.file_search_call,
+        call_id=False,
+        empty={"queries": [], "results": None},
+        begun=("response.file_search_call.in_progress",),
+        running=("response.file_search_call.searching",),
+        ended={"completed": "response.file_search_call.completed"},
+        included={"results": "file_search_call.results"},
+    ),
+    ItemType(
+        type="code_interpreter_call",
+        prefix="ci",
+        role="hosted",
+        read=readings.code_interpreter_call,
+        call_id=False,
+        field="code",
+        empty={"container_id": "", "outputs": None},
+        begun=("response.code_interpreter_call.in_progress",),
+        delta="response.code_interpreter_call_code.delta",
+        done="response.code_interpreter_call_code.done",
+        argument="code",
+        running=("response.code_interpreter_call.interpreting",),
+        ended={"completed": "response.code_interpreter_call.completed"},
+        included={"outputs": "code_interpreter_call.outputs"},
+    ),
+    ItemType(
+        type="image_generation_call",
+        prefix="ig",
+        role="hosted",
+        read=readings.image_generation_call,
+        call_id=False,
+        empty={"result": None},
+        begun=("response.image_generation_call.in_progress",),
+        running=("response.image_generation_call.generating",),
+        progress={"partial_image": "response.image_generation_call.partial_image"},
+        ended={"completed": "response.image_generation_call.completed"},
+        interrupted="failed",
+        error=_image_error,
+    ),
+)
+
+# By type.
+ITEM_TYPES: dict[str, ItemType] = {row.type: row for row in _ROWS}
+
+# What is given back for a call, of those kinds of calls that a model is shown.
+OUTPUTS = frozenset(row.type for row in _ROWS if row.role == "output")
+
+
+def type_of(item: Mapping[str, Any]) -> ItemType | None:
+    """Return the row of an item's type; None for one that is not known."""
+    return ITEM_TYPES.get(item["type"])
+
+
+def id_prefix(type: str) -> str:
+    """Return the prefix of the ids of items of that type."""
+    return row.prefix if (row := ITEM_TYPES.get(type)) else "item"

@@ -1,0 +1,254 @@
+"""
+Read items of every type as what chat knows: calls of functions and their outputs.
+
+A conversation may come from elsewhere, so calls of tools that are not offered here are read as well: what the model did
+is better shown than left out. A hosted item holds a call and its result, so it is read as two items.
+
+Each function here is a `Read`: it takes an item, the names that the backend knows functions by, and the notes that are
+stored for the item; it returns the items in its place. What cannot be paired with another stays what it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from app.core.arguments import INPUT
+from app.core.types.hosted import UNNAMED
+
+Item: TypeAlias = dict[str, Any]
+
+# Where the notes of an item stand in what is stored beside it. Their fields, all optional: `call_id`, `namespace`,
+# `name` and `arguments` of the call as the model made it, `output` as the model was shown it, `round`.
+NOTES = "hosted"
+
+NOT_STORED = "(the results were not kept)"
+INTERRUPTED = "(the call was interrupted, and has no result)"
+
+
+class Names(Protocol):
+    """The names that a backend knows functions by."""
+
+    def name(self, namespace: str | None, name: str) -> str:
+        """Return the name of a function, also of one that is not offered any more."""
+        ...
+
+    def brought(self, item: Item) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the tools that an item brings, each with its name."""
+        ...
+
+
+Read: TypeAlias = Callable[[Item, Names, Mapping[str, Any]], list[Item]]
+
+
+def to_json(value: Any) -> str:
+    """Return JSON text that can be encoded, whatever surrogates are in the value."""
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
+
+
+def _call(item: Item, call_id: Any, name: str, arguments: Any) -> list[Item]:
+    if not (isinstance(call_id, str) and call_id):
+        return [item]
+    written = arguments if isinstance(arguments, str) else to_json(arguments)
+    call = {"type": "function_call", "call_id": call_id, "name": name, "arguments": written}
+    return [call | {field: item[field] for field in ("id", "namespace", "async") if item.get(field)}]
+
+
+def _output(item: Item, call_id: Any, output: Any) -> list[Item]:
+    if not (isinstance(call_id, str) and call_id):
+        return [item]
+    shown = output if isinstance(output, str) else to_json(output)
+    return [{"type": "function_call_output", "call_id": call_id, "output": shown}]
+
+
+# Calls that the client runs, and their outputs.
+
+
+def custom_tool_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    return _call(item, item["call_id"], item["name"], {INPUT: item["input"]})
+
+
+def custom_tool_call_output(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    return [{**item, "type": "function_call_output"}]
+
+
+def tool_search_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    return _call(item, item.get("call_id"), names.name(UNNAMED, "tool_search"), item.get("arguments") or {})
+
+
+def tool_search_output(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    found = [f"- {name}{_description(tool)}" for name, tool in names.brought(item)]
+    shown = "\n".join(["These tools were found, and can be called:", *found]) if found else "No tools were found."
+    return _output(item, item.get("call_id"), shown)
+
+
+def _description(tool: Mapping[str, Any]) -> str:
+    description = tool.get("description")
+    return f": {description}" if isinstance(description, str) and description else ""
+
+
+def call_of(name: str, *fields: str, **defaults: Any) -> Read:
+    """
+    Return how to read a call of the function of that name: its arguments are the first of `fields` that is there.
+
+    Those that have their `defaults` were not written by the model.
+    """
+
+    def read(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+        arguments: Any = next((item[field] for field in fields if item.get(field)), {})
+        if isinstance(arguments, dict):
+            arguments = {
+                name: value for name, value in arguments.items() if name not in defaults or value != defaults[name]
+            }
+        if isinstance(arguments, list):
+            arguments = {"actions": arguments}
+        return _call(item, item.get("call_id"), names.name(UNNAMED, name), arguments)
+
+    return read
+
+
+def output_of(*fields: str) -> Read:
+    """Return how to read the output of a call: the first of `fields` that is there."""
+
+    def read(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+        output = next((item[field] for field in fields if item.get(field)), "")
+        return _output(item, item.get("call_id") or item.get("id"), output)
+
+    return read
+
+
+def computer_call_output(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    """The screenshot, as an image."""
+    shot, call_id = item.get("output"), item.get("call_id")
+    if not isinstance(call_id, str) or not call_id or not isinstance(shot, dict):
+        return [item]
+    image = {"type": "input_image"} | {
+        name: shot[name] for name in ("image_url", "file_id", "detail") if shot.get(name)
+    }
+    return [{"type": "function_call_output", "call_id": call_id, "output": [image]}]
+
+
+# Items of hosted tools, which hold a call and its result.
+
+
+def _pair(item: Item, names: Names, notes: Mapping[str, Any], key: tuple[str, str], arguments: Any) -> Item:
+    namespace, name = notes.get("namespace", key[0]), notes.get("name", key[1])
+    written = notes.get("arguments", arguments)
+    call: Item = {
+        "type": "function_call",
+        "call_id": notes.get("call_id") or item.get("id") or item["type"],
+        "name": names.name(namespace, name),
+        "arguments": written if isinstance(written, str) else to_json(written),
+    }
+    return call | ({"id": item["id"]} if item.get("id") else {})
+
+
+def _result(call: Item, notes: Mapping[str, Any], item: Item, shown: Any) -> Item:
+    output = notes.get("output")
+    if output is None:
+        output = shown
+    if output is None:
+        output = INTERRUPTED if item.get("status") in ("incomplete", "in_progress") else NOT_STORED
+    return {"type": "function_call_output", "call_id": call["call_id"], "output": output}
+
+
+def mcp_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    key = (_text(item.get("server_label")) or UNNAMED, _text(item.get("name")) or "tool")
+    call = _pair(item, names, notes, key, item.get("arguments") or "{}")
+    return [call, _result(call, notes, item, mcp_result(item))]
+
+
+def mcp_result(item: Item) -> str | None:
+    """Return what an `mcp_call` says came of it: its output, or its error in words."""
+    if isinstance(output := item.get("output"), str):
+        return output
+    error = item.get("error")
+    if isinstance(error, dict):
+        content = error.get("content")
+        texts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+        said = "\n".join(text for text in texts if isinstance(text, str)) or _text(error.get("message"))
+        return f"Error: {said}" if said else "Error: the call failed."
+    return f"Error: {error}" if isinstance(error, str) and error else None
+
+
+def web_search_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    action = item.get("action") if isinstance(item.get("action"), dict) else {}
+    assert isinstance(action, dict)
+    kind = action.get("type")
+    if kind in ("open_page", "find_in_page"):
+        arguments = {name: action[name] for name in ("url", "pattern") if action.get(name)}
+        key = (UNNAMED, str(kind))
+    else:
+        queries = action.get("queries")
+        query = action.get("query") or (queries[0] if isinstance(queries, list) and queries else "")
+        arguments, key = {"query": query}, (UNNAMED, "web_search")
+    call = _pair(item, names, notes, key, arguments)
+    return [call, _result(call, notes, item, None)]
+
+
+def file_search_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    call = _pair(item, names, notes, (UNNAMED, "file_search"), {"queries": item.get("queries") or []})
+    results = item.get("results")
+    return [call, _result(call, notes, item, to_json(results) if isinstance(results, list) else None)]
+
+
+def code_interpreter_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    call = _pair(item, names, notes, (UNNAMED, "code_interpreter"), {"code": item.get("code") or ""})
+    return [call, _result(call, notes, item, _outputs(item.get("outputs")))]
+
+
+def _outputs(outputs: Any) -> list[Item] | None:
+    if not isinstance(outputs, list):
+        return None
+    parts: list[Item] = []
+    for output in outputs:
+        if isinstance(output, dict) and isinstance(output.get("logs"), str):
+            parts.append({"type": "input_text", "text": output["logs"]})
+        elif isinstance(output, dict) and isinstance(output.get("url"), str):
+            parts.append({"type": "input_image", "image_url": output["url"]})
+    return parts
+
+
+def image_generation_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    prompt = item.get("revised_prompt")
+    call = _pair(item, names, notes, (UNNAMED, "image_generation"), {"prompt": prompt or ""})
+    error = item.get("error")
+    if item.get("status") == "failed":
+        said = _text(error.get("message")) if isinstance(error, dict) else ""
+        shown: str | None = f"Error: {said}" if said else "Error: the image was not made."
+    elif item.get("status") in (None, "completed"):
+        shown = f"The image was made: {prompt}" if prompt else "The image was made."
+    else:
+        shown = None
+    return [call, _result(call, notes, item, shown)]
+
+
+def mcp_approval_request(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    """
+    The call, and that it was not approved: `decided` of the notes is the response to it, if there is one.
+
+    Where the call was `made` after all it has an item of its own.
+    """
+    if notes.get("made"):
+        return []
+    key = (_text(item.get("server_label")) or UNNAMED, _text(item.get("name")) or "tool")
+    call = _pair(item, names, notes, key, item.get("arguments") or "{}")
+    decided = notes.get("decided")
+    if decided is None:
+        shown = "The user has not approved this call yet."
+    elif decided.get("approve") is True:
+        shown = "The user approved this call, but it was not run."
+    else:
+        reason = _text(decided.get("reason"))
+        shown = f"The user did not approve this call: {reason}" if reason else "The user did not approve this call."
+    return [call, _result(call, notes, item, shown)]
+
+
+def nothing(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    """The model is shown nothing of it."""
+    return []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
