@@ -58,16 +58,16 @@ bench: $(VENV)/test.stamp ## measure CPU, latency and memory beside others; writ
 bench-peers: $(PEERS:%=$(VENV)/peers/%.stamp) ## install the peers that the bench compares with, into environments of their own
 
 load: $(VENV)/test.stamp ## 2,000 open streams, 1,000 conversations while replicas restart, what a turn takes; ARGS="streams" for one of them
-	$(BIN)/python -m tests.scale.load $(ARGS)
+	$(BIN)/python -m tests.load.load $(ARGS)
 
 soak: $(VENV)/test.stamp ## two minutes of all kinds of callers, to see that nothing of them is left; SECONDS=600 for longer
-	$(BIN)/python -m tests.scale.soak --seconds $(or $(SECONDS),120)
+	$(BIN)/python -m tests.load.soak --seconds $(or $(SECONDS),120)
 
 fmt: $(VENV)/test.stamp ## lay out and mend what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-env-example: $(VENV)/serve.stamp ## write .env.example anew from app/settings.py
+env-example: $(VENV)/serve.stamp ## write .env.example anew from app/settings/__init__.py
 	$(BIN)/antiphon settings > .env.example.new && mv .env.example.new .env.example
 
 lock: $(VENV)/test.stamp ## write docker/requirements.txt anew, for the image, and those of the clients for the tests

@@ -19,28 +19,33 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
-from app import __version__, logs
-from app.api import conversations, errors, health, http, operation, stopping, websocket
+from app import __version__
+from app.api import errors
 from app.api.auth import Auth
-from app.api.examples import Documented
-from app.api.middleware import RequestId
-from app.api.origins import Origins
+from app.api.middleware.origins import Origins
+from app.api.middleware.request_id import RequestId
+from app.api.openapi import Documented
+from app.api.rate_limits import Limits
+from app.api.routes import conversations, health, websocket
+from app.api.routes import metrics as operation
+from app.api.routes import responses as http
+from app.api.uvicorn import shutdown
 from app.backends import BACKENDS, Backend
-from app.backends.router import Router
-from app.background import Background
-from app.limits import Limits
-from app.metrics import MULTIPROCESS, Metrics
+from app.backends.routing.router import Router
+from app.observability import logging as logs
+from app.observability.metrics import MULTIPROCESS, Metrics
 from app.responses import Responses
-from app.sealing import Seals
-from app.setting_types import environment
+from app.responses.background import Background
+from app.responses.encryption import Seals
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
+from app.settings.validation import environment
 from app.stores import STORES, CountingStore, LoggingStore, Store
 from app.stores.memory import MemoryStore
-from app.stores.memory_counts import MemoryCounts
+from app.stores.memory.counters import MemoryCounts
 
 if TYPE_CHECKING:
+    from app.observability.tracing import Tracing
     from app.tools.files.tool import FileSearch
-    from app.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +60,11 @@ ABOUT: dict[str, Any] = {
     "version": __version__,
     "description": DESCRIPTION,
     "redoc_url": None,
-    "telemetry": {"tracing": False, "metrics": False, "logs": False},  # `app.tracing` knows more of a response
+    "telemetry": {
+        "tracing": False,
+        "metrics": False,
+        "logs": False,
+    },  # `app.observability.tracing` knows more of a response
 }
 
 
@@ -127,7 +136,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        end = stopping.Stopping()
+        end = shutdown.Stopping()
         async with AsyncExitStack() as stack:
             for watcher in watchers:
                 stack.push_async_callback(watcher.aclose)
@@ -141,7 +150,7 @@ def create_app(
             if background:
                 background.start()
                 stack.push_async_callback(lambda: background.aclose(end.left(settings.shutdown_grace)))
-            yield {stopping.NAME: end}
+            yield {shutdown.NAME: end}
 
     app = Documented(**ABOUT, lifespan=lifespan)
     router = http.routes(door)
@@ -189,7 +198,7 @@ def build_tracing(settings: Settings) -> Tracing | None:
     """Return what traces, if anything is to."""
     if not settings.otel:
         return None
-    from app.tracing import Tracing  # what it needs is an extra
+    from app.observability.tracing import Tracing  # what it needs is an extra
 
     return Tracing.from_environment()
 

@@ -14,7 +14,7 @@ import yaml
 
 from app import __version__
 from app.settings import Settings
-from tests.gotemplate import Chart, Failed, merged
+from tests.support.gotemplate import Chart, Failed, merged
 
 FOLDER = Path(__file__).parent.parent / "docker" / "helm" / "antiphon"
 CHART = Chart(FOLDER)

@@ -13,15 +13,15 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from app.core.chat_stream import DONE, Chunk
 from app.core.profile import Profile
+from app.core.stream.chunk_reader import DONE, Chunk
 
 __all__ = ["BACKENDS", "DONE", "Around", "Backend", "ChatRequest", "Chunk", "TokenCounter"]
 
 # By name. A name that is not here is an import path, `package.module:Class`.
 BACKENDS = {
     "demo": "app.backends.demo:DemoBackend",
-    "openai": "app.backends.openai:OpenAIBackend",
+    "openai": "app.backends.chat.client:OpenAIBackend",
 }
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from app.backends.refusals import failure
+from app.backends.chat.errors.classification import failure
 from app.errors import BackendError
 
 # Why a connection could not be made; callers are told no more of it than this.

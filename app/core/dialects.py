@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from app.core import kinds
-from app.core.kinds import Part
+from app.core.stream import event_types
+from app.core.stream.event_types import Part
 
 
 class Dialect(NamedTuple):
@@ -24,15 +24,15 @@ class Dialect(NamedTuple):
 
     def reasoning(self, shown: str) -> tuple[Part, ...]:
         """Return the forms in which to show raw reasoning: as `content`, as `summary`, or as `both`."""
-        return {"content": self.content, "summary": kinds.SUMMARY_REASONING, "both": self.both}[shown]
+        return {"content": self.content, "summary": event_types.SUMMARY_REASONING, "both": self.both}[shown]
 
 
 DIALECTS = {
-    "openresponses": Dialect(kinds.CONTENT_REASONING, kinds.BOTH_REASONING, "comment", schema=False),
-    "openai": Dialect(kinds.OPENAI_CONTENT_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
+    "openresponses": Dialect(event_types.CONTENT_REASONING, event_types.BOTH_REASONING, "comment", schema=False),
+    "openai": Dialect(event_types.OPENAI_CONTENT_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
     # For clients that drop raw reasoning; where several share a user agent and one of them drops summaries: both.
-    "openai-summary": Dialect(kinds.SUMMARY_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
-    "openai-both": Dialect(kinds.OPENAI_BOTH_REASONING, kinds.OPENAI_BOTH_REASONING, "keepalive"),
+    "openai-summary": Dialect(event_types.SUMMARY_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
+    "openai-both": Dialect(event_types.OPENAI_BOTH_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
 }
 
 # By user agent, the first that matches.

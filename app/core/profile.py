@@ -3,7 +3,7 @@ What is known of a Chat Completions server: one declarative set of options, each
 unknown one.
 
 The dotted names are the contract (`request.roles.developer`, `response.think_tags`, ...): they are the attribute paths
-here, the keys of the built-in profiles (`app/backends/profiles.toml`) and those of a user's overrides.
+here, the keys of the built-in profiles (`app/backends/profiles/profiles.toml`) and those of a user's overrides.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ Who remembers.
 
 A store keeps *buckets of records*. A record is bytes with a name; a bucket is all the records of one chain of one
 caller. It is read in one round trip and expires as a whole, `ttl` seconds after its last use, so a chain in use does
-not expire under its user. What a record means is not a store's concern: see `app.core.history`.
+not expire under its user. What a record means is not a store's concern: see `app.core.history.turns`.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
-from app.core.schema import Item, Part
 from app.core.types.hosted import HostedFunction
+from app.core.types.request import Item, Part
 
 __all__ = [
     "TOOLS",

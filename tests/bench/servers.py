@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".venv" / "peers"  # `make bench-peers`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.upstream import DONE, call, chunk, finish, sse, usage
+from tests.support.upstream import DONE, call, chunk, finish, sse, usage
 
 PLACES = ("Paris", "Oslo")
 

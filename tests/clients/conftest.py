@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from app.main import create_app
 from tests.clients.wire import Wire
-from tests.serving import antiphon, serving, settings
-from tests.upstream import Upstream, upstream
+from tests.support.serving import antiphon, serving, settings
+from tests.support.upstream import Upstream, upstream
 
 __all__ = ["upstream"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients.answers import asking_for_the_weather, calling, saying
 from tests.clients.clients import CLIENTS, Driver
-from tests.upstream import Upstream
+from tests.support.upstream import Upstream
 
 AGENTS = ["agents-python", "agents-node"]
 TURNS = ["My name is Ada.", "Nice to meet you.", "What is my name?"]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.clients.answers import asking_for_the_weather, calling, saying
 from tests.clients.clients import CLIENTS, Driver
-from tests.upstream import DONE, Upstream, chunk, finish, sse, usage
+from tests.support.upstream import DONE, Upstream, chunk, finish, sse, usage
 
 ALL = [name for name in CLIENTS if name.startswith("ai-sdk")]
 OPENAI = [name for name in ALL if name.endswith("-openai")]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.clients.answers import PLACES, asking_for_the_weather, saying, thinking
 from tests.clients.clients import CLIENTS, Driver, playing
-from tests.upstream import Upstream
+from tests.support.upstream import Upstream
 
 ADA = {"name": "Ada Lovelace", "born": 1815}
 SUNNY = "Sunny in both."

@@ -11,7 +11,7 @@ from tests.clients.answers import saying
 from tests.clients.clients import CLIENTS, Driver
 from tests.clients.wire import Wire
 from tests.core.test_dialects import AGENTS, version
-from tests.upstream import Upstream
+from tests.support.upstream import Upstream
 
 
 @pytest.mark.parametrize("name", CLIENTS)

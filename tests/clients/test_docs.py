@@ -10,7 +10,7 @@ import pytest
 
 from tests.clients.answers import saying
 from tests.clients.program import HERE, PACKAGES, Ended, installed, interpreter, run
-from tests.upstream import Upstream
+from tests.support.upstream import Upstream
 
 ROOT = HERE.parent.parent
 DOCS = (ROOT / "docs" / "clients.md").read_text()

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from app.backends.openai import OpenAIBackend
+from app.backends.chat.client import OpenAIBackend
 from app.backends.profiles import load_profile
 from app.core.dialects import DIALECTS
-from app.core.schema import CreateResponse, Event
-from app.core.wire import DONE as END
-from app.core.wire import sse as encoded
+from app.core.sse.encoder import DONE as END
+from app.core.sse.encoder import sse as encoded
+from app.core.types.request import CreateResponse, Event
 from app.errors import APIError
 from app.responses import Caller, Responses
 from app.stores.memory import MemoryStore
 from tests.clients.clients import CLIENTS, Driver
-from tests.core.build import builder
 from tests.streams.recording import NAMES, SEALS, Recording, Wire, load
-from tests.upstream import DONE, Upstream, call, finish, reply, sse, usage
+from tests.support.build import builder
+from tests.support.upstream import DONE, Upstream, call, finish, reply, sse, usage
 
 OPENAI = ["openai-python", "openai-python-2", "openai-node", "openai-node-6"]
 

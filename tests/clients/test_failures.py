@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from tests.clients.answers import saying
 from tests.clients.clients import CLIENTS, Driver
-from tests.serving import antiphon
-from tests.upstream import CLOSE, Upstream, chunk, sse, status
+from tests.support.serving import antiphon
+from tests.support.upstream import CLOSE, Upstream, chunk, sse, status
 
 
 class Refusal(NamedTuple):

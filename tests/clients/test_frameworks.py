@@ -9,7 +9,7 @@ import pytest
 from tests.clients.answers import asking_for_the_weather, calling, saying, thinking
 from tests.clients.clients import CLIENTS, Driver
 from tests.clients.program import interpreter, run
-from tests.upstream import Upstream
+from tests.support.upstream import Upstream
 
 ADA = {"name": "Ada Lovelace", "born": 1815}
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients.answers import asking_for_the_weather, saying, thinking
 from tests.clients.clients import CLIENTS, Driver
-from tests.upstream import DONE, HANG, Upstream, chunk, finish, sse, usage
+from tests.support.upstream import DONE, HANG, Upstream, chunk, finish, sse, usage
 
 OPENAI = ["openai-python", "openai-python-2", "openai-node", "openai-node-6"]
 

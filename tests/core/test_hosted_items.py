@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from app.core.chat_request import Chat, to_chat
 from app.core.profile import Profile
-from app.core.schema import CreateResponse
+from app.core.request import Chat, to_chat
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedFunction, HostedTools
 from app.core.types.readings import NOTES
+from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
-from tests.core.build import answer, call, output, story, whole
-from tests.core.conversation import user
+from tests.support.build import answer, call, output, story, whole
+from tests.support.conversation import user
 
 ADD = HostedFunction("add", "mcp_call", namespace="lab", fields={"server_label": "lab", "name": "add"})
 SUBTRACT = HostedFunction("subtract", "mcp_call", namespace="lab", fields={"server_label": "lab", "name": "subtract"})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.core.redaction import Redactor, ToolSecrets, origin_of, without_credentials, without_password
-from app.core.schema import CreateResponse
+from app.core.types.request import CreateResponse
 
 MCP = {
     "type": "mcp",

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import httpx
 from websockets.asyncio.client import ClientConnection
 
-from app.core.schema import TERMINAL, Event
-from tests.api.sockets import dial, hear_out, send
-from tests.core import laws
-from tests.test_background import parsed
-from tests.upstream import CLOSE, DONE, chunk, finish, sse
+from app.core.types.request import TERMINAL, Event
+from tests.responses.test_background import parsed
+from tests.support import laws
+from tests.support.sockets import dial, hear_out, send
+from tests.support.upstream import CLOSE, DONE, chunk, finish, sse
 
 FOREGROUND = ("json", "sse", "websocket")
 WAYS = (*FOREGROUND, "background", "followed")

@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from app.core.history import Turn
-from tests.redis_server import PATIENCE, RedisServer
+from app.core.history.turns import Turn
+from tests.support.redis_server import PATIENCE, RedisServer
 
 IMPATIENT = "socket_timeout=2&socket_connect_timeout=2"
 

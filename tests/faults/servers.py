@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

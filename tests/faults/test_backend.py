@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.api.sockets import listening
 from tests.faults.callers import COMPLETED, HELLO, WAYS, Ended, Outcome, Refused, calling, outcomes, told
 from tests.faults.places import kept
 from tests.faults.servers import LINUX, server
-from tests.upstream import CLOSE, DONE, HANG, RESET, Step, Upstream, chunk, finish, head, piece, reply, sse
-from tests.upstream import upstream as upstream
+from tests.support.sockets import listening
+from tests.support.upstream import CLOSE, DONE, HANG, RESET, Step, Upstream, chunk, finish, head, piece, reply, sse
+from tests.support.upstream import upstream as upstream
 
 PAGE = b"<!doctype html><html><title>It works!</title></html>"
 UNPACKABLE = reply(bytes(range(256)), headers={"Content-Encoding": "gzip"})

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from app.api.uvicorn_http import Http
-from tests.api.sockets import dial, hear, hear_out, listening, send
-from tests.core import laws
+from app.api.uvicorn.http import Http
 from tests.faults.callers import ASK, COMPLETED, HELLO, WAYS, calling, outcomes
 from tests.faults.places import kept
 from tests.faults.servers import LINUX, server
-from tests.test_background import parsed, until, until_ended
-from tests.upstream import DONE, HANG, Upstream, chunk, finish, piece, sse
-from tests.upstream import upstream as upstream
+from tests.responses.test_background import parsed, until, until_ended
+from tests.support import laws
+from tests.support.sockets import dial, hear, hear_out, listening, send
+from tests.support.upstream import DONE, HANG, Upstream, chunk, finish, piece, sse
+from tests.support.upstream import upstream as upstream
 
 # More than the sockets between a backend and a client hold.
 PIECES = 300

@@ -16,14 +16,14 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.api.sockets import dial, hear, send
 from tests.faults.callers import ASK, COMPLETED, FOREGROUND, HELLO, WAYS, Ended, Refused, calling, outcomes
 from tests.faults.places import kept
 from tests.faults.servers import LINUX, Server, server, stop_between_transactions
 from tests.faults.test_client import FLOOD, connected
-from tests.test_background import until, until_ended
-from tests.upstream import DONE, HANG, Upstream, chunk, finish, sse
-from tests.upstream import upstream as upstream
+from tests.responses.test_background import until, until_ended
+from tests.support.sockets import dial, hear, send
+from tests.support.upstream import DONE, HANG, Upstream, chunk, finish, sse
+from tests.support.upstream import upstream as upstream
 
 LOAD = 6  # callers, each with an answer in every way
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from tests.api.sockets import listening
 from tests.faults import places
 from tests.faults.callers import COMPLETED, FOREGROUND, HELLO, WAYS, Ended, Outcome, Refused, Seen, calling
 from tests.faults.servers import server
-from tests.test_background import until
-from tests.upstream import DONE, Upstream, chunk, finish, sse
-from tests.upstream import upstream as upstream
+from tests.responses.test_background import until
+from tests.support.sockets import listening
+from tests.support.upstream import DONE, Upstream, chunk, finish, sse
+from tests.support.upstream import upstream as upstream
 
 AWAY = Refused(503, "store_unavailable")
 LOST = Ended("failed", "store_unavailable", "Hello")

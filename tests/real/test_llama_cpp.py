@@ -15,10 +15,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.api.test_http import client, events_of
-from tests.core import laws
+from tests.api.routes.test_responses import client, events_of
 from tests.real.scenarios import SCENARIOS, SPEAK, SPOKEN, agrees, seen
-from tests.serving import antiphon
+from tests.support import laws
+from tests.support.serving import antiphon
 
 URL = os.environ.get("ANTIPHON_TEST_LLAMA_URL")
 if not URL:

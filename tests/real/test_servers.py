@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from tests.core import laws
+from tests.cli.test_cli import served
 from tests.real.scenarios import CALL_PARIS, HELLO, SCENARIOS, SPEAK, SPOKEN, Json, agrees, seen
-from tests.test_cli import served
+from tests.support import laws
 
 
 class Server(NamedTuple):

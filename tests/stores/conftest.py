@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.redis_server import RedisServer, join
+from tests.support.redis_server import RedisServer, join
 
 
 @pytest.fixture(scope="session")

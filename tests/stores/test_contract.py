@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.stores import Store
-from tests.stores.places import TTL, Memory, Place, Redis, SQLite
+from tests.support.store_places import TTL, Memory, Place, Redis, SQLite
 
 CHAIN = "2f1c9a:c0ffee"
 

@@ -10,9 +10,9 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.stores import CountingStore, Counts, Draw, redis
-from app.stores.memory_counts import MemoryCounts
+from app.stores.memory.counters import MemoryCounts
 from app.stores.redis import RedisStore
-from tests.redis_server import RedisServer, join
+from tests.support.redis_server import RedisServer, join
 
 REQUEST = Draw("requests", 2, amount=1, needs=1)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.stores import Batch, EventLog, LoggingStore, RunKey
-from app.stores.memory_log import MemoryLog
-from tests.stores.places import Memory, Place, Redis, SQLite
+from app.stores.memory.event_log import MemoryLog
+from tests.support.store_places import Memory, Place, Redis, SQLite
 
 LEASE = 20.0
 TTL = 1000.0

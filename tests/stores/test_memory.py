@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.errors import StoreUnavailable
 from app.stores.memory import MemoryStore
-from tests.stores.places import Clock
+from tests.support.store_places import Clock
 
 
 async def test_the_least_recently_used_chain_goes_first_and_whole() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.stores.redis import RedisStore
-from tests.redis_server import RedisServer
-from tests.stores.places import redis_store
+from tests.support.redis_server import RedisServer
+from tests.support.store_places import redis_store
 
 CHAIN = "2f1c9a:c0ffee"
 RECORD = b"a private record"

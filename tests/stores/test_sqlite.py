@@ -21,7 +21,7 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.stores.sqlite import SQLiteStore
-from tests.stores.places import Clock
+from tests.support.store_places import Clock
 
 CHAIN = "2f1c9a:c0ffee"
 

@@ -31,13 +31,13 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from app.backends.openai import OpenAIBackend
+from app.backends.chat.client import OpenAIBackend
 from app.backends.profiles import load_profile
-from app.core.ids import chain_key
-from app.core.schema import CreateResponse, Event
+from app.core.types.ids import chain_key
+from app.core.types.request import CreateResponse, Event
 from app.errors import APIError
 from app.responses import Caller, Responses, Run
-from app.sealing import Seals
+from app.responses.encryption import Seals
 from app.stores.memory import MemoryStore
 
 PLACE = Path(__file__).parent

@@ -31,7 +31,7 @@ from mcp_types import (
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from tests.serving import serving
+from tests.support.serving import serving
 
 # The smallest PNG there is: one transparent pixel.
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

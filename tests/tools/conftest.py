@@ -1,3 +1,3 @@
-from tests.upstream import upstream
+from tests.support.upstream import upstream
 
 __all__ = ["upstream"]

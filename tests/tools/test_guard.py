@@ -26,7 +26,7 @@ from app.tools.guard import (
     fetch,
     is_allowed,
 )
-from tests.upstream import HANG, Upstream, head, reply
+from tests.support.upstream import HANG, Upstream, head, reply
 
 PUBLIC = "93.184.216.34"
 

@@ -8,9 +8,9 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from app.api.examples import ERRORS
-from app.api.http import Door, json, whole_number
 from app.api.multipart import FormPart, form_parts
+from app.api.openapi import ERRORS
+from app.api.routes.responses import Door, json, whole_number
 from app.errors import InvalidRequest
 from app.tools.files import Page
 from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files, too_large

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from app.core.arguments import INPUT, InputReader, ObjectReader, Reader
+from app.core.stream.arguments import INPUT, InputReader, ObjectReader, Reader
 from app.core.types import readings
 from app.core.types.readings import Item, Read
 

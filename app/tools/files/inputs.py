@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from app.core.schema import Item, Part
+from app.core.types.request import Item, Part
 from app.errors import InvalidRequest, NotFound
 from app.tools.files import File, FileStore, no_such_file
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.clients.answers import calling, saying
 from tests.clients.codex.program import Codex, said
-from tests.serving import antiphon
-from tests.upstream import Upstream
+from tests.support.serving import antiphon
+from tests.support.upstream import Upstream
 
 PATCH = """\
 *** Begin Patch

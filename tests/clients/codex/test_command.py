@@ -13,8 +13,8 @@ import pytest
 from tests.clients.answers import calling, saying
 from tests.clients.codex.program import said, troubles
 from tests.clients.program import PACKAGES, Ended, installed, run
-from tests.serving import antiphon
-from tests.upstream import Upstream
+from tests.support.serving import antiphon
+from tests.support.upstream import Upstream
 
 ROOT = Path(__file__).parents[3]
 EXEC = ("exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")

@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from tests.clients.answers import saying
 from tests.clients.codex.program import Codex, said, troubles
-from tests.serving import antiphon
-from tests.upstream import CLOSE, DONE, Upstream, chunk, finish, sse, status, usage
+from tests.support.serving import antiphon
+from tests.support.upstream import CLOSE, DONE, Upstream, chunk, finish, sse, status, usage
 
 TOO_LONG = {
     "error": {"message": "This model's maximum context length is 8192 tokens.", "code": "context_length_exceeded"}

@@ -17,7 +17,7 @@ from tests.clients.codex.program import Codex, said, shown
 from tests.clients.program import running
 from tests.clients.wire import Wire
 from tests.core.test_dialects import AGENTS, version
-from tests.upstream import DONE, HANG, Upstream, call, chunk, finish, sse, usage
+from tests.support.upstream import DONE, HANG, Upstream, call, chunk, finish, sse, usage
 
 PATCH = """\
 *** Begin Patch

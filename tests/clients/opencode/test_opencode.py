@@ -16,8 +16,8 @@ from tests.clients.answers import calling, saying, thinking
 from tests.clients.program import Ended, installed, run
 from tests.clients.wire import Wire
 from tests.core.test_dialects import AGENTS, version
-from tests.serving import serving, settings
-from tests.upstream import CLOSE, DONE, Upstream, chunk, finish, sse, status, usage
+from tests.support.serving import serving, settings
+from tests.support.upstream import CLOSE, DONE, Upstream, chunk, finish, sse, status, usage
 
 # The program itself, as it is published for one kind of machine; the package `opencode-ai` chooses among such.
 PACKAGE = "opencode-linux-x64-baseline"

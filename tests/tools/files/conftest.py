@@ -7,7 +7,7 @@ import httpx
 import pytest_asyncio
 from openai import AsyncOpenAI
 
-from tests.serving import antiphon
+from tests.support.serving import antiphon
 
 
 @pytest_asyncio.fixture

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 from app.tools.files import PIECE, File, FilesUnavailable, Page, UnknownCursor
 from app.tools.files.sqlite import ABANDONED_AFTER, SQLiteFileStore
 from app.tools.files.uploads import Files
-from tests.stores.places import Clock
+from tests.support.store_places import Clock
 from tests.tools.files.conftest import openai_client
 
 FORM = "multipart/form-data; boundary=x"

@@ -14,9 +14,9 @@ import pytest_asyncio
 from openai import AsyncOpenAI
 
 from app.tools.files import inputs
-from tests.core.build import delta
-from tests.scripted import Scripted
-from tests.serving import antiphon
+from tests.support.build import delta
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon
 from tests.tools.files.conftest import openai_client
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(30)

@@ -11,7 +11,7 @@ import pytest
 
 from app.tools.mcp.connection import MAX_PAGES, Address, Connection, MCPFailure
 from app.tools.mcp.http import MAX_BYTES
-from tests.upstream import CLOSE, HANG, RESET, Received, Step, Upstream, head, reply, sse, status
+from tests.support.upstream import CLOSE, HANG, RESET, Received, Step, Upstream, head, reply, sse, status
 
 Answer = Callable[[dict[str, Any]], list[Step]]
 

@@ -1,0 +1,93 @@
+"""What surrounds every request: its id, its path, its time, a line in the log, a count, and an answer in any case."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from contextlib import nullcontext
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.api.errors import STOPPED, answer, unexpected
+from app.api.middleware.paths import plain
+from app.observability import log_context
+from app.observability.metrics import Metrics
+
+log = logging.getLogger("app.access")
+_OFTEN = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds
+_SANE = re.compile(r"[\w.:-]{1,128}")
+
+
+class RequestId:
+    """
+    Gives every answer an `x-request-id`, the client's own if it sent a sane one, and `openai-processing-ms`; and what
+    the route says of the caller's limits, in `request.state.allowed`. Finds the API where the client looks for it.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics | None = None) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        id = given if _SANE.fullmatch(given) else f"req_{secrets.token_hex(16)}"
+        log_context.begin(request_id=id)
+        scope["path"] = plain(scope["path"])
+        if scope["type"] == "http":
+            await self._http(id, scope, receive, send)
+            return
+        with self._metrics.socket() if self._metrics else nullcontext():
+            await self._app(scope, receive, send)
+
+    async def _http(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        state = scope.setdefault("state", {})
+        state["send"] = send  # for a stream, of whose pieces nobody between here and the route wants to know
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in state.get("allowed", {}).items():
+                    headers[name] = value
+                headers["x-request-id"] = id
+                headers["openai-processing-ms"] = str(round((time.perf_counter() - began) * 1000))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:  # by uvicorn: the server has to stop, and has waited long enough
+            if status:
+                raise
+            await answer(STOPPED)(scope, receive, send_with_id)
+        except Exception as error:
+            if status:  # the answer has begun: all that can be done is to break it off
+                raise
+            await unexpected(error)(scope, receive, send_with_id)
+        finally:
+            if self._metrics and status:
+                self._metrics.answered(scope["method"], _pattern(scope), status)
+            log.log(
+                logging.DEBUG if scope["path"] in _OFTEN else logging.INFO,
+                "request",
+                extra={
+                    "method": scope["method"],
+                    "path": scope["path"][:1000],
+                    "status": status,
+                    "ms": round((time.perf_counter() - began) * 1000),
+                },
+            )
+
+
+def _pattern(scope: Scope) -> str:
+    """Return the pattern of the route that was taken; there are only so many of them."""
+    return str(getattr(scope.get("route"), "path", "other")).removeprefix("/v1")

@@ -1,0 +1,23 @@
+"""What the server tells of itself: `GET /metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from starlette.responses import PlainTextResponse, Response
+
+from app.observability.metrics import Metrics
+
+
+def routes(metrics: Metrics) -> APIRouter:
+    """Return the route."""
+    router = APIRouter(tags=["operation"])
+
+    @router.get("/metrics", summary="Metrics, for Prometheus", response_class=PlainTextResponse)
+    async def expose(request: Request) -> Response:
+        # With several processes this reads a file of each.
+        body, media_type = await asyncio.to_thread(metrics.expose, request.headers.get("accept", ""))
+        return Response(body, media_type=media_type)
+
+    return router

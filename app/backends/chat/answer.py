@@ -1,0 +1,210 @@
+"""
+The chunks of one answer, as they come in over HTTP.
+
+Decides when an answer is over: at `[DONE]`, where the body ends, or after a while of nothing behind the finish reason,
+since some servers send heartbeats for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import httpx
+
+from app.backends.chat.body_decoder import NO_ANSWER, Reader, Sniffer
+from app.backends.chat.errors.classification import failure
+from app.backends.chat.filters import filters
+from app.core.profile import Profile
+from app.core.stream.chunk_reader import DONE, NO_REASON, Chunk
+from app.errors import BackendError
+
+SILENT = "The backend has been silent for too long."
+BROKEN = "The backend's answer ended early: the connection broke."
+
+
+class Answer:
+    """
+    Iterates over lists of chunks, one list for each read that brought any.
+
+    Raises `BackendError` behind the last chunk where the backend reports an error (`error_in` finds it in a chunk), is
+    silent for too long, or breaks off. What breaks behind a finish reason takes nothing away, and is the end.
+    """
+
+    def __init__(
+        self,
+        response: httpx.Response,
+        profile: Profile,
+        error_in: Callable[[Chunk], BackendError | None],
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.done = False  # has the server said that this was all?
+        self.empty = False  # has the body ended with nothing in it?
+        self._loop = asyncio.get_running_loop()
+        self._reads = _reads(response)
+        self._reads.wait_at_most(profile.transport.first_byte_timeout)
+        self._reader: Reader = Sniffer()
+        self._filters = filters(profile, tools)
+        self._error_in = error_in
+        self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s
+        self._begun = False  # has there been any read?
+        self._first: list[Chunk] | None = None
+        self._heard = False  # has there been any chunk?
+        self._finished: float | None = None  # once there is a finish reason: when the last chunk came, in loop time
+        # What to raise behind the last list. As a rule a class: an exception holds on to the frames that it has passed,
+        # and one that is kept here would have each answer wait for the garbage collector, with its chunks.
+        self._end: Exception | type[Exception] | None = None
+
+    def __aiter__(self) -> Answer:
+        return self
+
+    async def __anext__(self) -> list[Chunk]:
+        if self._first:
+            first, self._first = self._first, None
+            return first
+        while self._end is None:
+            try:
+                if self._finished is not None:
+                    # Heartbeats show that the server lives, but behind the finish reason they show nothing.
+                    self._reads.wait_at_most(max(0, self._finished + self._grace - self._loop.time()))
+                data = await anext(self._reads)
+                if not self._begun:
+                    self._begun = True
+                    self._reads.wait_at_most(self._idle)
+                chunks = self._reader.decode(data)
+            except Exception as reason:
+                chunks = self._over(reason)
+            if chunks := self._take(chunks):
+                return chunks
+        raise self._end
+
+    async def begin(self) -> None:
+        """Wait for the first chunks, which the iteration then begins with; raise `BackendError` if there are none."""
+        with contextlib.suppress(StopAsyncIteration):
+            self._first = await anext(self)
+
+    async def aclose(self) -> None:
+        """Let go of what belongs to the iteration; the connection belongs to whoever opened it."""
+        await self._reads.aclose()
+
+    def _over(self, reason: Exception) -> list[Chunk]:
+        """Note why there will be no other read, and return what was still to come of those before."""
+        match reason:
+            case StopAsyncIteration():
+                return self._last()
+            case BackendError():
+                self._end = reason
+            case TimeoutError() | httpx.ReadTimeout():
+                self._end = self._cut("timeout", SILENT, reason)
+            case httpx.TransportError() | httpx.DecodingError() | httpx.StreamError():
+                self._end = self._cut("failure", BROKEN, reason)
+            case _:
+                raise reason
+        return []
+
+    def _cut(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
+        """Return what ends an answer whose body has no end: a failure, unless the finish reason was there already."""
+        if self._finished is not None:
+            return StopAsyncIteration
+        error = failure(kind, message)
+        error.__cause__ = cause
+        return error
+
+    def _last(self) -> list[Chunk]:
+        try:
+            chunks = self._reader.end()
+        except BackendError as error:
+            self._end = error
+            return []
+        self.empty = not (chunks or self._heard)
+        self._end = failure("failure", NO_ANSWER) if self.empty else StopAsyncIteration
+        return chunks
+
+    def _take(self, chunks: list[Chunk]) -> list[Chunk]:
+        """Return the chunks as the profile has them, those before an error; note finish reason, error and end."""
+        if chunks:
+            self._heard = True
+            if chunks[-1] is DONE:
+                chunks.pop()
+                self.done = True
+                self._end = StopAsyncIteration
+            chunks = self._before_error(chunks)
+            if self._finished is not None:
+                self._finished = self._loop.time()
+        for each in self._filters:
+            chunks = each.feed(chunks)
+            if self._end:
+                chunks = chunks + each.end()
+        return [*chunks, DONE] if self.done else chunks
+
+    def _before_error(self, chunks: list[Chunk]) -> list[Chunk]:
+        for n, chunk in enumerate(chunks):
+            choices = chunk.get("choices")
+            choice = _first(choices) if choices else _NONE
+            reason = choice.get("finish_reason")
+            suspect = not choices or "error" in chunk or "error" in choice or reason == "error" or "x_groq" in chunk
+            if suspect and (error := self._error_in(chunk)):
+                self._end, self.done = error, False
+                return chunks[:n]
+            if self._finished is not None and _says(choice.get("delta")):
+                # There are gateways that give a reason with every chunk, which ends nothing.
+                self._grace = max(self._grace, self._idle)
+            if reason and reason != NO_REASON:
+                self._finished = 0
+        return chunks
+
+
+_NONE: dict[str, Any] = {}
+
+
+def _says(delta: Any) -> bool:
+    return isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")
+
+
+def _first(choices: Any) -> dict[str, Any]:
+    choice = choices[0] if isinstance(choices, list) else None
+    return choice if isinstance(choice, dict) else _NONE
+
+
+class Reads(Protocol):
+    """
+    The body of an answer, as it comes in.
+
+    Where a read takes longer than it may, it raises `TimeoutError` or `httpx.ReadTimeout`, and is the last.
+    """
+
+    async def __anext__(self) -> bytes: ...
+
+    def wait_at_most(self, seconds: float) -> None:
+        """From now on, each read may take that long."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+def _reads(response: httpx.Response) -> Reads:
+    if response.headers.get("content-encoding", "identity") != "identity":
+        return _Timed(aiter(response.aiter_bytes()))  # we did not ask for it
+    ours: Reads | None = response.extensions.get("stream")
+    return ours or _Timed(aiter(response.aiter_raw()))
+
+
+class _Timed:
+    """What `httpx` reads, for which our own transport sets no limits."""
+
+    def __init__(self, reads: AsyncIterator[bytes]) -> None:
+        self._reads = reads
+        self._seconds: float | None = None
+
+    async def __anext__(self) -> bytes:
+        async with asyncio.timeout(self._seconds):
+            return await anext(self._reads)
+
+    def wait_at_most(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def aclose(self) -> None:
+        if isinstance(self._reads, AsyncGenerator):
+            await self._reads.aclose()

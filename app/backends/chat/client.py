@@ -1,0 +1,391 @@
+"""
+Any server that speaks Chat Completions, over HTTP.
+
+    async with backend.stream(ChatRequest({"model": "m", "messages": [...], "stream": True})) as reads:
+        async for chunks in reads:
+            ...
+
+Everything that is wrong with a connection, a status, a framing or a frame ends here, as a `BackendError`. How the
+server differs from others is in its profile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import orjson
+
+from app.backends import ChatRequest, Chunk
+from app.backends.causes import explain, explained, unreachable
+from app.backends.chat.adaptation import Unwanted
+from app.backends.chat.answer import Answer
+from app.backends.chat.errors import backend_error, error_in_chunk
+from app.backends.chat.errors.classification import KINDS, failure
+from app.backends.chat.token_counting import Tokenizer
+from app.backends.transport import HTTPToolsTransport
+from app.core.profile import Profile
+from app.core.redaction import without_password
+from app.core.sse.decoder import LONGEST, TOO_LONG
+from app.errors import BackendError
+
+logger = logging.getLogger(__name__)
+
+PASSTHROUGH = "passthrough"
+MODEL = "{model}"  # in `transport.path`: the model's name, as the backend knows it
+
+# Worth another try, as the OpenAI SDK sees it, where the refusal does not turn out to be the caller's own doing.
+RETRIED = frozenset({408, 429, 500, 502, 503, 504, 529})
+_PATIENCE = 3.0  # seconds; whoever is told to wait longer is our caller, not we
+_BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds
+_ERROR_LIMIT = 1_000_000  # bytes that are read of an error's body
+_SIP = 256  # bytes, of which at the very worst some megabytes come
+_LINGER = 1.0  # seconds that a server has to end its body behind `[DONE]`, so that the connection can be used again
+
+
+class OpenAIBackend:
+    """
+    One Chat Completions server.
+
+    `api_key` is sent as the profile says; `passthrough` sends the caller's own. A request is asked up to `retries`
+    times again as long as nothing of an answer has come. `http` is the transport to use in place of our own.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        profile: Profile = Profile(),  # noqa: B008 (frozen)
+        *,
+        http: httpx.AsyncBaseTransport | None = None,
+        retries: int = 2,
+    ) -> None:
+        options = profile.transport
+        self._profile = profile
+        self._key = api_key or options.api_key
+        self._retries = retries
+        base = httpx.URL(base_url or options.base_url or "")
+        self._base = base
+        self._url = None if MODEL in options.path else self._under(base, options.path)
+        self._shown = without_password(str(base))
+        self._models_url = self._under(base, "/models")
+        self._tokenizer = Tokenizer(base, profile.name)
+        self._unwanted = Unwanted(profile.request)
+        self._http = http or transport_to(base)
+        self._headers = {
+            "Host": base.netloc.decode("ascii"),
+            "Accept": "text/event-stream, application/json",
+            "Accept-Encoding": "identity",  # to unpack costs time, and some gateways hold back what they pack
+            "Content-Type": "application/json",
+            "User-Agent": "antiphon",
+            **options.headers,
+        }
+
+    @classmethod
+    def from_settings(cls, settings: Any) -> OpenAIBackend:
+        """Build the backend of a `BackendSettings`."""
+        key = settings.key.get_secret_value() if settings.key else None
+        return cls(settings.url, key, settings.options(), retries=settings.retries)
+
+    def profile(self, model: str) -> Profile:
+        """Return what is known of this server; it is the same for every model."""
+        return self._profile
+
+    @asynccontextmanager
+    async def stream(self, request: ChatRequest) -> AsyncIterator[Answer]:
+        """Ask, and answer in chunks: see `Backend.stream`."""
+        with explained():
+            async with self._streamed(request) as answer:
+                yield answer
+
+    @asynccontextmanager
+    async def _streamed(self, request: ChatRequest) -> AsyncIterator[Answer]:
+        response, answer = await self._answer(request)
+        again = self._profile.response.empty_stream == "ask_whole"
+        try:
+            if again or not response.headers.get("content-type", "").startswith("text/event-stream"):
+                try:
+                    await answer.begin()  # perhaps no stream, but an error that is still to be answered by a status
+                except BackendError:
+                    if not (again and answer.empty):
+                        raise
+                    await answer.aclose()
+                    await response.aclose()
+                    response, answer = await self._answer(_unstreamed(request))
+                    await answer.begin()
+            yield answer
+            if answer.done and (linger := response.extensions.get("linger")):
+                linger(_LINGER)
+        finally:
+            await answer.aclose()
+            await response.aclose()
+
+    async def count_tokens(self, request: ChatRequest) -> int | None:
+        """Return how many tokens the prompt of a request is; None if the server does not say."""
+
+        async def post(url: httpx.URL, body: dict[str, Any]) -> Any:
+            return await self._read_json("POST", url, _encode(body), request.caller_key, seconds=15)
+
+        return await self._tokenizer.count(request.body, post)
+
+    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+        """Return the models on offer, as entries of the OpenAI list."""
+        return await self._list_models(caller_key, seconds=15)
+
+    async def check(self) -> None:
+        """Return if the backend can be reached; raise `BackendError` if not."""
+        try:
+            await self._list_models(None, seconds=5)
+        except BackendError as error:
+            if self._passes and error.status in (401, 403):
+                return  # it is there, and asks for a key that only a caller can have
+            if error.code not in (KINDS["url"].code, KINDS["missing"].code):
+                raise
+            await self._probe()  # not every server lists its models
+
+    async def _probe(self) -> None:
+        """See whether there is an endpoint for completions: it must refuse a request for nothing."""
+        try:
+            async with asyncio.timeout(5):
+                response = await self._send("POST", self._url or self._url_of("none"), b"{}", None)
+            await response.aclose()
+        except _Refusal as refusal:
+            if refusal.error.status >= 500:
+                raise refusal.error from refusal.__cause__
+        except TimeoutError as error:
+            raise failure("timeout") from error
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def _answer(self, request: ChatRequest) -> tuple[httpx.Response, Answer]:
+        response = await self._ask(request)
+        tools = request.body.get("tools")
+        try:
+            return response, Answer(
+                response,
+                self._profile,
+                lambda chunk: self._error_in(chunk, request),
+                tools if isinstance(tools, list) else (),
+            )
+        except BaseException:
+            await response.aclose()
+            raise
+
+    async def _ask(self, request: ChatRequest) -> httpx.Response:
+        """Return a good answer whose body is to be read, asking again as long as that makes sense."""
+        asked = self._unwanted.ask(request.body)
+        content = _encode(asked.body)
+        url = self._url or self._url_of(asked.body.get("model"))
+        attempt = 0
+        while True:
+            try:
+                response = await self._send("POST", url, content, request.caller_key, request.headers)
+            except _Refusal as refusal:
+                if asked.without(refusal.error):
+                    content = _encode(asked.body)
+                    continue
+                wait = refusal.wait(attempt) if request.patient and attempt < self._retries else None
+                if wait is None:
+                    raise asked.told(refusal.error) from refusal.__cause__
+                explain(refusal.error, refusal.__cause__)
+                logger.info("backend %s: %s; asking again in %.1f s", self._shown, refusal.error.explanation, wait)
+            else:
+                asked.taken()
+                request.warnings[:] = asked.warnings  # and not what another server was asked before
+                return response
+            await asyncio.sleep(wait)
+            attempt += 1
+
+    async def _send(
+        self,
+        method: str,
+        url: httpx.URL,
+        content: bytes,
+        caller_key: str | None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> httpx.Response:
+        """Return an answer with a good status; raise `_Refusal` for everything else."""
+        options = self._profile.transport
+        sized = {"Content-Length": str(len(content))} if content else {}
+        # With a `stream` `httpx` takes the headers as they are; to find them out takes it ten times as long.
+        request = httpx.Request(
+            method,
+            url,
+            headers={**self._headers, **headers, **self._credentials(caller_key), **sized},
+            stream=httpx.ByteStream(content),
+            extensions={"timeout": {"connect": options.connect_timeout, "pool": options.connect_timeout}},
+        )
+        try:
+            async with asyncio.timeout(options.first_byte_timeout):
+                response = await self._http.handle_async_request(request)
+        except TimeoutError as error:
+            raise _Refusal(failure("timeout"), again=False) from error
+        except httpx.TransportError as error:
+            raise _Refusal(unreachable(error), again=True) from error
+        if response.headers.get("content-encoding", "identity") != "identity":
+            response.stream = _Sips(response.stream)
+        if not response.is_success:
+            raise self._refusal(response, await _read_error(response), caller_key)
+        return response
+
+    def _refusal(self, response: httpx.Response, body: bytes, caller_key: str | None) -> _Refusal:
+        status, headers = response.status_code, response.headers
+        error = backend_error(status, headers, body, secret=self._secret(caller_key), passthrough=self._passes)
+        again = status in RETRIED and error.status >= 429 and error.code != KINDS["quota"].code
+        error.add_note(f"HTTP {status}")
+        asked = headers.get("x-should-retry")
+        return _Refusal(error, again=asked == "true" or (again and asked != "false"))
+
+    async def _list_models(self, caller_key: str | None, seconds: float) -> list[dict[str, Any]]:
+        listed = await self._read_json("GET", self._models_url, b"", caller_key, seconds)
+        if isinstance(listed, dict):
+            listed = listed.get("data") or listed.get("models")
+        return [_model(entry) for entry in listed if isinstance(entry, dict | str)] if isinstance(listed, list) else []
+
+    async def _read_json(
+        self, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
+    ) -> Any:
+        """Ask something beside completions, and return the JSON of the answer."""
+        with explained():
+            return await self._json(method, url, content, caller_key, seconds)
+
+    async def _json(self, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float) -> Any:
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._send(method, url, content, caller_key)
+                return json.loads(await _read_whole(response))
+        except _Refusal as refusal:
+            raise refusal.error from refusal.__cause__
+        except TimeoutError as error:
+            raise failure("timeout") from error
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise failure("failure") from error
+        except ValueError as error:
+            raise failure("failure", "The backend's answer is not JSON. Is its base URL right?") from error
+
+    @property
+    def _passes(self) -> bool:
+        return self._key == PASSTHROUGH
+
+    def _secret(self, caller_key: str | None) -> str | None:
+        return caller_key if self._passes else self._key
+
+    def _credentials(self, caller_key: str | None) -> dict[str, str]:
+        secret, options = self._secret(caller_key), self._profile.transport
+        if secret and not (secret.isascii() and secret.isprintable()):
+            raise failure("own_key" if self._passes else "key")  # no header can hold it
+        return {options.auth_header: f"{options.auth_scheme} {secret}".strip()} if secret else {}
+
+    def _error_in(self, chunk: Chunk, request: ChatRequest) -> BackendError | None:
+        error = error_in_chunk(chunk, secret=self._secret(request.caller_key), passthrough=self._passes)
+        return error and self._unwanted.ask(request.body).told(error)
+
+    def _url_of(self, model: Any) -> httpx.URL:
+        """Return the endpoint of a model, whose name is a segment of its path, or raise `BackendError`."""
+        segment = quote(model, safe="", errors="replace") if isinstance(model, str) else ""
+        if segment.strip(".") == "":
+            raise failure("model")
+        return self._under(self._base, self._profile.transport.path.replace(MODEL, segment))
+
+    def _under(self, base: httpx.URL, path: str) -> httpx.URL:
+        url = base.copy_with(path=f"{base.path.rstrip('/')}/{path.lstrip('/')}")
+        return url.copy_merge_params(self._profile.transport.query) if self._profile.transport.query else url
+
+
+class _Refusal(Exception):
+    """The backend did not give an answer; perhaps it will if it is asked again."""
+
+    def __init__(self, error: BackendError, *, again: bool) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self._again = again
+
+    def wait(self, attempt: int) -> float | None:
+        """Return for how many seconds to wait before another attempt; None if there is to be none."""
+        if not self._again:
+            return None
+        if (told := self.error.retry_after) is not None:
+            return told if told <= _PATIENCE else None
+        return float(min(_BACKOFF * 2**attempt, _BACKOFF_LIMIT) * random.uniform(0.75, 1))
+
+
+def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
+    """Return the transport to use for a URL: with the environment's proxies, but for what is on this machine."""
+    local = url.host == "localhost" or url.host.startswith("127.") or url.host == "::1"
+    return HTTPToolsTransport(trust_env=not local)
+
+
+def _unstreamed(request: ChatRequest) -> ChatRequest:
+    body = {name: value for name, value in request.body.items() if name != "stream_options"}
+    return replace(request, body={**body, "stream": False})
+
+
+def _encode(body: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # halves of characters, or integers beyond 64 bits, which a caller may send
+        return json.dumps(body).encode()
+
+
+async def _read_error(response: httpx.Response) -> bytes:
+    """Read what there is of an error's body."""
+    body = bytearray()
+    with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):  # the status alone says enough
+        async with asyncio.timeout(10):
+            await _read(response, body, _ERROR_LIMIT)
+    return bytes(body)
+
+
+async def _read_whole(response: httpx.Response) -> bytes:
+    """Read a body that is one document; raises `BackendError` if it is too long for one."""
+    body = bytearray()
+    await _read(response, body, LONGEST)
+    if len(body) > LONGEST:
+        raise failure("failure", TOO_LONG)
+    return bytes(body)
+
+
+async def _read(response: httpx.Response, body: bytearray, most: int) -> None:
+    """Read a body to its end, or until there are more than so many bytes of it."""
+    try:
+        async for data in response.aiter_bytes():
+            body += data
+            if len(body) > most:
+                break
+    finally:
+        await response.aclose()
+
+
+class _Sips(httpx.AsyncByteStream):
+    """A packed body in pieces so small that not much can come of one: httpx unpacks each of them as a whole."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self._stream:
+            for at in range(0, len(data), _SIP):
+                yield data[at : at + _SIP]
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _model(entry: dict[str, Any] | str) -> dict[str, Any]:
+    """Return an entry of a list of models with all that OpenAI's have."""
+    if isinstance(entry, str):
+        entry = {"id": entry}
+    name = next((str(entry[key]) for key in ("id", "model", "name", "slug") if entry.get(key)), "")
+    filled = {"object": "model", "created": 0, "owned_by": "backend"}
+    return filled | {key: value for key, value in entry.items() if value is not None} | {"id": name}

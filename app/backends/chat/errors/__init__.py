@@ -1,0 +1,207 @@
+"""
+Read what a backend says when it refuses, in whatever envelope, and say it in the API's own words.
+
+Two tables tell where envelopes keep their words; what the words mean is in `refusals`. Neither a web page nor an API
+key gets through.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.backends.chat.errors.classification import KINDS, OWN, SILENT, kind_of
+from app.backends.chat.errors.retry_after import retry_after
+from app.core.redaction import REDACTED, redact
+from app.core.sse.decoder import ChunkDecoder, encodable
+from app.core.stream.chunk_reader import Chunk
+from app.errors import BackendError
+
+_LONGEST = 2000  # characters of a message: some servers repeat the whole request in it
+
+# The words are in the value itself, or deeper, in what stands under one of these names.
+_WRAPPERS = ("error", "errors", "detail", "base_resp", "message", "fault", "issues")
+_FIELDS = {
+    "message": (
+        "message",
+        "Message",
+        "msg",
+        "status_msg",
+        "error_message",
+        "error_msg",
+        "error_description",
+        "detail",
+        "title",
+    ),
+    "code": ("code", "error_code", "status_code"),
+    "type": ("type", "status"),
+    "param": ("param",),
+}
+# "Provider returned error", says OpenRouter, and "Stream error occurred" Vercel's gateway: here is what it was.
+_CAUSES = (("metadata", "raw"), ("value", "error_message"))
+_STATUS_FIELDS = ("http_code", "http_status_code", "status_code", "status", "code")
+
+# The HTTP status that MiniMax's `base_resp.status_code` would have been; 0 is success.
+_BASE_RESP = {
+    **dict.fromkeys((1002, 1039, 1041, 2056), 429),
+    **dict.fromkeys((1004, 2049), 401),
+    **dict.fromkeys((1026, 1027, 1042, 2013), 400),
+    1008: 402,
+}
+
+
+def backend_error(
+    status: int, headers: Mapping[str, str], body: bytes, *, secret: str | None = None, passthrough: bool = False
+) -> BackendError:
+    """
+    Return the error that an answer with a status other than 2xx is.
+
+    `headers` by name in lower case; `secret` is the key that was sent, which no message repeats, and `passthrough`
+    says that it was the caller's own.
+    """
+    page = "html" in headers.get("content-type", "")
+    wait = retry_after(headers, body.decode(errors="replace"))
+    return _error(status, {} if page else _read(_parse(body.decode(errors="replace"))), wait, secret, passthrough)
+
+
+def error_in_chunk(chunk: Chunk, *, secret: str | None = None, passthrough: bool = False) -> BackendError | None:
+    """Return the error that a chunk is or carries, with the HTTP status that would have fitted; None if it is fine."""
+    if not _complains(chunk):
+        return None
+    complaint = _read(next(_choice_errors(chunk), chunk))
+    wait = retry_after({}, json.dumps(chunk, default=str))
+    return _error(complaint.get("http", 0), complaint, wait, secret, passthrough)
+
+
+def _error(
+    status: int, complaint: dict[str, Any], wait: float | None, secret: str | None, passthrough: bool
+) -> BackendError:
+    code, message = str(complaint.get("code", "")), str(complaint.get("message", "")).strip()
+    kind = kind_of(status, code, str(complaint.get("type", "")), message)
+    if passthrough:
+        kind = OWN.get(kind, kind)
+    row = KINDS[kind]
+    # A number that is the HTTP status again says nothing; another is the vendor's own and may.
+    telling = kind in ("mistake", "missing", "failure", "model_error") and re.fullmatch(
+        r"(?![45]\d\d$)[\w.-]{1,64}", code
+    )
+    quoted = bool(message) and kind not in SILENT
+    error = BackendError(
+        scrubbed(message, secret) if quoted else row.message,
+        param=str(complaint["param"]) if complaint.get("param") else None,
+        code=code if telling else row.code,
+        type=row.type,
+        status=row.status,
+        retry_after=wait if row.status in (429, 503) else None,
+    )
+    error.quoted = quoted
+    return error
+
+
+def _read(value: Any) -> dict[str, Any]:
+    """Return `message`, `code`, `type`, `param` and `http` of a complaint, those that there are."""
+    if isinstance(value, str):
+        within = _parse(value) if value.startswith("{") else None  # an envelope that another wrapped as its message
+        complaint = _read(within) if isinstance(within, dict) else {}
+        return complaint if "message" in complaint else {"message": value} if value.strip() else {}
+    if isinstance(value, list):
+        return _read_list(value)
+    if not isinstance(value, dict):
+        return {}
+    complaint = dict(_fields(value))
+    for wrapper in _WRAPPERS:
+        if inner := _read(value.get(wrapper)):
+            if wrapper == "base_resp":
+                inner["http"] = _BASE_RESP.get(value[wrapper].get("status_code"), 0)
+            complaint |= inner
+            break
+    for wrapper, name in _CAUSES:
+        outer = value.get(wrapper)
+        if isinstance(outer, dict) and isinstance(raw := outer.get(name), str):
+            complaint |= _read(_parse(raw))
+    return complaint
+
+
+def _read_list(values: list[Any]) -> dict[str, Any]:
+    invalid = [one for one in values if isinstance(one, dict) and "msg" in one and isinstance(one.get("loc"), list)]
+    if not invalid:
+        return _read(values[0]) if values else {}
+    # FastAPI names each field that is wrong.
+    places = [".".join(map(str, one["loc"])).removeprefix("body.") for one in invalid]
+    message = "; ".join(f"{place}: {one['msg']}" for place, one in zip(places, invalid, strict=True))
+    return {"message": message, "param": places[0]}
+
+
+def _fields(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for field, names in _FIELDS.items():
+        for name in names:
+            found = value.get(name)
+            if isinstance(found, str | int) and not isinstance(found, bool) and found not in ("", "error"):
+                yield field, found
+                break
+    for name in _STATUS_FIELDS:
+        if re.fullmatch(r"[45]\d\d", str(value.get(name))):
+            yield "http", int(value[name])
+            break
+
+
+def _parse(text: str) -> Any:
+    """Return a body as JSON, as the chunk that complains in it, as text, or None if it is a web page."""
+    text = text.strip().removeprefix("\ufeff")
+    if text[:1] in ("{", "[", '"'):
+        try:
+            return encodable(json.loads(text))
+        except (ValueError, RecursionError):
+            return text
+    if re.match(r"(data|event|id|retry|):", text):  # DashScope: an event stream of one error, under 400
+        decoder = ChunkDecoder()
+        chunks = decoder.decode(text.encode(errors="replace")) + decoder.end()
+        return next(filter(_complains, chunks), None)
+    return None if re.search(r"<(!doctype|html|head|body|title|h1)\b", text[:2000].lower()) else text
+
+
+def _complains(chunk: Chunk) -> bool:
+    if chunk.get("error") or "error" in (chunk.get("object"), chunk.get("type")):
+        return True
+    base_resp = chunk.get("base_resp")
+    if isinstance(base_resp, dict) and base_resp.get("status_code"):
+        return True
+    if "choices" in chunk:
+        return any(_choice_errors(chunk))
+    if chunk.get("code") in _FINE and chunk.get("success") is not False:
+        return False  # "Success", says Spark
+    return bool(chunk.get("errors")) or any(isinstance(chunk.get(name), str) for name in _COMPLAINTS)
+
+
+_FINE = (0, "0", 200, "200")
+_COMPLAINTS = ("message", "detail", "msg", "error_msg")  # z.ai has the third, Baidu the last
+
+
+def _choice_errors(chunk: Chunk) -> Iterator[Any]:
+    groq = chunk.get("x_groq")
+    if isinstance(groq, dict) and groq.get("error"):
+        yield groq["error"]
+    choices = chunk.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and choice.get("error"):
+            yield choice["error"]
+
+
+# Where in its own code a server was (FastAPI, as llama-cpp-python passes it on); that names files of its machine.
+_TRACE = re.compile(r'\n[ \t]*(?:Traceback \(most recent call last\):|File "[^"\n]+", line \d+).*', re.DOTALL)
+
+
+def scrubbed(text: str, secret: str | None = None) -> str:
+    """
+    Return a text of a length fit to be shown, without anything that is or looks like an API key, or tells of the
+    server's own code.
+    """
+    if len(text) > 2 * _LONGEST:  # before any pattern sees it; a word that is cut through may be half of a key
+        text = text[: 2 * _LONGEST]
+        text = text.rpartition(" ")[0] or text
+    if secret:
+        text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", REDACTED, text)
+    text = redact(_TRACE.sub("", text)).rstrip()
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -1,0 +1,243 @@
+"""
+A backend that is built in: no model, no network, the same answer to the same question every time.
+
+It speaks Chat Completions as a real server does, so that everything can be tried without one: text, reasoning, tool
+calls with fitting arguments, structured output, usage, log probabilities, limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from app.backends import DONE, ChatRequest, Chunk
+from app.backends.demo.schema_values import value_for
+from app.core.profile import Profile
+from app.errors import InvalidRequest
+
+_NAME = re.compile(r"\bmy name is ([A-Z][\w-]*)", re.IGNORECASE)
+
+
+class DemoBackend:
+    """Answers by rules, in pieces of a word; `delay` is the pause in seconds before each piece."""
+
+    def __init__(self, delay: float = 0.0) -> None:
+        self._delay = delay
+
+    def profile(self, model: str) -> Profile:
+        """Return the profile of a server without any quirks."""
+        return Profile(name="demo")
+
+    @asynccontextmanager
+    async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
+        """Answer in chunks: see `Backend.stream`."""
+        yield self._stream(request.body)
+
+    async def _stream(self, body: dict[str, Any]) -> AsyncIterator[list[Chunk]]:
+        for chunk in chunks_of(body):
+            await asyncio.sleep(self._delay)
+            yield [chunk]
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """Return the tokens of the prompt, as the usage of its answer will tell them."""
+        return _prompt_tokens(request.body)
+
+    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+        """Return the one model; any other name is as good."""
+        return [{"id": "demo", "object": "model", "created": 0, "owned_by": "antiphon"}]
+
+    async def check(self) -> None:
+        """Return: it is always there."""
+
+    async def aclose(self) -> None:
+        """Return: there is nothing to close."""
+
+
+def chunks_of(body: dict[str, Any]) -> Iterator[Chunk]:
+    """Yield the chunks that answer a request."""
+    answer = answer_to(body)
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()[:24]
+    envelope = {"id": f"chatcmpl-{digest}", "object": "chat.completion.chunk", "created": 0, "model": body.get("model")}
+
+    def chunk(delta: dict[str, Any], logprobs: Any = None, reason: str | None = None) -> Chunk:
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        return {**envelope, "choices": [choice]}
+
+    budget = _Budget(body.get("max_completion_tokens") or body.get("max_tokens"))
+    yield chunk({"role": "assistant", "content": ""})
+    for piece in budget.take(answer.reasoning):
+        yield chunk({"reasoning_content": piece})
+    reasoned = budget.spent
+    for piece in budget.take(_until_stop(answer.content, body.get("stop"))):
+        yield chunk({"content": piece}, _logprobs(piece, body))
+    if answer.tool and budget.left:
+        start = {"name": answer.tool, "arguments": ""}
+        yield chunk({"tool_calls": [{"index": 0, "id": f"call_{digest}", "type": "function", "function": start}]})
+        for piece in budget.take(answer.arguments):
+            yield chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
+    yield chunk({}, reason="length" if budget.exceeded else "tool_calls" if answer.tool else "stop")
+    yield {**envelope, "choices": [], "usage": _usage(body, budget.spent, reasoned)}
+    yield DONE
+
+
+class Answer(NamedTuple):
+    """What is said: thoughts, then text or a call."""
+
+    reasoning: str = ""
+    content: str = ""
+    tool: str = ""
+    arguments: str = ""
+
+
+def answer_to(body: dict[str, Any]) -> Answer:
+    """Decide what to say to a request."""
+    turn = _Turn(body)
+    thinks = body.get("reasoning_effort") not in (None, "none")
+    reasoning = f'The user says: "{turn.prompt}" I will answer by the rules of a demo.' if thinks else ""
+    if tool := turn.tool():
+        value = _fitting(tool.get("parameters") or {"type": "object"}, turn.prompt, f"function '{tool['name']}'")
+        return Answer(reasoning, tool=tool["name"], arguments=json.dumps(value, ensure_ascii=False))
+    format = body.get("response_format") or {}
+    if format.get("type") == "json_schema":
+        value = _fitting(format["json_schema"].get("schema") or {}, turn.prompt, "response_format")
+        return Answer(reasoning, json.dumps(value, ensure_ascii=False))
+    text = turn.text()
+    if format.get("type") == "json_object":
+        text = json.dumps({"answer": text}, ensure_ascii=False)
+    return Answer(reasoning, text)
+
+
+def _fitting(schema: Any, prompt: str, whose: str) -> Any:
+    """Return a value for a schema; like other servers, refuse one that is no schema."""
+    try:
+        return value_for(schema, prompt)
+    except ValueError as error:
+        raise InvalidRequest(f"Invalid schema for {whose}: {error}.", code="invalid_value") from error
+
+
+class _Turn:
+    """The conversation, as far as an answer depends on it."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        messages = body.get("messages") or []
+        self._users = [message for message in messages if message.get("role") == "user"]
+        last = max((n for n, message in enumerate(messages) if message.get("role") == "user"), default=-1)
+        self._results = [_text(message) for message in messages[last + 1 :] if message.get("role") == "tool"]
+        self._body = body
+        self.prompt = _text(self._users[-1]) if self._users else ""
+
+    def tool(self) -> dict[str, Any] | None:
+        """Return the function to call: the one that is asked for, or that the prompt speaks of, once in a turn."""
+        choice = self._body.get("tool_choice") or "auto"
+        tools = [tool["function"] for tool in self._body.get("tools") or () if tool.get("type") == "function"]
+        if isinstance(choice, dict):
+            name = (choice.get("function") or {}).get("name")
+            tools = [tool for tool in tools if tool.get("name") == name]
+        if not tools or choice == "none" or self._results:
+            return None
+        words = set(re.findall(r"[a-z]{3,}", self.prompt.lower()))
+        best: dict[str, Any] = max(
+            tools, key=lambda tool: len(words & set(re.findall(r"[a-z]{3,}", tool["name"].lower())))
+        )
+        return best
+
+    def text(self) -> str:
+        """Return the answer in words."""
+        if self._results:
+            return f"Here is what I found: {' '.join(self._results)}"
+        for question, reply in _REPLIES:
+            if match := question.search(self.prompt):
+                return reply(match, self._said_before())
+        seen = sum(part.get("type") == "image_url" for part in _parts(self._users[-1] if self._users else {}))
+        looked = f"Thank you for {'the image' if seen == 1 else f'the {seen} images'}. " if seen else ""
+        earlier = len(self._users) - 1
+        memory = f" Before that you sent {earlier} message{'s' if earlier > 1 else ''}." if earlier > 0 else ""
+        return (
+            f'{looked}You said: "{self.prompt}"{memory} I am only a demo; set ANTIPHON_BACKEND_URL to talk to a model.'
+        )
+
+    def _said_before(self) -> str:
+        return "\n".join(map(_text, self._users))
+
+
+def _name(match: re.Match[str], said: str) -> str:
+    names = _NAME.findall(said)
+    return f"Your name is {names[-1]}." if names else "You have not told me your name."
+
+
+def _count(match: re.Match[str], said: str) -> str:
+    first, last = int(match[1] or 1), min(int(match[2]), 1000)
+    return f"{', '.join(map(str, range(first, last + 1)))}."
+
+
+_REPLIES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...] = (
+    (re.compile(r"what(?: is|'s) my name", re.IGNORECASE), _name),
+    (re.compile(r"\bcount (?:from (\d+) )?to (\d+)", re.IGNORECASE), _count),
+    (re.compile(r"^say (?:hello|hi)\b", re.IGNORECASE), lambda match, said: "Hello there, friend!"),
+    (_NAME, lambda match, said: f"Nice to meet you, {match[1]}!"),
+)
+
+
+class _Budget:
+    """Counts tokens, which are words, and stops where there are to be no more of them."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self.spent = 0
+        self.exceeded = False
+
+    @property
+    def left(self) -> bool:
+        self.exceeded = self.exceeded or (self._limit is not None and self.spent >= self._limit)
+        return not self.exceeded
+
+    def take(self, text: str) -> Iterator[str]:
+        for piece in re.findall(r"\s*\S+\s*$|\s*\S+|\s+$", text):
+            if not self.left:
+                return
+            self.spent += 1
+            yield piece
+
+
+def _until_stop(text: str, stop: Any) -> str:
+    words = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
+    words = [word for word in words if isinstance(word, str)]
+    return text[: min((text.find(word) for word in words if word in text), default=len(text))]
+
+
+def _logprobs(piece: str, body: dict[str, Any]) -> dict[str, Any] | None:
+    if not body.get("logprobs"):
+        return None
+    said = [(piece, -0.1), *((f"{piece}{'?' * n}", -2.0 - n) for n in range(1, body.get("top_logprobs") or 0))]
+    tokens = [{"token": token, "logprob": logprob, "bytes": list(token.encode())} for token, logprob in said]
+    return {"content": [{**tokens[0], "top_logprobs": tokens[: body.get("top_logprobs") or 0]}], "refusal": None}
+
+
+def _prompt_tokens(body: dict[str, Any]) -> int:
+    return sum(len(_text(message).split()) + 1 for message in body.get("messages") or ())
+
+
+def _usage(body: dict[str, Any], spent: int, reasoned: int) -> dict[str, Any]:
+    prompt = _prompt_tokens(body)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": spent,
+        "total_tokens": prompt + spent,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": reasoned},
+    }
+
+
+def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
+    content = message.get("content")
+    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else " ".join(part.get("text") or "" for part in _parts(message)).strip()

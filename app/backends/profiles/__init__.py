@@ -1,0 +1,42 @@
+"""The profiles that come with the server: what is known of each kind of backend, as data in `profiles.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from app.core.profile import Profile
+
+INHERITS = "inherits"
+
+
+def load_profile(name: str) -> Profile:
+    """
+    Return the built-in profile of that name, such as `vllm` or `default`.
+
+    Raises `ValueError`, with the names that there are, for any other.
+    """
+    if name not in profile_names():
+        raise ValueError(f"there is no profile {name!r}; there are {', '.join(profile_names())}")
+    return _load(name)
+
+
+def profile_names() -> tuple[str, ...]:
+    """Return the names of the built-in profiles."""
+    return tuple(_table())
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    text = files("app.backends.profiles").joinpath("profiles.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+@cache
+def _load(name: str) -> Profile:
+    options = dict(_table()[name])
+    parent = options.pop(INHERITS, None)
+    profile = _load(parent) if parent else Profile()
+    return profile.override({**options, "name": name})

@@ -1,0 +1,263 @@
+"""
+Several backends as one: which of them serves a model, and who is asked when that one cannot.
+
+The first backend with a pattern or an alias that fits a model's name serves it. If it fails before anything of an
+answer has come, another server of it is asked, then the backends it falls back on; behind the first chunk there is no
+second try. The table of backends can be replaced at any time: streams that run go on with the old one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
+from typing import Any
+
+from app.backends import ChatRequest, Chunk, TokenCounter
+from app.backends.routing.circuit_breaker import is_for_another
+from app.backends.routing.replicas import Pool, Replica, Served, first_good
+from app.core.profile import Profile
+from app.errors import APIError, BackendError, NotFound
+
+logger = logging.getLogger(__name__)
+
+
+class Router:
+    """
+    The backend that asks others.
+
+    `served` are the settings of the backends by name, in the order in which they are asked whether they serve a model;
+    `build` makes the backend of the settings of one server; `queued` hears of each request that begins to wait for one
+    (1), or ends (-1).
+    """
+
+    def __init__(
+        self,
+        served: Mapping[str, Served],
+        build: Callable[[Any], Any],
+        queued: Callable[[int], None] = lambda change: None,
+    ) -> None:
+        self._pool = partial(Pool, build=build, queued=queued)
+        self._leaving: dict[Pool, asyncio.Task[None]] = {}
+        self._serve({name: self._pool(name, settings) for name, settings in served.items()})
+
+    def _serve(self, pools: dict[str, Pool]) -> None:
+        self._pools = pools
+        self._route = lru_cache(maxsize=1024)(self._routed)  # each request asks for the way to its model several times
+
+    def renew(self, served: Mapping[str, Served]) -> None:
+        """
+        Serve with other settings from now on; what is the same in both keeps its connections and what is known of it.
+
+        If a backend cannot be built, nothing changes, and the error is raised.
+        """
+        old = self._pools
+        kept = {name: old[name] for name, settings in served.items() if name in old and old[name].served == settings}
+        self._serve({name: kept.get(name) or self._pool(name, settings) for name, settings in served.items()})
+        for name, pool in old.items():
+            if name not in kept:
+                self._leaving[pool] = asyncio.create_task(self._drain(pool))
+
+    def profile(self, model: str) -> Profile:
+        """Return what is known of the backend that serves a model; raises `NotFound` if there is none."""
+        return self._route(model)[0].profile(model)
+
+    def stream(self, request: ChatRequest) -> Asked:
+        """Ask, and answer in chunks: see `Backend.stream`."""
+        return Asked(self._route(_model(request)), request)
+
+    async def count_tokens(self, request: ChatRequest) -> int | None:
+        """Return how many tokens the prompt of a request is; None if the server does not say."""
+        for replica in self._route(_model(request))[0].replicas:
+            if replica.circuit.ready and isinstance(replica.backend, TokenCounter):
+                return await replica.backend.count_tokens(request)
+        return None
+
+    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+        """
+        Return the models on offer, as entries of the OpenAI list: of each backend those that it is asked for.
+
+        A backend that does not answer is left out, but for the names that the settings have. Where several backends
+        take the callers' keys, a caller's is shown to none of them, since it is meant for one.
+        """
+        pools = [*self._pools.values()]
+        key = caller_key if sum(pool.served.passes_keys for pool in pools) <= 1 else None
+        lists = await asyncio.gather(*(pool.models(key) for pool in pools), return_exceptions=True)
+        models: dict[str, dict[str, Any]] = {}
+        for pool, listed in zip(pools, lists, strict=True):
+            known = {} if isinstance(listed, BaseException) else {str(model["id"]): model for model in listed}
+            for name, model in known.items():
+                if _claim(pool, name):
+                    models.setdefault(name, model)
+            for name in _names(pool):
+                default = {"object": "model", "created": 0, "owned_by": pool.name}
+                model = known.get(pool.served.aliases.get(name, name), default)
+                models.setdefault(name, {**model, "id": name})
+        for failure in lists:
+            if isinstance(failure, BaseException) and not (models and isinstance(failure, APIError)):
+                raise failure
+        return [*models.values()]
+
+    async def check(self) -> None:
+        """Return if a backend can be reached; raise `BackendError` if none can."""
+        await first_good(pool.check() for pool in self._pools.values())
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for leaving in self._leaving.values():
+            leaving.cancel()
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        for pool in [*self._leaving, *self._pools.values()]:
+            await pool.aclose()
+
+    async def _drain(self, pool: Pool) -> None:
+        await pool.drain()
+        del self._leaving[pool]
+
+    def _routed(self, model: str) -> Sequence[Pool]:
+        """Return the backends to ask for a model, in this order; raises `NotFound` if there are none."""
+        found = [pool for pool in self._pools.values() if _claim(pool, model)]
+        if not found:
+            offered = (name for pool in self._pools.values() for name in (*pool.served.aliases, *pool.served.models))
+            message = f"No backend serves the model '{model}'. There are: {', '.join(dict.fromkeys(offered))}."
+            raise NotFound(message, param="model", code="model_not_found")
+        first, *others = found
+        if (named := first.served.fallbacks) is not None:
+            return [first, *(self._pools[name] for name in named if name in self._pools and name != first.name)]
+        # A caller's key is for one server, and what its owner pays for is not made good by others.
+        if first.served.passes_keys:
+            return [first]
+        closely = _claim(first, model) != "*"
+        return [
+            first,
+            *(one for one in others if not one.served.passes_keys and not (closely and _claim(one, model) == "*")),
+        ]
+
+
+class Asked:
+    """
+    One request, and the chunks of its answer: a context manager, and the iterator that it gives.
+
+    As long as there is no chunk, a server that fails is followed by another. What is told in the end is what the first
+    backend said.
+    """
+
+    def __init__(self, pools: Sequence[Pool], request: ChatRequest) -> None:
+        self._request = request
+        self._first = pools[0]
+        self._pools = [*pools]  # those that are left
+        # Is there but one server to ask, and has nobody said how often it may fail?
+        self._alone = len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].served.given
+        self._tried: set[Replica] = set()
+        self._error: APIError | None = None  # what the first backend said
+        self._last: APIError | None = None  # why the last server that was tried did not answer
+        self._use = ExitStack()
+        self._open = AsyncExitStack()  # the place at a server, and its answer
+        self._next: Callable[[], Awaitable[list[Chunk]]] = self._begin
+
+    async def __aenter__(self) -> Asked:
+        with ExitStack() as use:
+            for pool in self._pools:
+                use.enter_context(pool.in_use())
+            await self._ask()
+            self._use = use.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        with self._use:
+            await self._open.__aexit__(*exc)
+
+    def __aiter__(self) -> Asked:
+        return self
+
+    def __anext__(self) -> Awaitable[list[Chunk]]:
+        return self._next()
+
+    async def _begin(self) -> list[Chunk]:
+        """Return the first chunks, whoever they are of; those behind them come from the same server directly."""
+        while True:
+            try:
+                chunks = await anext(self._chunks)
+            except BackendError as error:
+                left, self._open = self._open, AsyncExitStack()
+                await left.__aexit__(type(error), error, error.__traceback__)
+                self._refused(self._pools[0], error)
+                await self._ask()
+                continue
+            if chunks:
+                self._next = self._chunks.__anext__
+            return chunks
+
+    async def _ask(self) -> None:
+        """Ask servers until one answers; raise the first backend's error if none does."""
+        while self._pools:
+            pool, tried = self._pools[0], len(self._tried)
+            try:
+                return await self._try(pool)
+            except APIError as error:
+                if len(self._tried) > tried:
+                    self._refused(pool, error)
+                else:  # there was nobody to ask
+                    self._pools.remove(pool)
+                    if pool is self._first:
+                        self._error = self._error or error
+        assert self._error
+        raise self._error
+
+    async def _try(self, pool: Pool) -> None:
+        body = self._body_for(pool)
+        async with AsyncExitStack() as stack:
+            place = pool.place(self._request.conversation, self._tried, alone=self._alone)
+            replica = await stack.enter_async_context(place)
+            self._tried.add(replica)
+            if self._last:
+                _log_failover(self._last, f"{pool.name} {replica.shown}")
+            others = len(self._pools) > 1 or pool.others(self._tried)
+            request = dataclasses.replace(self._request, body=body, patient=self._request.patient and not others)
+            self._chunks = await stack.enter_async_context(replica.backend.stream(request))
+            replica.circuit.answered()
+            self._open = stack.pop_all()
+
+    def _body_for(self, pool: Pool) -> dict[str, Any]:
+        """Return the request as the servers of a backend take it; raises `InvalidRequest` if they cannot."""
+        request, model = self._request, _model(self._request)
+        profile = pool.profile(model)
+        if request.body_for is None or request.profile is None or profile is request.profile:
+            return request.body
+        return request.body if profile == request.profile else request.body_for(profile)
+
+    def _refused(self, pool: Pool, error: APIError) -> None:
+        """Note what a server said; raise it where no other would say anything else."""
+        elsewhere = isinstance(error, BackendError) and is_for_another(error)
+        if pool is self._first:
+            if not elsewhere:
+                raise error
+            self._error = error
+        if not elsewhere:
+            self._pools.remove(pool)
+        self._last = error
+
+
+def _log_failover(error: APIError, server: str) -> None:
+    level = logging.WARNING if error.status >= 500 else logging.INFO
+    logger.log(level, "backend %s: %s; asking %s instead", error.server, error.explanation, server.rstrip())
+
+
+def _model(request: ChatRequest) -> str:
+    return request.model or str(request.body.get("model", ""))
+
+
+def _claim(pool: Pool, model: str) -> str | None:
+    """Return the alias or the pattern by which a backend serves a model; None if it does not."""
+    if model in pool.served.aliases:
+        return model
+    return next((pattern for pattern in pool.served.models if fnmatchcase(model, pattern)), None)
+
+
+def _names(pool: Pool) -> list[str]:
+    """Return the models that the settings of a backend name in full."""
+    return [*pool.served.aliases, *(name for name in pool.served.models if not set(name) & set("*?["))]

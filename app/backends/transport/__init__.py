@@ -1,0 +1,271 @@
+"""
+An `httpx` transport for long streams: HTTP/1.1 over pooled connections, at a fraction of the cost of `httpx`'s own.
+
+    async with httpx.AsyncClient(transport=HTTPToolsTransport()) as client:
+        async with client.stream("POST", url, json=body) as response:
+            async for data in response.aiter_raw():  # an item is all that has come in since the last one
+                ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterable, AsyncIterator
+from itertools import zip_longest
+from socket import SOCK_STREAM
+from typing import Any
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+
+from app.backends.transport.connection import Connection, Origin, Reply, Stale
+
+# As many connections as are asked for: who waits for a model holds one for minutes, and is admitted elsewhere.
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=30)
+
+_PORTS = {"http": 80, "https": 443}
+_NEXT_ADDRESS = 0.25  # seconds to wait for one address before the next is tried too (RFC 8305, section 5)
+
+
+class HTTPToolsTransport(httpx.AsyncBaseTransport):
+    """
+    What `httpx.AsyncClient(transport=...)` takes.
+
+    `verify` and `trust_env` mean what they mean to `httpx`. The extensions of a response are
+
+    - `stream`: the body itself. To iterate over it costs less than `response.aiter_raw()`, and `stream.wait_at_most`
+      sets the read timeout anew;
+    - `linger`: to be called with some seconds before a response is closed whose body is over in all but HTTP's words.
+      Its connection is used again if the body ends by then; otherwise, and without it, the connection is closed.
+
+    Where the environment names a proxy for a URL, the request goes through `httpx`'s own transport, and its response
+    has neither.
+    """
+
+    def __init__(
+        self, *, verify: ssl.SSLContext | bool = True, trust_env: bool = True, limits: httpx.Limits = LIMITS
+    ) -> None:
+        self._verify = verify
+        self._trust_env = trust_env
+        self._limits = limits
+        self._ssl: ssl.SSLContext | None = None
+        self._proxies = getproxies() if trust_env else {}
+        self._proxied: dict[str, httpx.AsyncHTTPTransport] = {}
+        self._idle: list[Connection] = []  # the one that was used last at the end
+        self._open: set[Connection] = set()  # idle or not
+        self._slots = asyncio.Semaphore(limits.max_connections) if limits.max_connections else None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """
+        Send a request, and return as soon as the head of its response is there.
+
+        A request that meets a connection which the server has just closed is sent again on a new one. Raises the
+        `httpx.TransportError` that fits.
+        """
+        url = request.url
+        if self._proxies and (proxy := self._proxy_for(url)):
+            return await proxy.handle_async_request(request)
+        if url.scheme not in _PORTS:
+            raise httpx.UnsupportedProtocol(f"There is no way to send a request to {url.scheme!r} URLs.")
+        origin = Origin(url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
+        message, more = _encode(request)
+        timeouts = request.extensions.get("timeout", {})
+        try:
+            # What is generated can be sent only once, so it does not meet connections that may have gone.
+            connection = await self._connection_to(origin, timeouts, fresh=more is not None)
+            reply = await connection.ask(request.method, message, more, timeouts)
+        except Stale:
+            connection = await self._connection_to(origin, timeouts, fresh=True)
+            reply = await connection.ask(request.method, message, more, timeouts)
+        return httpx.Response(reply.status, headers=reply.headers, stream=reply, extensions=_extensions(reply))
+
+    async def aclose(self) -> None:
+        """Close every connection, in use or not."""
+        self._closed = True
+        if self._expiry:
+            self._expiry.cancel()
+        connections = list(self._open)
+        for connection in connections:
+            connection.abort(httpx.ReadError("The connection was closed from this side."))
+        if connections:
+            await asyncio.wait([connection.gone for connection in connections])
+        for proxied in self._proxied.values():
+            await proxied.aclose()
+
+    async def _connection_to(self, origin: Origin, timeouts: dict[str, float | None], *, fresh: bool) -> Connection:
+        """Return a connection for one request; `released` gives back the place it takes up."""
+        if self._slots:
+            try:
+                async with asyncio.timeout(timeouts.get("pool")):
+                    await self._slots.acquire()
+            except TimeoutError as error:
+                raise httpx.PoolTimeout("All connections are in use.") from error
+        try:
+            return (None if fresh else self._take(origin)) or await self._connect(origin, timeouts.get("connect"))
+        except BaseException:
+            if self._slots:
+                self._slots.release()
+            raise
+
+    def _take(self, origin: Origin) -> Connection | None:
+        """Return the idle connection that was used last, since it is the least likely to have gone."""
+        for connection in reversed(self._idle):
+            if connection.origin == origin and connection.usable:
+                self._idle.remove(connection)
+                return connection
+        return None
+
+    async def _connect(self, origin: Origin, seconds: float | None) -> Connection:
+        most = self._limits.max_connections
+        if most and len(self._open) >= most and self._idle:
+            self._idle.pop(0).abort()
+        try:
+            async with asyncio.timeout(seconds):
+                connection = await self._reach(origin)
+        except TimeoutError as error:
+            raise httpx.ConnectTimeout("The server did not accept a connection in time.") from error
+        except (OSError, UnicodeError) as error:
+            raise httpx.ConnectError(str(error)) from error
+        if self._closed:
+            connection.abort()
+            raise httpx.ConnectError("The transport has been closed.")
+        return connection
+
+    async def _reach(self, origin: Origin) -> Connection:
+        """
+        Try the addresses of a host one after the other, and return the first connection; raise the first error if none.
+
+        The next is tried when the one before has failed or has not answered for a while, in turn of the two families
+        (RFC 8305). The event loops cannot be asked to do it: not all of them know how.
+        """
+        loop = asyncio.get_running_loop()
+        addresses = _in_turn(await loop.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM))
+        attempts: set[asyncio.Task[Connection]] = set()
+        errors = []
+        try:
+            while addresses or attempts:
+                if addresses:
+                    attempts.add(loop.create_task(self._dial(origin, addresses.pop(0))))
+                wait = _NEXT_ADDRESS if addresses else None
+                done, _ = await asyncio.wait(attempts, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                for attempt in done:
+                    attempts.remove(attempt)
+                    if error := attempt.exception():
+                        errors.append(error)
+                    else:
+                        return attempt.result()
+            raise errors[0]
+        finally:
+            # Not awaited: whoever is cancelled meanwhile would lose the connection that was found.
+            for attempt in attempts:
+                attempt.add_done_callback(_too_late)
+                attempt.cancel()
+
+    async def _dial(self, origin: Origin, address: str) -> Connection:
+        encrypted = origin.scheme == "https"
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(origin, self),
+            address,
+            origin.port,
+            ssl=self._context() if encrypted else None,
+            server_hostname=origin.host if encrypted else None,
+        )
+        # Not before: uvloop does not tell a connection that it closes because whoever asked for it was cancelled.
+        if not connection.gone.done():
+            self._open.add(connection)
+        return connection
+
+    def _context(self) -> ssl.SSLContext:
+        if self._ssl is None:
+            self._ssl = httpx.create_ssl_context(verify=self._verify, trust_env=self._trust_env)
+            self._ssl.set_alpn_protocols(["http/1.1"])
+        return self._ssl
+
+    def _proxy_for(self, url: httpx.URL) -> httpx.AsyncHTTPTransport | None:
+        """Return the transport to the proxy that the environment names for a URL, if it does."""
+        address = self._proxies.get(url.scheme) or self._proxies.get("all")
+        if not address or proxy_bypass(url.netloc.decode("ascii")):
+            return None
+        if address not in self._proxied:
+            proxy = httpx.Proxy(address if "://" in address else f"http://{address}")
+            self._proxied[address] = httpx.AsyncHTTPTransport(verify=self._context(), proxy=proxy, limits=self._limits)
+        return self._proxied[address]
+
+    # What the connections tell.
+
+    def released(self, connection: Connection, *, reusable: bool) -> None:
+        """Keep a connection that has done its work, if that can be."""
+        if self._slots:
+            self._slots.release()
+        if not reusable:
+            return
+        connection.idle_since = connection.loop.time()
+        self._idle.append(connection)
+        most = self._limits.max_keepalive_connections
+        if most is not None and len(self._idle) > most:
+            self._idle.pop(0).abort()
+        if self._expiry is None:
+            self._close_expired()
+
+    def closed(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def _close_expired(self) -> None:
+        """Close what has been idle for too long, and look again when the next one has."""
+        self._expiry = None
+        seconds = self._limits.keepalive_expiry
+        if seconds is None:
+            return
+        loop = asyncio.get_running_loop()
+        while self._idle and self._idle[0].idle_since + seconds <= loop.time() + 0.001:
+            self._idle.pop(0).abort()
+        if self._idle:
+            self._expiry = loop.call_at(self._idle[0].idle_since + seconds, self._close_expired)
+
+
+def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]:
+    """Return what to send of a request at once, and what to send after that."""
+    lines = [b"%b %b HTTP/1.1\r\n" % (request.method.encode("ascii"), request.url.raw_path)]
+    lines += [b"%b: %b\r\n" % header for header in request.headers.raw]
+    head = b"".join(lines)
+    if head.count(b"\r") != len(lines) or head.count(b"\n") != len(lines) or b"\0" in head:
+        raise httpx.LocalProtocolError("A header of the request contains a line break.")
+    stream = request.stream
+    if isinstance(stream, httpx.ByteStream):
+        return head + b"\r\n" + request.read(), None
+    assert isinstance(stream, httpx.AsyncByteStream)
+    return head + b"\r\n", _chunked(stream) if "transfer-encoding" in request.headers else stream
+
+
+async def _chunked(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        if piece:
+            yield b"%x\r\n%b\r\n" % (len(piece), piece)
+    yield b"0\r\n\r\n"
+
+
+def _extensions(reply: Reply) -> dict[str, Any]:
+    return {
+        "http_version": f"HTTP/{reply.version}".encode("ascii"),
+        "reason_phrase": reply.reason,
+        "stream": reply,
+        "linger": reply.linger,
+    }
+
+
+def _too_late(attempt: asyncio.Task[Connection]) -> None:
+    if not attempt.cancelled() and not attempt.exception():
+        attempt.result().abort()
+
+
+def _in_turn(found: list[Any]) -> list[str]:
+    """Return the addresses of `getaddrinfo`, one of each family in turn."""
+    families: dict[int, list[str]] = {}
+    for family, _, _, _, address in found:
+        families.setdefault(family, []).append(address[0])
+    return [address for row in zip_longest(*families.values()) for address in row if address]

@@ -1,0 +1,392 @@
+"""
+What a server is asked, and what its answers mean for its profile.
+
+Each question is a function of the server, and returns findings: what it does, in a few words, and the options that fit.
+A question is put twice where once would prove nothing: that a request is accepted does not mean that it has an effect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from app.backends.chat.token_counting import Tokenizer
+from app.cli.probe.client import BRIEF, Said, Server
+
+
+class Finding(NamedTuple):
+    """Something that is known of a server now."""
+
+    about: str
+    said: str
+    options: dict[str, Any] = {}  # noqa: RUF012 (of a tuple, never changed)
+
+
+Findings = list[Finding]
+Message = dict[str, Any]
+
+HELLO = "Say hello."
+WEATHER = "What is the weather in Paris?"
+_PLACE = {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]}
+_COLOR = {"type": "object", "properties": {"color": {"type": "string", "enum": ["red"]}}, "required": ["color"]}
+_PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
+    "rkJggg=="
+)
+UNKNOWN = "unknown parameter"
+_CHOICE, _FORMAT = "request.tool_choice", "request.response_format"
+_UNSEEN = "not seen: it only thinks"
+_MARKS = ("<tool_call", "<function", "[TOOL_CALLS]", "<|tool", "<\uff5ctool")
+
+
+def tool(name: str, parameters: Message | None = None, **fields: Any) -> Message:
+    described = {"name": name, "description": name.replace("_", " ").capitalize() + "."}
+    return {
+        "type": "function",
+        "function": {**described, "parameters": parameters or {"type": "object", "properties": {}}, **fields},
+    }
+
+
+GET_WEATHER, GET_TIME = tool("get_weather", _PLACE), tool("get_time")
+TOOLS = [GET_WEATHER, GET_TIME]
+
+
+def user(content: Any) -> Message:
+    return {"role": "user", "content": content}
+
+
+def image() -> Message:
+    return {"type": "image_url", "image_url": {"url": _PIXEL}}
+
+
+def history(output: Any = "Sunny, 21C", id: str = "call_1", **assistant: Any) -> list[Message]:
+    """A call, and what came of it."""
+    function = {"name": "get_weather", "arguments": '{"location": "Paris"}'}
+    call = {"role": "assistant", "tool_calls": [{"id": id, "type": "function", "function": function}], **assistant}
+    return [user(WEATHER), call, {"role": "tool", "tool_call_id": id, "content": output}]
+
+
+def verdict(said: Said, good: str = "accepted") -> str:
+    """Say whether a request was accepted; if not, in the server's own words."""
+    return good if said.ok else f"{said.status or 'no answer'}: {said.error[:100]}"
+
+
+def effect(about: str, said: Said, good: str | None, options: dict[str, Any]) -> Finding:
+    """Say that something had an effect, or none; behind a thought that does not end, nobody can tell."""
+    if said.only_thought:
+        return Finding(about, _UNSEEN)
+    return Finding(about, good or verdict(said, "ignored"), options)
+
+
+async def shape(server: Server, messages: list[Message], **body: Any) -> Said:
+    """See whether messages are taken as they are; the answer does not matter."""
+    return await server.ask(messages, room=BRIEF, stream=False, **body)
+
+
+# The stream.
+
+
+async def streams(server: Server) -> Findings:
+    said = await server.ask(HELLO)
+    options: dict[str, Any] = {}
+    _, thought = said.reasoning
+    answer = "text"
+    if not said.text and thought and said.finish == "length":
+        answer = "only a thought, which was cut off"
+    elif not said.text and thought:
+        answer = "only reasoning: its parser takes the answer for a thought"
+        options["response.reasoning_only_as_message"] = True
+    finish = f"finish_reason {said.finish or 'never'}"
+    return [
+        Finding("stream", f"{len(said.chunks)} chunks, {answer}, {finish}" if said.ok else verdict(said), options),
+        Finding("[DONE]", "sent" if said.done else "not sent"),
+        *await _usage(server, said),
+    ]
+
+
+async def _usage(server: Server, plain: Said) -> Findings:
+    if plain.usage:
+        return [Finding("usage of a stream", "always", {"request.stream_usage": "always"})]
+    said = await server.ask(HELLO, room=BRIEF, stream_options={"include_usage": True})
+    if said.ok and said.usage:
+        return [Finding("usage of a stream", "with stream_options", {"request.stream_usage": "stream_options"})]
+    # Where it is accepted without effect, nothing is lost by asking.
+    how = "stream_options" if said.ok else "none"
+    return [Finding("usage of a stream", verdict(said, "never"), {"request.stream_usage": how})]
+
+
+async def limits(server: Server) -> Findings:
+    findings, known = [], []
+    for name in ("max_tokens", "max_completion_tokens"):
+        limit: dict[str, Any] = {server.limit: None, name: 8}
+        said = await server.ask("Count to one hundred.", **limit)
+        cut = said.ok and (said.finish == "length" or 0 < len(said.deltas) < 20)
+        known += [name] if cut else []
+        findings.append(Finding(name, f"honoured, finish_reason {said.finish}" if cut else verdict(said, "ignored")))
+    if known:
+        findings[-1] = findings[-1]._replace(options={"request.max_tokens": known[0]})
+    return findings
+
+
+# Roles and messages.
+
+
+async def roles(server: Server) -> Findings:
+    rules = "Answer in one word, whatever the question may be."
+    plain = await shape(server, [user(HELLO)])
+    system = await shape(server, [{"role": "system", "content": rules}, user(HELLO)])
+    developer = await shape(server, [{"role": "developer", "content": rules}, user(HELLO)])
+    findings = [
+        Finding("system message", verdict(system), {} if system.ok else {"request.roles.system": "user"}),
+        Finding("developer message", _compared(developer, plain, system)),
+    ]
+    if system.ok:
+        findings += await _placed(server)
+    return findings
+
+
+def _compared(said: Said, without: Said, with_: Said) -> str:
+    """Say whether something reached the model, by the tokens of the prompt."""
+    if not said.ok or not (said.prompt_tokens and with_.prompt_tokens > without.prompt_tokens):
+        return verdict(said)
+    return "lost on the way" if said.prompt_tokens <= without.prompt_tokens else "accepted"
+
+
+async def _placed(server: Server) -> Findings:
+    """Ask where system messages may stand: what is refused moves to the front, and is merged there if need be."""
+    rule = {"role": "system", "content": "Be brief."}
+    later = await shape(server, [user(HELLO), {"role": "assistant", "content": "Hello."}, rule, user(HELLO)])
+    second = await shape(server, [rule, rule, user(HELLO)])
+    place = "single_first" if second.refused else "first_only" if later.refused else "any"
+    turns = await shape(server, [user(HELLO), user(HELLO)])
+    return [
+        Finding("system message later", verdict(later), {"request.roles.system": place}),
+        Finding("two system messages", verdict(second)),
+        Finding("two user messages in a row", verdict(turns), {"request.roles.alternate": turns.refused}),
+    ]
+
+
+async def contents(server: Server) -> Findings:
+    plain = await shape(server, [user("")])
+    string = await shape(server, [user(f"{HELLO} {HELLO} {HELLO}")])
+    parts = await shape(server, [user([{"type": "text", "text": f"{HELLO} {HELLO} {HELLO}"}])])
+    picture = await shape(server, [user([{"type": "text", "text": HELLO}, image()])])
+    return [
+        Finding("text as a list of parts", _compared(parts, plain, string)),
+        Finding("image", verdict(picture)),
+    ]
+
+
+# Tools.
+
+
+async def calls(server: Server) -> Findings:
+    said = await server.answer(WEATHER, tools=TOOLS)
+    if not said.ok or said.only_thought:
+        return [effect("tools", said, None, {})]
+    if not said.called:
+        if not any(mark in said.text for mark in _MARKS):
+            return [Finding("tools", "not called")]
+        option = {"response.call_marks": "auto"}
+        return [Finding("tools", "the call stays in the text: there is no parser for it", option)]
+    pieces = said.pieces
+    how = "whole" if len(pieces) == len(said.called) else f"in {len(pieces)} pieces"
+    named = [name for name in ("index", "id") if all(piece.get(name) is None for piece in pieces)]
+    lacks = f", without {' and '.join(named)}" if named else ""
+    findings = [Finding("tools", f"called, {how}{lacks}, finish_reason {said.finish}")]
+    return findings + await _several(server) + await _choices(server) + await _strict(server)
+
+
+async def _several(server: Server) -> Findings:
+    prompt = "What is the weather in Paris and Tokyo?"
+    several = await server.answer(prompt, tools=[GET_WEATHER])
+    one = await server.answer(prompt, tools=[GET_WEATHER], parallel_tool_calls=False)
+    findings = [Finding("parallel calls", f"{len(several.called)} in one answer" if several.ok else verdict(several))]
+    if not one.ok:
+        option = {"request.parallel_tool_calls": "drop"}
+        return [*findings, Finding("parallel_tool_calls: false", verdict(one), option)]
+    if len(several.called) < 2:
+        return findings
+    return [*findings, Finding("parallel_tool_calls: false", "ignored" if len(one.called) > 1 else "honoured")]
+
+
+async def _choices(server: Server) -> Findings:
+    by_name = {"type": "function", "function": {"name": "get_time"}}
+    required = await server.answer(HELLO, tools=[GET_WEATHER], tool_choice="required")
+    named = await server.answer(WEATHER, tools=TOOLS, tool_choice=by_name)
+    none = await server.answer(WEATHER, tools=TOOLS, tool_choice="none")
+    way = "required" if required.called else "message"
+    if not required.ok:
+        any_ = await server.answer(HELLO, tools=[GET_WEATHER], tool_choice="any")
+        way = "any" if any_.called else "message"
+    forced = named.called[:1] == ["get_time"]
+    object_ = "object" if forced else "filter_required"
+    called = none.called or any(mark in none.text for mark in _MARKS)
+    tools = "drop_tools" if called or not none.ok else "none"
+    return [
+        effect("tool_choice required", required, "forced" if required.called else None, {f"{_CHOICE}.required": way}),
+        effect("tool_choice by name", named, "forced" if forced else None, {f"{_CHOICE}.named": object_}),
+        effect("tool_choice none", none, None if called or not none.ok else "honoured", {f"{_CHOICE}.none": tools}),
+    ]
+
+
+async def _strict(server: Server) -> Findings:
+    schema = {**_PLACE, "additionalProperties": False}
+    said = await server.ask(WEATHER, tools=[tool("get_weather", schema, strict=True)], room=BRIEF)
+    return [Finding("strict tools", verdict(said), {"request.strict": "drop"} if said.refused else {})]
+
+
+async def results(server: Server) -> Findings:
+    """Ask how a conversation with calls has to look."""
+    forms: dict[str, Message] = {"omit": {}, "null": {"content": None}, "empty": {"content": ""}}
+    taken = [name for name, fields in forms.items() if (await shape(server, history(**fields), tools=TOOLS)).ok]
+    fields = forms[taken[0] if taken else "empty"]
+    content = {"request.content.assistant_null": taken[0]} if taken and taken[0] != "omit" else {}
+    findings = [Finding("no text beside calls", ", ".join(taken) or "refused", content)]
+    if not taken:
+        short = await shape(server, history(id="a1b2c3d4e", **fields), tools=TOOLS)
+        option = {"request.tool_ids": "^[A-Za-z0-9]{9}$"} if short.ok else {}
+        return [*findings, Finding("ids of calls", verdict(short, "only such as Mistral's"), option)]
+    after = await shape(server, [*history(**fields), user(HELLO)], tools=TOOLS)
+    array = await shape(server, history([{"type": "text", "text": "Sunny, 21C"}], **fields), tools=TOOLS)
+    picture = await shape(server, history([image()], **fields), tools=TOOLS)
+    bare = await shape(server, history(**fields))
+    bridged = {"request.roles.user_after_tool": "bridge"} if after.refused else {}
+    return [
+        *findings,
+        Finding("user after a tool result", verdict(after), bridged),
+        Finding("tool result as parts", verdict(array)),
+        Finding("image in a tool result", verdict(picture)),
+        Finding("calls, but no tools", verdict(bare), {"request.tools_for_history": True} if bare.refused else {}),
+    ]
+
+
+# Formats, reasoning, and the rest.
+
+
+async def formats(server: Server) -> Findings:
+    schema = {"type": "json_schema", "json_schema": {"name": "color", "schema": _COLOR, "strict": True}}
+    held = await server.answer(HELLO, response_format=schema)
+    as_object = {"type": "json_object"}
+    object_ = await server.answer(HELLO, response_format=as_object)
+    if not object_.ok:  # some want to see the word; that the model does as it is told would prove nothing
+        object_ = await server.answer(f"{HELLO} Do not answer in JSON.", response_format=as_object)
+    obeyed, is_object = held.ok and _json(held) == {"color": "red"}, object_.ok and _is_object(object_)
+    way = "native" if obeyed else "json_object" if is_object else "prompt"
+    any_object = "native" if is_object else "json_schema_any" if obeyed else "drop"
+    return [
+        effect("JSON schema", held, "forced" if obeyed else None, {f"{_FORMAT}.json_schema": way}),
+        effect("JSON object", object_, "forced" if is_object else None, {f"{_FORMAT}.json_object": any_object}),
+    ]
+
+
+def _json(said: Said) -> Any:
+    try:
+        return json.loads(said.text or said.reasoning[1])
+    except ValueError:
+        return None
+
+
+def _is_object(said: Said) -> bool:
+    cut = said.finish == "length" and said.text.lstrip().startswith("{")
+    return cut or isinstance(_json(said), dict)
+
+
+async def thoughts(server: Server) -> Findings:
+    prompt = "Think, then answer: what is 2+2?"
+    said = await server.ask(prompt)
+    field, _ = said.reasoning
+    if field:
+        option: dict[str, Any] = {"request.reasoning_field": field} if field != "reasoning_details" else {}
+        findings = [Finding("reasoning", f"in {field}", option)]
+    elif "<think>" in said.text[:20]:
+        findings = [Finding("reasoning", "in the text, between tags", {"response.think_tags": "auto"})]
+    elif "</think>" in said.text:
+        findings = [Finding("reasoning", "in the text, up to a tag", {"response.think_tags": "implicit_open"})]
+    else:
+        return [Finding("reasoning", "none seen" if said.ok else verdict(said))]
+    still: dict[str, Any] = {"reasoning_effort": "none"}
+    off = await server.ask(prompt, **still)
+    switched = off.ok and not off.reasoning[0] and "</think>" not in off.text
+    findings.append(Finding("reasoning_effort none", "switches it off" if switched else verdict(off, "ignored")))
+    if not switched:
+        still = {"chat_template_kwargs": {"enable_thinking": False}}
+        by_template = await server.ask(prompt, **still)
+        switched = by_template.ok and not by_template.reasoning[0] and "</think>" not in by_template.text
+        option = {"request.effort": "chat_template_kwargs.enable_thinking"} if switched else {}
+        said_so = "switches it off" if switched else verdict(by_template, "ignored")
+        findings.append(Finding("chat_template_kwargs", said_so, option))
+    server.still = still if switched else {}
+    return findings + await _replayed(server, field)
+
+
+async def _replayed(server: Server, field: str) -> Findings:
+    thought = "I should look it up, since nobody can know the weather by heart."
+    without = await shape(server, history(content=""), tools=TOOLS)
+    refused, used = "", ""
+    for name in dict.fromkeys((field or "reasoning_content", "reasoning_content")):
+        said = await shape(server, history(content="", **{name: thought}), tools=TOOLS)
+        if said.refused:
+            refused = verdict(said)
+        elif said.prompt_tokens > without.prompt_tokens > 0:
+            used = used or name
+    if refused and not used:
+        return [Finding("reasoning sent back", refused, {"request.reasoning_replay": "never"})]
+    return [Finding("reasoning sent back", f"used, as {used}" if used else "accepted")]
+
+
+async def parameters(server: Server) -> Findings:
+    given: dict[str, Any] = {
+        "top_p": 0.9,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.1,
+        "seed": 1,
+        "stop": ["\n\n\n"],
+    }
+    together = await shape(server, [user(HELLO)], **given)
+    dropped = []
+    if not together.ok:
+        for name, value in given.items():
+            if (await shape(server, [user(HELLO)], **{name: value})).refused:
+                dropped.append(name)
+    about = f"refused: {', '.join(dropped)}" if dropped else verdict(together)
+    unknown = await shape(server, [user(HELLO)], antiphon_probe=1)
+    return [
+        Finding("sampling parameters", about, {"request.drop_params": dropped} if dropped else {}),
+        Finding(UNKNOWN, verdict(unknown, "ignored")),
+        await _logprobs(server),
+    ]
+
+
+async def _logprobs(server: Server) -> Finding:
+    said = await server.ask(HELLO, room=4, logprobs=True, top_logprobs=1)
+    choices = [choice for chunk in said.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
+    given = any(choice.get("logprobs") for choice in choices)
+    return Finding("logprobs", "given" if given else verdict(said, "ignored"))
+
+
+async def tokens(server: Server) -> Findings:
+    body = {"model": server.fields.get("model"), "messages": [user(HELLO)]}
+    count = await Tokenizer(server.url, "default").count(body, server.post)
+    return [Finding("counts the tokens of a prompt", "no" if count is None else f"yes: {count}")]
+
+
+async def unknown_model(server: Server) -> Findings:
+    said = await shape(server, [user(HELLO)], model="no-such-model")
+    return [Finding("unknown model", verdict(said, "answers all the same"))]
+
+
+QUESTIONS: tuple[Callable[[Server], Awaitable[Findings]], ...] = (
+    streams,
+    limits,
+    roles,
+    contents,
+    thoughts,  # before what can be forced only where they end
+    calls,
+    results,
+    formats,
+    parameters,
+    tokens,
+    unknown_model,
+)

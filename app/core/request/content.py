@@ -1,0 +1,165 @@
+"""
+From the content of an item to the content of a chat message.
+
+Content that is only text goes as a plain string: Ollama makes a message of each part of a list, and llama-cpp-python
+loses them. A kind of part is a row of a table here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from app.core.profile import Content
+from app.core.types.request import Part
+
+ChatPart: TypeAlias = dict[str, Any]
+
+
+class PartError(Exception):
+    """A part cannot be sent: which one (`index`), which of its fields ("" for the part itself), and why."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.index = 0
+
+    @property
+    def where(self) -> str:
+        """The place inside the content, such as `[1].file_id`."""
+        return f"[{self.index}].{self.field}" if self.field else f"[{self.index}]"
+
+
+def _text(part: Part, options: Content) -> ChatPart:
+    return {"type": "text", "text": part["text"]}
+
+
+def _refusal(part: Part, options: Content) -> ChatPart:
+    return {"type": "text", "text": part["refusal"]}  # servers reject `refusal` parts that come back to them
+
+
+_DETAILS = {"original": "high"}  # the Responses API has one more than chat
+
+
+def _image(part: Part, options: Content) -> ChatPart:
+    if options.images == "error":
+        raise PartError("This backend takes no images.")
+    if not (url := part.get("image_url")):
+        raise _missing(part, "image_url", "the image as an `image_url`, which may be a data URL")
+    image = {"url": url}
+    if detail := part.get("detail"):
+        image["detail"] = _DETAILS.get(detail, detail)
+    return {"type": "image_url", "image_url": image}
+
+
+def _file(part: Part, options: Content) -> ChatPart:
+    if options.files == "error":
+        raise PartError("This backend takes no files.")
+    file = {name: part[name] for name in ("filename", "file_data", "file_url") if part.get(name)}
+    if "file_data" not in file and "file_url" not in file:
+        raise _missing(part, "file_data", "the file as `file_data` or `file_url`")
+    return {"type": "file", "file": file}
+
+
+def _audio(part: Part, options: Content) -> ChatPart:
+    if options.audio == "error":
+        raise PartError("This backend takes no audio.")
+    audio = part["input_audio"]
+    return {"type": "input_audio", "input_audio": {"data": audio["data"], "format": audio["format"]}}
+
+
+def _video(part: Part, options: Content) -> ChatPart:
+    return {"type": "video_url", "video_url": {"url": part["video_url"]}}
+
+
+def _missing(part: Part, field: str, wanted: str) -> PartError:
+    if part.get("file_id"):
+        return PartError(f"Files cannot be uploaded to this server: send {wanted}.", "file_id")
+    return PartError(f"There is nothing here: send {wanted}.", field)
+
+
+# Some clients send `output_text` where `input_text` belongs, and the other way round.
+_PARTS: dict[str, Callable[[Part, Content], ChatPart]] = {
+    "input_text": _text,
+    "output_text": _text,
+    "text": _text,
+    "summary_text": _text,
+    "reasoning_text": _text,
+    "refusal": _refusal,
+    "input_image": _image,
+    "input_file": _file,
+    "input_audio": _audio,
+    "input_video": _video,
+}
+
+
+# The option that says whether a backend takes what is not text.
+_LIMITS = {"input_image": "images", "input_file": "files", "input_audio": "audio"}
+
+
+def read(content: str | Sequence[Part] | None, options: Content, warnings: list[str]) -> list[ChatPart]:
+    """
+    Return the chat parts of an item's content.
+
+    A part of a type that we do not know is left out, with a warning. Raises `PartError` for one that is known but
+    cannot be sent.
+    """
+    if not content:
+        return []
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    parts = []
+    for index, part in enumerate(content):
+        if (make := _PARTS.get(part["type"])) is None:
+            warnings.append(f"Content of type {label(part['type'])} is not known and was left out.")
+            continue
+        if _LIMITS.get(part["type"]) and getattr(options, _LIMITS[part["type"]]) == "drop":
+            warnings.append(f"This backend takes no {part['type']}; the model was told that there was one.")
+            parts.append({"type": "text", "text": f"({part['type']} that this model cannot take)"})
+            continue
+        try:
+            parts.append(make(part, options))
+        except PartError as error:
+            error.index = index
+            raise
+    return parts
+
+
+def texts(parts: Sequence[ChatPart]) -> list[str]:
+    """Return what the text parts say."""
+    return [part["text"] for part in parts if part["type"] == "text"]
+
+
+def media(parts: Sequence[ChatPart]) -> list[ChatPart]:
+    """Return the parts that are not text."""
+    return [part for part in parts if part["type"] != "text"]
+
+
+def said(content: str | Sequence[Part] | None, options: Content, warnings: list[str], *, by: str, joint: str) -> str:
+    """Return the text of a message whose role can only have text in chat; what else it holds is left out."""
+    if isinstance(content, str):
+        return content
+    parts = read(content, options, warnings)
+    warnings.extend(
+        f"Content of type {part['type']} is left out of messages of the role {by}." for part in media(parts)
+    )
+    return joint.join(texts(parts))
+
+
+def plain(text: str, form: str) -> str | list[ChatPart]:
+    """Return the content of a message that is only text."""
+    return [{"type": "text", "text": text}] if form == "array" else text
+
+
+def string_or_parts(parts: list[ChatPart], form: str) -> str | list[ChatPart]:
+    """Return content that is only text as one string, or as it is where the backend wants lists (`array`)."""
+    if media(parts) or (form == "array" and parts):
+        return parts
+    return "\n".join(texts(parts))
+
+
+def label(value: object) -> str:
+    """Return a name that came from outside, fit for a warning: short, printable, in quotes."""
+    text = str(value)
+    return ascii(text if len(text) <= 64 else f"{text[:64]}...")

@@ -1,0 +1,183 @@
+"""
+The grammar of a custom tool as a regular expression, for servers that hold the arguments of a call to one.
+
+    pattern("lark", 'start: "a" line+\\nline: /.+/ LF\\n%import common.LF')    # ^(a([^\\n]+\\n)+)$
+
+A grammar is one where no rule leads back to itself, as that of Codex's `apply_patch`. What is beyond that, or beyond
+what is understood here, has no pattern: the model is told of the grammar in words all the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+from app.core.request.grammar.regex import (
+    LONGEST,
+    TIMES,
+    Alt,
+    Irregular,
+    Many,
+    Node,
+    Regex,
+    Seq,
+    is_escaped,
+    is_plain,
+    literal,
+    many,
+    written,
+)
+
+
+def pattern(syntax: str, definition: str, form: str = "pattern") -> str | None:
+    """
+    Return the regular expression, from end to end, of a grammar in `lark` or `regex`; None if there is none.
+
+    `form` is one of `request.grammar`: `pattern` is for a text as it is, `json_pattern` for how it stands in a JSON
+    string, between its quotation marks. `xgrammar` is the same, but none where some texts have something to escape and
+    others have not: of such a pattern that library (0.2.8) allows only the others.
+    """
+    if syntax not in _SYNTAXES or len(definition) > _LONGEST_DEFINITION:
+        return None
+    try:
+        node = _SYNTAXES[syntax](definition)
+        expression = f"^({written(node, escaped=form != 'pattern')})$"
+    except (ValueError, RecursionError):  # it is irregular, or has a number that Python does not read
+        return None
+    if len(expression) > LONGEST or (form == "xgrammar" and not (is_escaped(node) or is_plain(node))):
+        return None
+    return expression
+
+
+# Names and comments are not written, so a definition may be longer than its expression, but not by any length.
+_LONGEST_DEFINITION = 4 * LONGEST
+
+# What `%import common.NAME` brings.
+_COMMON = {
+    "LF": r"\n",
+    "CR": r"\r",
+    "NEWLINE": r"(\r?\n)+",
+    "WS": r"[ \t\f\r\n]+",
+    "WS_INLINE": r"[ \t]+",
+    "DIGIT": "[0-9]",
+    "HEXDIGIT": "[0-9a-fA-F]",
+    "INT": "[0-9]+",
+    "SIGNED_INT": "[+-]?[0-9]+",
+    "LETTER": "[a-zA-Z]",
+    "LCASE_LETTER": "[a-z]",
+    "UCASE_LETTER": "[A-Z]",
+    "WORD": "[a-zA-Z]+",
+    "CNAME": "[a-zA-Z_][a-zA-Z0-9_]*",
+    "ESCAPED_STRING": r'"([^"\\\n]|\\[^\n])*"',
+}
+
+
+class Lark:
+    """A Lark grammar; raises `Irregular` for one with recursion, flags, templates or directives other than imports."""
+
+    _TOKEN = re.compile(
+        r"(?P<skip>\s+|//[^\n]*)"
+        r"|%import[ \t]+common\.(?P<import>\w+)(?:[ \t]*->[ \t]*(?P<alias>\w+))?"
+        r"|(?P<define>[?!]?\w+(?:\.\d+)?)[ \t]*:|(?P<name>\w+)"
+        r'|(?P<string>"(?:\\.|[^"\\\n])*")(?!i)|/(?P<regex>(?:\\.|[^/\\\n])+)/(?![imslux])'
+        r"|~[ \t]*(?P<least>\d+)(?:\.\.(?P<most>\d+))?|->[ \t]*(?P<called>\w+)|(?P<mark>[|()\[\]*+?])"
+    )
+
+    def __init__(self, text: str) -> None:
+        self._rules: dict[str, Node | list[re.Match[str]]] = {}
+        self._open: set[str] = set()  # the rules that are being read
+        self._tokens: list[re.Match[str]] = []
+        rule: list[re.Match[str]] = []
+        at = 0
+        while at < len(text):
+            token = self._TOKEN.match(text, at)
+            if token is None:
+                raise Irregular
+            at = token.end()
+            if token["import"]:
+                regex = _COMMON.get(token["import"])
+                if regex is None:
+                    raise Irregular
+                self._rules[token["alias"] or token["import"]] = Regex(regex).whole()
+            elif token["define"]:
+                rule = []
+                self._rules[token["define"].lstrip("?!").partition(".")[0]] = rule
+            elif token["skip"] is None and token["called"] is None:
+                rule.append(token)
+
+    def start(self) -> Node:
+        """Return what the whole of it says."""
+        return self._rule("start")
+
+    def _rule(self, name: str) -> Node:
+        rule = self._rules.get(name)
+        if rule is None or name in self._open:
+            raise Irregular
+        if not isinstance(rule, list):
+            return rule
+        self._open.add(name)
+        tokens, self._tokens = self._tokens, rule[::-1]
+        node = self._either()
+        if self._tokens:
+            raise Irregular
+        self._tokens = tokens
+        self._open.discard(name)
+        self._rules[name] = node
+        return node
+
+    @property
+    def _mark(self) -> str | None:
+        return self._tokens[-1]["mark"] if self._tokens else None
+
+    def _either(self) -> Node:
+        parts = [self._sequence()]
+        while self._mark == "|":
+            self._tokens.pop()
+            parts.append(self._sequence())
+        return parts[0] if len(parts) == 1 else Alt(tuple(parts))
+
+    def _sequence(self) -> Seq:
+        parts: list[Node] = []
+        while self._tokens and self._mark not in ("|", ")", "]"):
+            parts.append(self._times(self._atom()))
+        return Seq(tuple(parts))
+
+    def _times(self, part: Node) -> Node:
+        while self._tokens and (self._tokens[-1]["least"] or self._mark in ("*", "+", "?")):
+            token = self._tokens.pop()
+            if token["least"]:
+                part = many(part, int(token["least"]), int(token["most"] or token["least"]))
+            else:
+                part = Many(part, *TIMES[token["mark"]])
+        return part
+
+    def _atom(self) -> Node:
+        token = self._tokens.pop()
+        if token["name"]:
+            return self._rule(token["name"])
+        if token["string"]:
+            return literal(_string(token["string"]))
+        if token["regex"]:
+            return Regex(token["regex"].replace(r"\/", "/")).whole()
+        closing = {"(": ")", "[": "]"}.get(token["mark"] or "")
+        if closing is None:
+            raise Irregular
+        node = self._either()
+        if self._mark != closing:
+            raise Irregular
+        self._tokens.pop()
+        return Many(node, 0, 1) if closing == "]" else node
+
+
+def _string(quoted: str) -> str:
+    try:
+        return str(ast.literal_eval(quoted))
+    except (SyntaxError, ValueError):
+        raise Irregular from None
+
+
+_SYNTAXES: dict[str, Callable[[str], Node]] = {
+    "lark": lambda definition: Lark(definition).start(),
+    "regex": lambda definition: Regex(definition).whole(),
+}

@@ -1,0 +1,72 @@
+"""
+From `text.format` to `response_format`, by what a backend is able to force.
+
+Where it cannot hold the model to a schema, the schema is shown to the model instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from app.core.profile import ResponseFormat
+from app.core.types.request import JsonSchemaFormat, PlainFormat
+
+# The value of `response_format`, None for none, and what to tell the model in words.
+Form: TypeAlias = tuple[dict[str, Any] | None, str]
+
+
+def response_format(format: JsonSchemaFormat | PlainFormat, options: ResponseFormat, warnings: list[str]) -> Form:
+    """Return what is sent and what is said for a format."""
+    if isinstance(format, JsonSchemaFormat):
+        return _SCHEMA[options.json_schema](format, options, warnings)
+    if format.type == "json_object":
+        return _object(options, warnings), ""
+    return None, ""
+
+
+def _native(format: JsonSchemaFormat, options: ResponseFormat, warnings: list[str]) -> Form:
+    schema: dict[str, Any] = {"name": format.name, "schema": format.schema_}
+    if format.description:
+        schema["description"] = format.description
+    if "strict" in format.model_fields_set:
+        schema["strict"] = format.strict
+    return {"type": "json_schema", "json_schema": schema}, ""
+
+
+def _as_object(format: JsonSchemaFormat, options: ResponseFormat, warnings: list[str]) -> Form:
+    # No warning if not even an object can be forced: the model is told in any case.
+    return _object(options, []), _prompt(format)
+
+
+def _as_prompt(format: JsonSchemaFormat, options: ResponseFormat, warnings: list[str]) -> Form:
+    return None, _prompt(format)
+
+
+def _dropped(format: JsonSchemaFormat, options: ResponseFormat, warnings: list[str]) -> Form:
+    warnings.append("This backend cannot answer by a JSON schema, so text.format was left out.")
+    return None, ""
+
+
+_SCHEMA: dict[str, Callable[[JsonSchemaFormat, ResponseFormat, list[str]], Form]] = {
+    "native": _native,
+    "json_object": _as_object,
+    "prompt": _as_prompt,
+    "drop": _dropped,
+}
+
+
+def _object(options: ResponseFormat, warnings: list[str]) -> dict[str, Any] | None:
+    if options.json_object == "native":
+        return {"type": "json_object"}
+    if options.json_object == "json_schema_any":
+        return {"type": "json_schema", "json_schema": {"name": "response", "schema": {"type": "object"}}}
+    warnings.append("This backend cannot be held to JSON, so text.format was left out.")
+    return None
+
+
+def _prompt(format: JsonSchemaFormat) -> str:
+    about = f" It is: {format.description}" if format.description else ""
+    schema = json.dumps(format.schema_, ensure_ascii=False, separators=(",", ":"))
+    return f"Answer with JSON only, without a code fence, that conforms to this JSON Schema.{about}\n\n{schema}"

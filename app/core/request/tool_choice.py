@@ -1,0 +1,137 @@
+"""Which of its functions a backend is told of, and what it is told of calling them: a `tool_choice` in its terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.core.profile import Request
+from app.core.request.content import label
+from app.core.request.tool_types import KINDS
+from app.core.request.tools import Function, Offer, namespace_of
+from app.core.types.hosted import UNNAMED
+from app.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the backend is told of the tools."""
+
+    functions: Mapping[str, Function]  # those that are sent
+    value: Any = None  # of `tool_choice`; None: not sent
+    allowed: frozenset[str] | None = None  # see `Chat.allowed`
+    request: str | None = None  # what to ask of the model in words, where the backend cannot be told
+
+
+def choose(choice: Any, offered: Offer, options: Request, warnings: list[str]) -> Choice:
+    """
+    Decide what is sent for a `tool_choice` (None: the caller gave none), in the backend's own terms.
+
+    Raises `InvalidRequest` if it names a function that is not among the tools.
+    """
+    if choice is None or isinstance(choice, str):
+        return _by_mode(choice, offered, options, warnings)
+    if choice["type"] == "allowed_tools":
+        return _allowed_tools(choice, offered, options, warnings)
+    if choice["type"] in offered.hosted_types:
+        return _one_of_hosted(offered.find_hosted(choice), offered, options, warnings)
+    if choice["type"] not in KINDS:
+        warnings.append(f"The tool_choice {label(choice['type'])} names no function and was left out.")
+        return _by_mode(None, offered, options, warnings)
+    return _named(offered.find(*_wanted(choice)), offered, options, warnings)
+
+
+def _by_mode(mode: str | None, offered: Offer, options: Request, warnings: list[str]) -> Choice:
+    if not offered.functions:
+        if mode == "required":
+            warnings.append("There is no tool to offer, so the tool_choice 'required' was left out.")
+        # A model that calls what it was never offered is not kept from it: the caller will know what to say to that.
+        return Choice({}, allowed=frozenset() if mode == "none" else None)
+    if mode == "none":
+        return _none(offered, options)
+    if mode == "required":
+        return _required(offered.functions, None, options, warnings)
+    return Choice(offered.functions, mode)
+
+
+def _none(offered: Offer, options: Request) -> Choice:
+    # Servers that ignore `none` call tools all the same, so they do not get to see any.
+    if options.tool_choice.none == "drop_tools" and not options.tools_for_history:
+        return Choice({}, allowed=frozenset())
+    value = "none" if options.tool_choice.none == "none" else None
+    return Choice(offered.functions, value, frozenset())
+
+
+def _required(
+    functions: Mapping[str, Function], allowed: frozenset[str] | None, options: Request, warnings: list[str]
+) -> Choice:
+    form = options.tool_choice.required
+    if form == "message":
+        return Choice(functions, None, allowed, f"Call {_one_of(functions)} now, instead of answering in words.")
+    if form == "auto":
+        warnings.append("This backend cannot be made to call a tool; it may answer in words.")
+    return Choice(functions, form, allowed)
+
+
+def _one_of(functions: Mapping[str, Function]) -> str:
+    return f"the tool `{next(iter(functions))}`" if len(functions) == 1 else "one of the tools"
+
+
+def _named(name: str, offered: Offer, options: Request, warnings: list[str]) -> Choice:
+    allowed = frozenset({name})
+    if options.tool_choice.named == "object":
+        return Choice(offered.functions, {"type": "function", "function": {"name": name}}, allowed)
+    only = _only(offered, allowed)
+    if options.tool_choice.named == "filter_required":
+        return _required(only, allowed, options, warnings)
+    warnings.append("This backend cannot be made to call a certain tool; it was offered no other.")
+    return Choice(only, None, allowed)
+
+
+def _one_of_hosted(names: Sequence[str], offered: Offer, options: Request, warnings: list[str]) -> Choice:
+    if len(names) == 1:
+        return _named(names[0], offered, options, warnings)
+    allowed = frozenset(names)
+    return _required(_only(offered, allowed), allowed, options, warnings)
+
+
+def _allowed_tools(choice: Mapping[str, Any], offered: Offer, options: Request, warnings: list[str]) -> Choice:
+    names = []
+    for tool in choice["tools"]:
+        if tool["type"] in offered.hosted_types:
+            names += offered.find_hosted(tool)
+        elif tool["type"] in KINDS:
+            if (wanted := _wanted(tool)) not in offered.deferred:
+                names.append(offered.find(*wanted))
+        else:
+            warnings.append(f"The allowed tool {label(tool['type'])} is no function and was left out.")
+    allowed = frozenset(names)
+    mode = choice.get("mode") or "auto"
+    if not offered.functions:
+        return Choice({}, allowed=allowed)
+    if mode == "none" or not allowed:
+        return _none(offered, options)
+    if options.tool_choice.allowed == "keep":
+        tools = [{"type": "function", "function": {"name": name}} for name in dict.fromkeys(names)]
+        value = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+        return Choice(offered.functions, value, allowed)
+    if mode == "required" and len(allowed) == 1:
+        return _named(names[0], offered, options, warnings)  # where it can be, the list of tools stays as it was
+    only = _only(offered, allowed)
+    return _required(only, allowed, options, warnings) if mode == "required" else Choice(only, "auto", allowed)
+
+
+def _only(offered: Offer, names: frozenset[str]) -> dict[str, Function]:
+    return {name: function for name, function in offered.functions.items() if name in names}
+
+
+def _wanted(tool: Mapping[str, Any]) -> tuple[str | None, str]:
+    """Return the namespace and name of the tool that is meant; some clients name it as chat requests do."""
+    if fixed := KINDS[tool["type"]].name:
+        return UNNAMED, fixed
+    nested = tool.get(tool["type"])
+    name = tool.get("name") or (nested.get("name") if isinstance(nested, dict) else None)
+    if not isinstance(name, str):
+        raise InvalidRequest(f"A tool_choice of type {label(tool['type'])} needs the name of one.", param="tool_choice")
+    return namespace_of(tool), name

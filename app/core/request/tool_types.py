@@ -1,0 +1,250 @@
+"""
+How each type of tool is told to a backend, which knows functions only.
+
+A type of tool that can be offered is a row of a table here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from app.core.profile import Request
+from app.core.request.grammar import lark
+from app.core.stream.arguments import INPUT
+from app.core.types.hosted import NO_PARAMETERS
+from app.core.types.items import (
+    APPLY_PATCH_CALL,
+    COMPUTER_ACTION,
+    COMPUTER_CALL,
+    CUSTOM_TOOL_CALL,
+    FUNCTION_CALL,
+    LOCAL_SHELL_CALL,
+    SHELL_CALL,
+    TOOL_SEARCH_CALL,
+    ItemType,
+)
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of a tool, by the spec
+
+Tool = Mapping[str, Any]
+
+
+class Kind(NamedTuple):
+    """One type of tool that the client runs."""
+
+    call: ItemType  # how a call of it comes back
+    declare: Callable[[Tool, Request], dict[str, Any]]  # all but the name of the function that it is to a backend
+    name: str | None = None  # of the function, where the tool has none of its own
+    offered: Callable[[Tool], bool] = lambda tool: True  # is this one run by the client?
+    fields: Mapping[str, Any] = {}  # of each call
+
+
+def _function(tool: Tool, options: Request) -> dict[str, Any]:
+    """No nulls, and always `parameters`, or servers answer 400 and 500."""
+    function: dict[str, Any] = {}
+    if isinstance(description := tool.get("description"), str) and description:
+        function["description"] = description
+    parameters = tool.get("parameters")
+    if not isinstance(parameters, dict) or not parameters:
+        parameters = NO_PARAMETERS
+    if parameters.get("type") == "object" and "properties" not in parameters:
+        parameters = {**parameters, "properties": {}}
+    dropped = frozenset((*options.schema_drop, *_SEALING)) if _is_sealed(parameters) else frozenset(options.schema_drop)
+    function["parameters"] = stripped(parameters, dropped) if dropped else parameters
+    strict = _STRICT[options.strict](tool.get("strict"))
+    return {**function, "strict": strict} if isinstance(strict, bool) else function
+
+
+# OpenAI seals what the model writes for such a parameter, and refuses the keyword elsewhere. Codex's agents talk so.
+_SEALING = ("encrypted",)
+
+
+def _is_sealed(parameters: Tool) -> bool:
+    properties = parameters.get("properties")
+    schemas = properties.values() if isinstance(properties, dict) else ()
+    return any(isinstance(schema, dict) and schema.get("encrypted") is True for schema in schemas)
+
+
+_STRICT: dict[str, Callable[[bool | None], bool | None]] = {
+    "send": lambda strict: strict,
+    "drop": lambda strict: None,
+    "force": lambda strict: True,
+}
+
+# Descriptions of custom tools say that they take no JSON, as Codex's does; but here they are functions.
+_FREE_TEXT = (
+    f"This tool takes free text, which is the argument `{INPUT}`: the whole text as it is, not wrapped in anything."
+)
+_GRAMMARS = {
+    "lark": "The text has to match this Lark grammar:",
+    "regex": "The text has to match this regular expression from end to end:",
+}
+
+
+def _custom(tool: Tool, options: Request) -> dict[str, Any]:
+    """A function of one string, in which the model writes its free text."""
+    text: dict[str, Any] = {"type": "string", "description": "The text for the tool."}
+    said = [tool.get("description"), _FREE_TEXT]
+    format = tool.get("format")
+    if isinstance(format, Mapping) and isinstance(definition := format.get("definition"), str):
+        syntax = str(format.get("syntax"))
+        said.append(f"{_GRAMMARS.get(syntax, 'The text has to match this grammar:')}\n\n{definition}")
+        if pattern := _pattern(syntax, definition, options.grammar):
+            text["pattern"] = pattern
+    parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
+    description = "\n\n".join(one for one in said if isinstance(one, str) and one)
+    # There are servers that hold a call to its schema only where they are told to be strict.
+    strict = {"strict": True} if "pattern" in text else {}
+    return _function({"description": description, "parameters": parameters, **strict}, options)
+
+
+def _pattern(syntax: str, definition: str, form: str) -> str | None:
+    if form == "none":
+        return None
+    if form != "pattern" or syntax != "regex":
+        return lark.pattern(syntax, definition, form)
+    # As it is: the server may know more of regular expressions than is understood here. It matches anywhere otherwise.
+    return definition if definition.startswith("^") and definition.endswith("$") else f"^({definition})$"
+
+
+_SEARCH = {
+    "description": "Search for more tools by what they do. The tools that are found can be called from then on.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What the tool should do, in a few words."},
+            "limit": {"type": "integer", "description": "How many tools to find at most."},
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+}
+
+
+def _tool_search(tool: Tool, options: Request) -> dict[str, Any]:
+    """The search that the client runs, in its own words if it has any."""
+    return _function({name: tool.get(name) or default for name, default in _SEARCH.items()}, options)
+
+
+def _fixed(description: str, properties: dict[str, Any], *required: str) -> Callable[[Tool, Request], dict[str, Any]]:
+    """Return how to declare a tool that is the same in every request."""
+    schema = {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
+    return lambda tool, options: _function({"description": description, "parameters": schema}, options)
+
+
+_TIMEOUT = {"type": "integer", "description": "Milliseconds that it may take."}
+_STRINGS = {"type": "array", "items": {"type": "string"}}
+_NUMBER = {"type": "integer"}
+
+_local_shell = _fixed(
+    "Run a command on the user's machine and see what it prints.",
+    {
+        "command": {**_STRINGS, "description": 'The program and its arguments, such as ["bash", "-lc", "ls"].'},
+        "working_directory": {"type": "string", "description": "Where to run it."},
+        "timeout_ms": _TIMEOUT,
+    },
+    "command",
+)
+_shell = _fixed(
+    "Run shell commands on the user's machine and see what they print.",
+    {
+        "commands": {**_STRINGS, "description": "The command lines."},
+        "timeout_ms": _TIMEOUT,
+        "max_output_length": {"type": "integer", "description": "Characters of output to return at most."},
+    },
+    "commands",
+)
+_apply_patch = _fixed(
+    "Create, update or delete one file of the user. For an update the diff is in the V4A format: hunks that begin with "
+    "`@@`, whose lines begin with a space (kept), `-` (removed) or `+` (added). For a new file every line of the diff "
+    "begins with `+`. To delete a file there is no diff.",
+    {
+        "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
+        "path": {"type": "string", "description": "The path of the file."},
+        "diff": {"type": "string", "description": "What is to change in it."},
+    },
+    *("type", "path"),
+)
+_ACTION: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "type": {
+            "type": "string",
+            "enum": ["click", "double_click", "drag", "keypress", "move", "screenshot", "scroll", "type", "wait"],
+        },
+        "x": {**_NUMBER, "description": "Pixels from the left: click, double_click, move, scroll."},
+        "y": {**_NUMBER, "description": "Pixels from the top: click, double_click, move, scroll."},
+        "button": {
+            "type": "string",
+            "enum": ["left", "right", "wheel", "back", "forward"],
+            "description": "Of a click.",
+        },
+        "path": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"x": _NUMBER, "y": _NUMBER}, "required": ["x", "y"]},
+            "description": "The points of a drag.",
+        },
+        "keys": {**_STRINGS, "description": "Of a keypress, or held during another action."},
+        "scroll_x": {**_NUMBER, "description": "Pixels to scroll to the right."},
+        "scroll_y": {**_NUMBER, "description": "Pixels to scroll down."},
+        "text": {"type": "string", "description": "The text to type."},
+    },
+    "required": ["type"],
+}
+_COMPUTER = "Use the user's computer: mouse, keyboard and screen. Each call is answered with a screenshot."
+
+
+def _computer(tool: Tool, options: Request) -> dict[str, Any]:
+    actions = {"type": "array", "items": _ACTION, "description": "What to do, one after the other."}
+    return _fixed(_COMPUTER, {"actions": actions}, "actions")(tool, options)
+
+
+def _computer_preview(tool: Tool, options: Request) -> dict[str, Any]:
+    """The older tool, which says how large the screen is, and takes one action."""
+    width, height = tool.get("display_width"), tool.get("display_height")
+    screen = f" The screen is {width} pixels wide and {height} high." if width and height else ""
+    return _function({"description": f"{_COMPUTER}{screen}", "parameters": _ACTION}, options)
+
+
+def _runs_locally(tool: Tool) -> bool:
+    environment = tool.get("environment")
+    return environment is None or (isinstance(environment, Mapping) and environment.get("type") == "local")
+
+
+def _is_by_client(tool: Tool) -> bool:
+    return tool.get("execution") == "client"
+
+
+KINDS: dict[str, Kind] = {
+    "function": Kind(FUNCTION_CALL, _function),
+    "custom": Kind(CUSTOM_TOOL_CALL, _custom),
+    "tool_search": Kind(TOOL_SEARCH_CALL, _tool_search, "tool_search", _is_by_client, {"execution": "client"}),
+    "local_shell": Kind(LOCAL_SHELL_CALL, _local_shell, "local_shell"),
+    "shell": Kind(SHELL_CALL, _shell, "shell", _runs_locally, {"environment": {"type": "local"}}),
+    "apply_patch": Kind(APPLY_PATCH_CALL, _apply_patch, "apply_patch"),
+    "computer": Kind(COMPUTER_CALL, _computer, "computer"),
+    "computer_use_preview": Kind(COMPUTER_ACTION, _computer_preview, "computer"),
+}
+
+# Under these the keys are names that the schema gives, and under those the values are data: no keywords in either.
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_DATA = frozenset({"enum", "const", "default", "example", "examples"})
+
+
+def stripped(schema: Any, keywords: frozenset[str]) -> Any:
+    """Return a JSON Schema without these keywords, at any depth."""
+    if isinstance(schema, list):
+        return [stripped(one, keywords) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {}
+    for keyword, value in schema.items():
+        if keyword in keywords:
+            continue
+        if keyword in _NAMED and isinstance(value, dict):
+            kept[keyword] = {name: stripped(one, keywords) for name, one in value.items()}
+        else:
+            kept[keyword] = value if keyword in _DATA else stripped(value, keywords)
+    return kept

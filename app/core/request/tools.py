@@ -1,0 +1,247 @@
+"""
+From the tools of a request, and of its conversation, to the functions of a chat request.
+
+Backends know functions only, each by one name. A tool in a namespace (`{"type": "namespace", "name": "mcp__lab",
+"tools": [...]}`, as Codex sends them) is the function `mcp__lab__add` to them. A tool of a type that cannot be offered
+is left out with a warning, never refused: Codex always sends some, and works well without.
+
+Tools come in the request's `tools`, in items of type `additional_tools`, and in those of type `tool_search_output`, of
+this turn or of an earlier one. What the request's `tools` say counts for more than what stands in items, and a later
+item for more than an earlier one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from app.core.profile import Request
+from app.core.request.content import label
+from app.core.request.tool_types import KINDS, NAME, Tool
+from app.core.stream.event_types import Callee
+from app.core.types.hosted import NO_HOSTED_TOOLS, NO_PARAMETERS, UNNAMED, HostedFunction, HostedTools
+from app.core.types.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
+from app.core.types.request import Item
+from app.errors import InvalidRequest
+
+_MAX_NAME = 64  # characters, by the spec
+
+# Functions that a backend is offered at most: OpenAI's own ceiling, and many servers fail beyond it.
+MOST_FUNCTIONS = 128
+
+SEARCH = (UNNAMED, "tool_search")
+
+
+class Function(NamedTuple):
+    """A function as the backend is told of it, and what it is to the client."""
+
+    tool: dict[str, Any]
+    callee: Callee
+
+
+class Offer:
+    """The functions of a request, by the names that the backend knows them by."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, Function] = {}
+        self.deferred: set[tuple[str | None, str]] = set()  # they have to be searched for first
+        self.hosted_types: frozenset[str] = frozenset()  # the types of tools that the server runs itself
+        self._names: dict[tuple[str | None, str], str] = {}  # by namespace and name, as the client knows them
+        self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
+
+    def add(self, namespace: str | None, name: str, tool: Tool, options: Request) -> None:
+        """Add a function, or say anew what it is."""
+        known = self._names[namespace, name] = self.name(namespace, name)
+        kind = KINDS[tool["type"]]
+        declared = {"type": "function", "function": {"name": known, **kind.declare(tool, options)}}
+        fields = {**named(namespace, name)} if kind.name is None else {**kind.fields}
+        if tool.get("async") is True:
+            fields["async"] = True  # its calls say so, too: their outputs may come in any later turn
+        self.functions[known] = Function(declared, Callee(kind.call, fields))
+
+    def add_hosted(self, function: HostedFunction, types: Collection[str], options: Request) -> bool:
+        """Add a function that the server runs itself; tell whether there was room for it and its name."""
+        if function.key in self._names or len(self.functions) >= MOST_FUNCTIONS:
+            return False
+        known = self._names[function.key] = self.name(*function.key)
+        tool = {"description": function.description, "parameters": function.parameters, "strict": function.strict}
+        declared = {"type": "function", "function": {"name": known, **KINDS["function"].declare(tool, options)}}
+        if function.needs_approval:
+            fields = {"server_label": function.server_label, "name": function.name}
+            callee = Callee(MCP_APPROVAL_REQUEST, fields)
+        else:
+            callee = Callee(ITEM_TYPES[function.item], function.fields, function)
+        self.functions[known] = Function(declared, callee)
+        self._chosen.append((function, types))
+        return True
+
+    def name(self, namespace: str | None, name: str) -> str:
+        """Return the name by which the backend knows a function, also of one that is not offered any more."""
+        if known := self._names.get((namespace, name)):
+            return known
+        if namespace is None:
+            return name
+        flat = "__".join(filter(None, (re.sub(r"[^a-zA-Z0-9_-]", "_", namespace), name)))
+        if len(flat) <= _MAX_NAME and flat not in self.functions:
+            return flat
+        mark = hashlib.sha256(f"{namespace}\n{name}".encode(errors="replace")).hexdigest()[:8]
+        return f"{flat[: _MAX_NAME - 9]}_{mark}"
+
+    def called(self, item: Item) -> str:
+        """Return the name by which the backend knows the function of a `function_call` item."""
+        return self.name(namespace_of(item), item["name"])
+
+    def find(self, namespace: str | None, name: str) -> str:
+        """Return the name by which the backend knows a function that the request must have."""
+        if (known := self._names.get((namespace, name))) is None:
+            raise InvalidRequest(f"There is no tool {label(name)} among the tools on offer.", param="tool_choice")
+        return known
+
+    def find_hosted(self, choice: Mapping[str, Any]) -> list[str]:
+        """Return the names of the hosted functions that a choice such as `{"type": "mcp", "server_label"}` means."""
+        label_, name = choice.get("server_label"), choice.get("name")
+        found = [
+            self.name(*function.key)
+            for function, types in self._chosen
+            if choice["type"] in types
+            and label_ in (None, function.server_label)
+            and (name in (None, function.name) or choice["type"] == name)
+        ]
+        if not found:
+            raise InvalidRequest(
+                f"There is no function of {label(label_ or choice['type'])} among the tools on offer.",
+                param="tool_choice",
+            )
+        return found
+
+    def brought(self, item: Item) -> list[tuple[str, Tool]]:
+        """Return the tools of an item that brings some, each with the name by which the backend knows it."""
+        tools = item.get("tools")
+        entries = _entries(tools if isinstance(tools, list) else (), [])
+        return [(self.name(*entry.key), entry.tool) for entry in entries]
+
+
+def named(namespace: str | None, name: str) -> dict[str, Any]:
+    """Return how a call names the tool that it calls."""
+    return {"name": name} if namespace is None else {"name": name, "namespace": namespace}
+
+
+def namespace_of(named: Mapping[str, Any]) -> str | None:
+    """Return the namespace of a call or a choice: clients replay it as null where there is none."""
+    return namespace if isinstance(namespace := named.get("namespace"), str) and namespace else None
+
+
+class _Entry(NamedTuple):
+    """A tool somewhere in a request."""
+
+    namespace: str | None
+    name: str
+    tool: Tool
+    place: str = ""  # among the request's own tools; the tools of items have none
+    found: bool = False
+
+    @property
+    def key(self) -> tuple[str | None, str]:
+        return self.namespace, self.name
+
+
+def offer(
+    tools: Sequence[Any],
+    items: Iterable[Item],
+    options: Request,
+    warnings: list[str],
+    hosted: HostedTools = NO_HOSTED_TOOLS,
+) -> Offer:
+    """
+    Return the functions of a request with these tools, and of its conversation.
+
+    Raises `InvalidRequest`, with the place of the name, where two of `tools` have the same. Where the client runs a
+    `tool_search`, tools with `defer_loading` are offered once it has found them.
+    """
+    entries = [*_entries(tools, warnings, "tools", served=hosted.served)]
+    for item in items:
+        if (row := ITEM_TYPES.get(item["type"])) and row.brings:
+            brought = item.get("tools")
+            entries += _entries(brought if isinstance(brought, list) else (), warnings, found=row.brings == "found")
+    searchable = any(entry.key == SEARCH for entry in entries)
+    offered = Offer()
+    own: set[tuple[str | None, str]] = set()
+    entries.sort(key=lambda entry: entry.namespace is not None)  # flat names give way to those of the functions
+    for entry in entries:
+        if entry.place and entry.key in own:
+            raise InvalidRequest(f"There are two tools named '{entry.name}'.", param=f"{entry.place}.name")
+        if searchable and entry.tool.get("defer_loading") is True and not entry.found:
+            offered.deferred.add(entry.key)
+        elif entry.place or entry.key not in own or entry.key in offered.deferred:
+            offered.add(*entry.key, entry.tool, options)
+            offered.deferred.discard(entry.key)
+        if entry.place:
+            own.add(entry.key)
+    offered.hosted_types = frozenset(hosted.types)
+    left_out = [
+        function.name for function, types in hosted.functions if not offered.add_hosted(function, types, options)
+    ]
+    if left_out:
+        warnings.append(
+            f"Of the hosted tools, {len(left_out)} functions were left out, such as {label(left_out[0])}: {_FULL}"
+        )
+    return offered
+
+
+_FULL = f"their names are taken, or there are more than {MOST_FUNCTIONS} functions."
+
+
+def _entries(
+    tools: Sequence[Any],
+    warnings: list[str],
+    place: str = "",
+    found: bool = False,
+    served: Collection[int] = frozenset(),
+) -> Iterator[_Entry]:
+    """Yield the tools of a list that the client runs and that can be offered, those of namespaces among them."""
+    for index, tool in enumerate(tools):
+        type_ = tool.get("type") if isinstance(tool, dict) else None
+        where = f"{place}[{index}]" if place else ""
+        kind = KINDS.get(type_) if isinstance(type_, str) else None
+        if place and index in served:
+            continue
+        if _is_named(tool):
+            yield _Entry(None, tool["name"], tool, where, found)
+        elif type_ == "namespace" and isinstance(tool.get("name"), str) and tool["name"]:
+            yield from _inner(tool, warnings, where, found)
+        elif kind and kind.name and kind.offered(tool):
+            yield _Entry(UNNAMED, kind.name, tool, where, found)
+        else:
+            warnings.append(f"Tools of type {label(type_)} cannot be offered to this backend; left out.")
+
+
+def _inner(namespace: Tool, warnings: list[str], place: str, found: bool) -> Iterator[_Entry]:
+    tools = namespace.get("tools")
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if _is_named(tool):
+            yield _Entry(namespace["name"], tool["name"], tool, place and f"{place}.tools[{index}]", found)
+        else:
+            warnings.append(f"A tool of the namespace {label(namespace['name'])} is no function and was left out.")
+
+
+def _is_named(tool: Any) -> bool:
+    """Tell if a tool is called by a name of its own."""
+    if not isinstance(tool, dict) or tool.get("type") not in ("function", "custom"):
+        return False
+    return isinstance(name := tool.get("name"), str) and NAME.fullmatch(name) is not None
+
+
+def of_history(items: Iterable[Item], offered: Offer) -> dict[str, Function]:
+    """
+    Return functions for the calls in a conversation, for backends that refuse it without their declaration.
+
+    They are only declared, with no parameters known, and not to be called.
+    """
+    functions = {}
+    for item in items:
+        if item["type"] == "function_call" and (known := offered.called(item)) not in functions:
+            declared = {"type": "function", "function": {"name": known, "parameters": NO_PARAMETERS}}
+            functions[known] = Function(declared, Callee(FUNCTION_CALL, named(namespace_of(item), item["name"])))
+    return functions

@@ -1,0 +1,262 @@
+"""
+Server-sent events: the bytes of a Chat Completions stream, decoded into chunks.
+
+It follows the WHATWG specification of event streams ("9.2.6 Interpreting an event stream"), and is lenient where
+backends are known to miss it: they send nulls, lists, bare words and halves of characters where a chunk should be, and
+frames without their borders. Our own events are encoded in `core/wire.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, TypeAlias
+
+import orjson
+
+from app.core.stream.chunk_reader import DONE, Chunk
+from app.errors import BackendError
+
+# Bytes that are kept of one event, or of an answer that is one document, before its end has come. The largest that
+# mean something hold an image or a piece of sound, and have a few millions.
+LONGEST = 32 * 1024 * 1024
+TOO_LONG = f"The backend's answer has more than {LONGEST // 1024**2} MiB in one piece."
+
+_BOM = b"\xef\xbb\xbf"
+_PLAIN = b"data: {"  # how nearly every event of nearly every backend begins
+
+# JSON has no such numbers; Python servers send them all the same. OpenAI writes -9999.0 for "very unlikely".
+_CONSTANTS = {"-Infinity": -9999.0}
+
+
+def _float(text: str) -> float | None:
+    number = float(text)  # `-1e999` is another way to write `-Infinity`
+    return number if math.isfinite(number) else _CONSTANTS.get("-Infinity" if number < 0 else "Infinity")
+
+
+class ChunkDecoder:
+    """
+    Decodes the body of one Chat Completions stream, fed in pieces of any size.
+
+        decoder = ChunkDecoder()
+        for data in reads:
+            chunks += decoder.decode(data)
+        chunks += decoder.end()
+
+    How the bytes are cut makes no difference to the chunks, and the cost is linear. Lines may be long, but where an
+    event has not ended after `LONGEST` bytes, `decode` raises `BackendError`. After `DONE` everything is ignored.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []  # of the event that has not ended yet, with line ends made LF
+        self._kept = 0  # bytes of them
+        self._after_cr = False  # was the last byte a CR, whose LF may come with the next read?
+        self._begun = False
+        self._done = False
+        self._mender = _Mender()
+
+    def decode(self, data: bytes) -> list[Chunk]:
+        """Return the chunks whose events end in `data`; the last of them is `DONE` where the server said so."""
+        if self._done or not data:
+            return []
+        if self._after_cr or b"\r" in data:
+            data = self._newlines(data)
+        cut = data.rfind(b"\n\n")
+        pieces = self._pieces
+        if cut >= 0:
+            block, rest = data[:cut], data[cut + 2 :]
+        elif pieces and data.startswith(b"\n") and pieces[-1].endswith(b"\n"):
+            pieces[-1] = pieces[-1][:-1]
+            block, rest = b"", data[1:]
+        else:
+            if data:
+                pieces.append(data)
+                self._kept += len(data)
+                if self._kept > LONGEST:
+                    pieces.clear()
+                    raise BackendError(TOO_LONG)
+            return []
+        if pieces:
+            block = b"".join((*pieces, block))
+            pieces.clear()
+            self._kept = 0
+        if rest:
+            pieces.append(rest)
+            self._kept = len(rest)
+        return self._events(block)
+
+    def end(self) -> list[Chunk]:
+        """Return what remains when the body ends: its last event need not be followed by a blank line."""
+        block = b"".join(self._pieces)
+        self._pieces.clear()
+        chunks = self._events(block) if block and not self._done else []
+        return chunks if self._done else chunks + self._mender.release()
+
+    def _newlines(self, data: bytes) -> bytes:
+        if self._after_cr and data.startswith(b"\n"):
+            data = data[1:]
+            self._after_cr = False
+        if data:
+            self._after_cr = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _events(self, block: bytes) -> list[Chunk]:
+        if not self._begun:
+            block = block.removeprefix(_BOM)
+            self._begun = True
+        events = block.split(b"\n\n")
+        # If no event has a second line then each that looks plain is a whole frame, and need not be taken apart.
+        plain = block.count(b"\n") == 2 * (len(events) - 1) and not self._mender.holds
+        chunks: list[Chunk] = []
+        for event in events:
+            if plain and event.startswith(_PLAIN):
+                try:
+                    chunks.append(orjson.loads(event[6:]))
+                    continue
+                except orjson.JSONDecodeError:
+                    plain = False  # a half of a character may be held from here on
+            chunks += self._event(event)
+            if self._done:
+                break
+        return chunks
+
+    def _event(self, event: bytes) -> list[Chunk]:
+        name, data, chunks = b"", list[bytes](), list[Chunk]()
+        for line in (*event.split(b"\n"), b""):
+            if not line:
+                chunks += self._frame(name, data)
+                name, data = b"", []
+                continue
+            field, _, value = line.partition(b":")
+            if field == b"data":
+                data.append(value.removeprefix(b" "))
+            elif field == b"event":
+                name = value.strip() if value.strip() != b"message" else b""  # which every event is by default
+            elif field == b"error":  # llama.cpp, until late in 2025
+                name, data = field, [value]
+            elif line.lstrip()[:1] in (b"{", b"["):  # what has lost its `data:`, or stands in the line behind it
+                data.append(line)
+        return chunks
+
+    def _frame(self, name: bytes, data: list[bytes]) -> list[Chunk]:
+        text = b"\n".join(data).strip()
+        if not text or self._done:
+            return []
+        if text == b"[DONE]" or (len(text) < _SHORT and text.strip(b'"').upper() == b"[DONE]"):
+            self._done = True
+            return [*self._mender.release(), DONE]
+        try:
+            chunk = _chunk(name, orjson.loads(text))
+            if not self._mender.holds:
+                return [] if chunk is None else [chunk]
+        except orjson.JSONDecodeError:
+            value = _loads(text)
+            if isinstance(value, str) and not name and len(parts := _parts(text, data)) > 1:
+                return [chunk for part in parts for chunk in self._frame(name, [part])]
+            chunk = _chunk(name, value)
+        return [] if chunk is None else self._mender.mend(chunk)
+
+
+_SHORT = 12  # bytes; whatever is longer is no `[DONE]`
+_BORDER = re.compile(rb"data: ?(?=[{\[])|(?<=[}\]])\s*(?=\{)")
+
+
+def _parts(text: bytes, lines: list[bytes]) -> list[bytes]:
+    """
+    Take apart what cannot be read as a whole.
+
+    Some servers forget the blank lines between their events, or the line ends too; some write `data: data: `, and some
+    break off in the middle of a chunk and go on with the next.
+    """
+    return lines if len(lines) > 1 else _BORDER.split(text)
+
+
+def _chunk(name: bytes, value: Any) -> Chunk | None:
+    """Return the frame as a chunk, or None if it is none: a ping, a list of ids, a bare word, something broken."""
+    if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
+        value = value[0]  # Gemini
+    if name == b"error":
+        return value if isinstance(value, dict) and "error" in value else {"error": value or "unknown error"}
+    if not isinstance(value, dict):
+        return None
+    return value if not name or "choices" in value or value.get("error") else None
+
+
+def _loads(text: bytes) -> Any:
+    """Parse what orjson refuses: broken UTF-8, halves of characters, NaN. What is no JSON comes back as text."""
+    string = text.decode(errors="replace")
+    try:
+        return json.loads(string, parse_constant=_CONSTANTS.get, parse_float=_float)
+    except (ValueError, RecursionError):
+        return string
+
+
+def encodable(value: Any) -> Any:
+    """Return a JSON value with its characters made whole: U+FFFD stands for a half without the other."""
+    return _Mender().walk((), value, {})
+
+
+_Path: TypeAlias = tuple[str | int, ...]
+
+
+class _Mender:
+    """
+    Joins characters whose halves came in different chunks.
+
+    JavaScript gateways cut strings between the two surrogates of a character (`"\\ud83d"`, then `"\\ude00"`). A first
+    half at the end of a delta's string waits for the next chunk with choices; where the other half does not follow,
+    U+FFFD stands for it. No string leaves here that cannot be encoded.
+    """
+
+    def __init__(self) -> None:
+        self.holds: dict[_Path, str] = {}
+
+    def mend(self, chunk: Chunk) -> list[Chunk]:
+        """Return the chunk with its strings made whole, and before it what waited for it in vain."""
+        if not chunk.get("choices"):
+            return [self.walk((), chunk, {})]
+        waiting, self.holds = self.holds, {}
+        mended = self.walk((), chunk, waiting)
+        return [*map(_replacement, waiting), mended]
+
+    def release(self) -> list[Chunk]:
+        """Return replacements for all that still waits."""
+        waiting, self.holds = self.holds, {}
+        return [*map(_replacement, waiting)]
+
+    def walk(self, path: _Path, value: Any, waiting: dict[_Path, str]) -> Any:
+        """Return a value that can be encoded, its strings continued from what `waiting` has for their paths."""
+        if isinstance(value, str):
+            return self._string(path, waiting.pop(path, "") + value)
+        if isinstance(value, dict):
+            return {_whole(name): self.walk((*path, name), inner, waiting) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [self.walk((*path, _place(n, inner)), inner, waiting) for n, inner in enumerate(value)]
+        return value
+
+    def _string(self, path: _Path, text: str) -> str:
+        if "delta" in path and text and "\ud800" <= text[-1] <= "\udbff":
+            self.holds[path], text = text[-1], text[:-1]
+        return _whole(text)
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _place(position: int, value: Any) -> int:
+    index = value.get("index") if isinstance(value, dict) else None
+    return index if isinstance(index, int) else position
+
+
+def _replacement(path: _Path) -> Chunk:
+    """Return a chunk with U+FFFD in the one place that the path names."""
+    value: Any = "\ufffd"
+    for step in reversed(path):
+        if isinstance(step, str):
+            value = {step: value}
+        else:
+            value = [{"index": step, **value}] if isinstance(value, dict) else [value]
+    chunk: Chunk = value
+    return chunk

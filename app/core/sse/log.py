@@ -1,0 +1,40 @@
+"""Read what `wire` has written: whole runs of server-sent events, as an event log keeps them."""
+
+from __future__ import annotations
+
+import re
+
+import orjson
+
+from app.core.dialects import Dialect
+from app.core.types.request import Event
+
+# JSON has no line breaks of its own, so a blank line ends a frame, and `event:` at the start of a line begins one.
+_END = b"\n\n"
+_REASONING = re.compile(
+    rb'^event: response\.reasoning(?:_text)?\.(delta|done)\ndata: \{"type":"response\.reasoning(?:_text)?\.\1"',
+    re.MULTILINE,
+)
+
+
+def decode(data: bytes) -> list[Event]:
+    """Return the events."""
+    return [orjson.loads(frame.partition(b"\ndata: ")[2]) for frame in data.split(_END) if frame]
+
+
+def beyond(data: bytes, first: int, after: int) -> bytes:
+    """Return what follows the event of sequence number `after`, where `first` is that of the first event."""
+    known = after - first + 1
+    return data if known <= 0 else data.split(_END, known)[-1]
+
+
+def in_dialect(data: bytes, dialect: Dialect) -> bytes:
+    """Return the events by the names that a dialect has for them, whichever they were written in."""
+    row = dialect.both[0]
+    names = {b"delta": row.delta.encode(), b"done": row.done.encode()}
+
+    def renamed(match: re.Match[bytes]) -> bytes:
+        name = names[match[1]]
+        return b'event: %b\ndata: {"type":"%b"' % (name, name)
+
+    return _REASONING.sub(renamed, data)

@@ -1,0 +1,119 @@
+"""
+Bring an `EventBuilder` to where another one stopped, by the events that are left of it.
+
+The process that made a response may die in the middle of it. Whoever finds the events can then end the response as
+its own builder would have: what was open is closed, and the sequence goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from app.core.stream import event_types
+from app.core.stream.event_builder import EventBuilder, OpenCall, OpenItem, OpenPart
+from app.core.stream.event_types import Part
+from app.core.types.items import ITEM_TYPES
+from app.core.types.request import Event, Response
+from app.errors import APIError
+
+_ROWS = (
+    *event_types.TEXT,
+    *event_types.REFUSAL,
+    *event_types.CONTENT_REASONING,
+    *event_types.OPENAI_CONTENT_REASONING,
+    *event_types.SUMMARY_REASONING,
+)
+# A part that has said nothing yet does not tell its dialect: it is the spec's, whose rows win here.
+_BY_TYPE: dict[str, Part] = {row.type: row for row in reversed(_ROWS)}
+_BY_DELTA: dict[str, Part] = {row.delta: row for row in _ROWS}
+_CALLS = {type: row for type, row in ITEM_TYPES.items() if row.role in ("call", "hosted") or row.begun or row.progress}
+_ARGUMENTS = {row.delta for row in _CALLS.values() if row.delta}
+_WRITTEN = {row.done for row in _CALLS.values() if row.done and row.hosted}
+
+
+class Recovered(EventBuilder):
+    """A builder that has heard the events of another one, from the first."""
+
+    def __init__(self, response: Response, events: Iterable[Event]) -> None:
+        """`response` is the resource as it was stored, when the response began; its output comes from the events."""
+        super().__init__({**response, "status": "queued", "output": []}, new_id=_no_id)
+        for event in events:
+            self._hear(event)
+
+    def lose(self, error: APIError) -> None:
+        """The response ends here, whatever it was at: who made it is gone."""
+        if not self._sequence_number:
+            self.queue()
+        if self.response["status"] == "queued":
+            self.start()
+        self.fail(error)
+
+    def _hear(self, event: Event) -> None:
+        self._sequence_number = event["sequence_number"] + 1
+        match event["type"]:
+            case "response.in_progress":
+                self.response["status"] = "in_progress"
+            case "response.output_item.added":
+                self._item_added(event["output_index"], event["item"])
+            case "response.output_item.done":
+                self._item_done(event["output_index"], event["item"])
+            case type_ if "part" in event:
+                self._part(event, added=type_.endswith(".added"))
+            case type_ if type_ in _BY_DELTA:
+                part = self._part_at(event)
+                part.row = _BY_DELTA[type_]
+                part.pieces.append(event["delta"])
+                if logprobs := event.get("logprobs"):
+                    part.extra.setdefault("logprobs", []).extend(logprobs)
+            case type_ if type_ in _ARGUMENTS:
+                self._call_at(event).pieces.append(event["delta"])
+            case type_ if type_ in _WRITTEN:
+                call = self._call_at(event)
+                call.item = {**call.item, str(call.kind.field): event[str(call.kind.field)]}
+                self._calls.remove(call)
+                self.running.append(call)
+            case "response.output_text.annotation.added":
+                self._part_at(event).extra["annotations"].append(event["annotation"])
+
+    def _call_at(self, event: Event) -> OpenCall:
+        return next(call for call in self._calls if call.index == event["output_index"])
+
+    def _item_added(self, index: int, item: dict[str, Any]) -> None:
+        self.response["output"].append(item)
+        if kind := _CALLS.get(item["type"]):
+            opened = self._calls if kind.field else self.running
+            opened.append(OpenCall(index, item, kind))
+        elif self._open is None:  # what is of a kind unknown here must not hide what is
+            self._open = OpenItem(index, item, ())
+
+    def _item_done(self, index: int, item: dict[str, Any]) -> None:
+        self.response["output"][index] = item
+        self._calls = [call for call in self._calls if call.index != index]
+        self.running = [call for call in self.running if call.index != index]
+        if self._open and self._open.index == index:
+            self._open = None
+
+    def _part(self, event: Event, *, added: bool) -> None:
+        assert self._open
+        content = event["part"]
+        row = _BY_TYPE[content["type"]]
+        if added:
+            where = {name: event[name] for name in ("item_id", "output_index", row.position)}
+            part = OpenPart(row, where, extra={name: [] for name in row.extra})
+            self._open.parts.append(part)
+        else:
+            part = self._part_at(event)
+            self._open.parts.remove(part)
+            kept = [*self._open.item.get(row.list, ()), content]
+            self._open.item = {**self._open.item, row.list: kept}
+
+    def _part_at(self, event: Event) -> OpenPart:
+        assert self._open
+        return next(
+            part for part in self._open.parts if all(event.get(at) == value for at, value in part.where.items())
+        )
+
+
+def _no_id(prefix: str) -> str:
+    raise AssertionError(f"a response that only ends needs no new id ({prefix})")

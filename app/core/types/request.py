@@ -1,0 +1,354 @@
+"""
+The vocabulary of the API: the request at the door, and the items, parts and events that travel.
+
+A request is validated once, by pydantic, into plain dicts; from there on nothing is wrapped again. Clients replay what
+they were given, often with nulls and with fields of their own, so every optional field may be null and unknown fields
+are kept. Unknown types of items, parts and tools are kept too: what to do with them is decided where they matter.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
+from pydantic.functional_validators import BeforeValidator
+from typing_extensions import TypedDict
+
+from app.core.redaction import ToolSecrets, without_credentials
+from app.core.types.content import TEXT_OR_LIST, TOLERANT, Content, ContentPart, Text, Unknown, tag_of
+
+Item: TypeAlias = dict[str, Any]
+Part: TypeAlias = dict[str, Any]
+Event: TypeAlias = dict[str, Any]
+Response: TypeAlias = dict[str, Any]
+
+TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
+
+CallId = Annotated[str, StringConstraints(min_length=1)]
+FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
+
+
+class MessageItem(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: NotRequired[Literal["message"] | None]
+    id: NotRequired[str | None]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: NotRequired[Content | None]
+    status: NotRequired[str | None]
+    phase: NotRequired[str | None]
+
+
+class FunctionCallItem(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["function_call"]
+    id: NotRequired[str | None]
+    call_id: CallId
+    name: Annotated[str, StringConstraints(min_length=1)]
+    arguments: str
+    status: NotRequired[str | None]
+
+
+class FunctionCallOutputItem(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["function_call_output", "custom_tool_call_output"]
+    id: NotRequired[str | None]
+    call_id: CallId
+    output: Content
+    status: NotRequired[str | None]
+
+
+class UncalledOutputItem(TypedDict):
+    """What a tool says without having been called: it has the name of the tool in place of a `call_id`."""
+
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["function_call_output"]
+    id: NotRequired[str | None]
+    call_id: NotRequired[None]
+    name: Annotated[str, StringConstraints(min_length=1)]
+    output: Content
+    status: NotRequired[str | None]
+
+
+class CustomToolCallItem(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["custom_tool_call"]
+    id: NotRequired[str | None]
+    call_id: CallId
+    name: Annotated[str, StringConstraints(min_length=1)]
+    input: Text
+
+
+class ReasoningItem(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["reasoning"]
+    id: NotRequired[str | None]
+    summary: NotRequired[list[ContentPart] | None]
+    content: NotRequired[list[ContentPart] | None]
+    encrypted_content: NotRequired[str | None]
+
+
+class ItemReference(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: NotRequired[Literal["item_reference"] | None]
+    id: Annotated[str, StringConstraints(min_length=1)]
+
+
+class CompactionItem(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["compaction"]
+    id: NotRequired[str | None]
+    encrypted_content: Text
+
+
+class AgentMessageItem(TypedDict):
+    """What one of Codex's agents says to another."""
+
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["agent_message"]
+    id: NotRequired[str | None]
+    content: NotRequired[Content | None]
+
+
+# The spec's efforts are none, low, medium, high and xhigh; OpenAI has minimal and max besides.
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ConfigurationUpdateItem(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["configuration_update"]
+    id: NotRequired[str | None]
+    reasoning: NotRequired[dict[Literal["effort"], Effort | None] | None]  # nothing else of it can be updated
+
+
+_CALLS = ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
+_AGENTS = ("agent_message", "configuration_update")
+_ITEMS = frozenset(["message", *_CALLS, "reasoning", "item_reference", "compaction", *_AGENTS])
+
+
+def is_uncalled(item: Any) -> bool:
+    """Tell whether an item is an output of no call at all."""
+    return isinstance(item, dict) and item.get("type") == "function_call_output" and item.get("call_id") is None
+
+
+def _item_type(value: Any) -> str:
+    if isinstance(value, dict) and value.get("type") is None:
+        return "<item_reference>" if "role" not in value and "id" in value else "<message>"
+    if is_uncalled(value) and isinstance(value.get("name"), str):
+        return "<uncalled_output>"
+    return tag_of(value, _ITEMS)
+
+
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("<message>")]
+    | Annotated[FunctionCallItem, Tag("<function_call>")]
+    | Annotated[FunctionCallOutputItem, Tag("<function_call_output>")]
+    | Annotated[UncalledOutputItem, Tag("<uncalled_output>")]
+    | Annotated[CustomToolCallItem, Tag("<custom_tool_call>")]
+    | Annotated[FunctionCallOutputItem, Tag("<custom_tool_call_output>")]
+    | Annotated[ReasoningItem, Tag("<reasoning>")]
+    | Annotated[ItemReference, Tag("<item_reference>")]
+    | Annotated[CompactionItem, Tag("<compaction>")]
+    | Annotated[AgentMessageItem, Tag("<agent_message>")]
+    | Annotated[ConfigurationUpdateItem, Tag("<configuration_update>")]
+    | Annotated[Unknown, Tag("<unknown>")],
+    Discriminator(_item_type),
+]
+Input = Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[InputItem], Tag("<list>")], TEXT_OR_LIST]
+
+
+class FunctionTool(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["function"]
+    name: FunctionName
+    description: NotRequired[str | None]
+    parameters: NotRequired[dict[str, Any] | None]
+    strict: NotRequired[bool | None]
+
+
+class CustomTool(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["custom"]
+    name: FunctionName
+    description: NotRequired[str | None]
+    format: NotRequired[dict[str, Any] | None]
+
+
+_TOOLS = frozenset(["function", "custom"])
+
+Tool = Annotated[
+    Annotated[FunctionTool, Tag("<function>")]
+    | Annotated[CustomTool, Tag("<custom>")]
+    | Annotated[Unknown, Tag("<unknown>")],
+    Discriminator(lambda value: tag_of(value, _TOOLS)),
+]
+
+
+class NamedTool(TypedDict):
+    """`{"type": "function", "name": ...}`, or another kind of tool by its type alone."""
+
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: str
+    name: NotRequired[str | None]
+
+
+class AllowedTools(TypedDict):
+    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+    type: Literal["allowed_tools"]
+    mode: NotRequired[Literal["none", "auto", "required"] | None]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=128)]
+
+
+def _choice_type(value: Any) -> str:
+    return "<mode>" if not isinstance(value, dict) else tag_of(value, frozenset({"allowed_tools"}))
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("<mode>")]
+    | Annotated[AllowedTools, Tag("<allowed_tools>")]
+    | Annotated[NamedTool, Tag("<unknown>")],
+    Discriminator(_choice_type),
+]
+
+
+class _Body(BaseModel):
+    """A request body: nulls mean what absence means; unknown fields are kept aside in `model_extra`."""
+
+    # An error that quotes what was sent would take secrets into tracebacks.
+    model_config = ConfigDict(extra="allow", protected_namespaces=(), hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nulls_are_absent(cls, data: Any) -> Any:
+        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
+
+
+class JsonSchemaFormat(_Body):
+    type: Literal["json_schema"]
+    name: Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")] = "response"
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool = False
+
+
+class PlainFormat(_Body):
+    type: Literal["text", "json_object"]
+
+
+TextFormat = Annotated[
+    Annotated[JsonSchemaFormat, Tag("<json_schema>")] | Annotated[PlainFormat, Tag("<unknown>")],
+    Discriminator(lambda value: tag_of(value, frozenset({"json_schema"}))),
+]
+
+
+class TextOptions(_Body):
+    format: TextFormat = PlainFormat(type="text")
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningOptions(_Body):
+    effort: Effort | None = None
+    summary: Literal["concise", "detailed", "auto"] | None = None
+
+
+class StreamOptions(_Body):
+    include_obfuscation: bool | None = None
+
+
+class PromptCacheOptions(_Body):
+    prewarm: bool = False  # is nothing to be answered yet?
+
+
+Metadata = Annotated[
+    dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
+    Field(max_length=16),
+]
+Key = Annotated[str, StringConstraints(max_length=64)]
+Model = Annotated[str, StringConstraints(max_length=512)]  # the spec has no bound; what a model is known by is kept
+Identifier = Annotated[str, StringConstraints(max_length=128)]  # 64 in the spec, and once OpenAI's, too
+# An id, or an object that has it.
+Conversation = Annotated[str, BeforeValidator(lambda value: value.get("id") if isinstance(value, dict) else value)]
+
+
+def _no_template(value: Any) -> None:
+    raise ValueError("templates are kept by OpenAI, not here. Send what it says as `instructions` and `input`")
+
+
+Template = Annotated[None, BeforeValidator(_no_template)]
+
+
+class CreateResponse(_Body):
+    """`CreateResponseBody` of the spec, and what OpenAI's API and its clients have beyond it."""
+
+    model: Model | None = None
+    input: Input | None = None
+    previous_response_id: str | None = None
+    conversation: Conversation | None = None
+    include: list[str] = Field(default_factory=list)  # pydantic makes deep copies of other defaults
+    tools: list[Tool] = Field(default_factory=list)
+    tool_choice: ToolChoice = "auto"
+    metadata: Metadata = Field(default_factory=dict)
+    text: TextOptions = Field(default_factory=TextOptions)
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    parallel_tool_calls: bool = True
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    background: bool = False
+    max_output_tokens: Annotated[int, Field(ge=16)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    reasoning: ReasoningOptions | None = None
+    safety_identifier: Identifier | None = None
+    prompt_cache_key: Key | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+    instructions: str | None = None
+    prompt: Template = None
+    store: bool = True
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] = "auto"
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    user: str | None = None
+
+    _tool_secrets: ToolSecrets = PrivateAttr(default_factory=ToolSecrets)
+
+    @model_validator(mode="after")
+    def _redact_tools(self) -> CreateResponse:
+        """Take the credentials out of all tools, wherever they are declared: what is left may be shown and stored."""
+        if self.tools:
+            self.tools = self._tool_secrets.redact(self.tools)
+        if isinstance(self.input, list):
+            self.input = self._tool_secrets.redact_items(self.input)
+        if isinstance(self.tool_choice, dict):
+            self.tool_choice = without_credentials(self.tool_choice)
+        return self
+
+    @property
+    def tool_secrets(self) -> ToolSecrets:
+        """The credentials of this request's tools, for whoever runs them: `request.tool_secrets.restore(tool)`."""
+        return self._tool_secrets
+
+    def items(self) -> list[Item]:
+        """Return the input as items: a string is one user message, and every message says that it is one."""
+        if self.input is None:
+            return []
+        if isinstance(self.input, str):
+            content = [{"type": "input_text", "text": self.input}]
+            return [{"type": "message", "role": "user", "content": content}]
+        return [typed(item) for item in self.input]
+
+
+def typed(item: Any) -> Item:
+    """Return an item that says what type it is: messages and references may leave that out."""
+    if item.get("type") is not None:
+        return item  # type: ignore[no-any-return]
+    return {**item, "type": "message" if "role" in item else "item_reference"}

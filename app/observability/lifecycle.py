@@ -1,0 +1,128 @@
+"""
+How a response comes about, and who is told of it: metrics, traces, limits.
+
+They are told twice for each response, when it begins and when it is over, and never of what is in between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+from app.core.types.request import TERMINAL, Response
+from app.errors import APIError
+
+# How a caller hears of a response.
+Way: TypeAlias = Literal["json", "sse", "websocket", "background"]
+
+clock = time.perf_counter
+
+
+@dataclass(slots=True)
+class Course:
+    """The course of one response, whose moments are those of `clock`, in seconds."""
+
+    response: Response  # as it stands
+    way: Way
+    watchers: Sequence[Watcher] = ()
+    began: float = field(default_factory=clock)
+    first: float | None = None  # the first of its output was there
+    last: float | None = None  # all of it was there; to store it takes longer
+    ended: float | None = None
+    failure: APIError | None = None
+    told: bool = False  # do those who watch know of it?
+    usage: Mapping[str, Any] = field(default_factory=dict)  # empty, if nothing was asked
+
+    @property
+    def status(self) -> str:
+        """The response's own when it has ended; `failed` for one that was refused, `interrupted` for one left alone."""
+        status = str(self.response["status"])
+        if status in TERMINAL:
+            return status
+        return "failed" if self.failure else "interrupted"
+
+    @property
+    def proven(self) -> bool:
+        """Whether a backend has answered to the model's name, which anybody can make up."""
+        return self.first is not None and self.status in ("completed", "incomplete")
+
+    @property
+    def seconds(self) -> float:
+        """The time from the beginning to the end."""
+        return (self.ended or clock()) - self.began
+
+    @property
+    def seconds_to_first(self) -> float | None:
+        """The time to the first token; None if there was none."""
+        return None if self.first is None else self.first - self.began
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """The time for each output token after the first; None if there were not two."""
+        tokens: int = self.usage.get("output_tokens", 0)
+        if self.first is None or self.last is None or tokens < 2:
+            return None
+        return (self.last - self.first) / (tokens - 1)
+
+    @contextmanager
+    def watched(self, usage: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+        """
+        Tell those who watch that the response begins, and that it is over when the context ends.
+
+        Where one of these is within another, it is the outer one that tells.
+        """
+        outer = not self.told
+        if outer:
+            self.told = True
+            self.began = clock()
+            for watcher in self.watchers:
+                watcher.began(self)
+        try:
+            yield
+        except APIError as error:
+            self.failure = error
+            raise
+        finally:
+            if outer:
+                self.ended = clock()
+                self.usage = usage()
+                for watcher in self.watchers:
+                    watcher.ended(self)
+
+
+class Watcher(Protocol):
+    """Who is told of the course of a response; neither call may raise, nor take long."""
+
+    def began(self, course: Course) -> None:
+        """A response is being made."""
+        ...
+
+    def ended(self, course: Course) -> None:
+        """It is over, in whichever way: `course.status`."""
+        ...
+
+
+class Labels:
+    """
+    Keeps labels few. What callers or backends can name at will would otherwise fill the memory of whoever collects.
+
+    The first `most` names that prove themselves are labels; every other is `other`.
+    """
+
+    OTHER = "other"
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def __call__(self, name: str, *, proven: bool = True) -> str:
+        """Return the label of a name; one that is new and not `proven` does not take a place."""
+        if name in self._known:
+            return name
+        if not proven or len(self._known) >= self._most:
+            return self.OTHER
+        self._known.add(name)
+        return name

@@ -1,0 +1,367 @@
+"""
+Traces and metrics by OpenTelemetry, in the words of its conventions for HTTP and for generative AI.
+
+A request is a span, and each question to a backend is one within it, whose context the backend is sent. Nothing that
+was said is in a span, and nothing that fails here changes an answer. This module needs the extra `antiphon[otel]`, and
+is loaded only where it is asked for.
+
+https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import logging
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
+
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.metrics import Histogram, MeterProvider
+from opentelemetry.sdk import metrics as sdk_metrics
+from opentelemetry.sdk import trace as sdk_trace
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    TracerProvider,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app import __version__
+from app.backends import Around, Backend, ChatRequest, Chunk
+from app.core.profile import Profile
+from app.core.types.response import usage_of
+from app.errors import BackendError
+from app.observability import log_context
+from app.observability.lifecycle import Course, Labels, clock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+MODELS = 100  # that are told apart in metrics
+PATIENCE = 5.0  # seconds to send what is left when the server stops
+
+_SILENT = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds, and nobody's request
+
+# Only the trace's context is taken and passed on: baggage is for whom the caller meant it.
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+# The conventions' names of providers, where they are not those of our profiles.
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "xai": "x_ai",
+}
+_OPERATION = {"gen_ai.operation.name": "chat"}
+
+# What a span says of a question: the attribute, by the field of the Chat Completions request.
+_ASKED = {
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "max_completion_tokens": "gen_ai.request.max_tokens",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "seed": "gen_ai.request.seed",
+    "stream": "gen_ai.request.stream",
+}
+
+# The conventions' advice, in seconds and in tokens.
+_SECONDS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
+_TO_FIRST = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
+_PER_TOKEN = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
+_TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864]
+
+
+def _harmless(tell: Callable[P, T]) -> Callable[P, T | None]:
+    """Let what tells of an answer fail without touching it: the log has the error, and nobody else."""
+
+    @functools.wraps(tell)
+    def told(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return tell(*args, **kwargs)
+        except Exception:
+            log.exception("tracing failed")
+            return None
+
+    return told
+
+
+class Tracing:
+    """The traces and metrics of one application, which go to these providers."""
+
+    def __init__(self, traces: TracerProvider, meters: MeterProvider) -> None:
+        self._providers = (traces, meters)
+        self.tracer = traces.get_tracer("antiphon", __version__)
+        self.labels = Labels(MODELS)
+        meter = meters.get_meter("antiphon", __version__)
+
+        def seconds(name: str, text: str, advice: list[float]) -> Histogram:
+            return meter.create_histogram(name, "s", text, explicit_bucket_boundaries_advisory=advice)
+
+        self._request = seconds("gen_ai.server.request.duration", "Time for a response.", _SECONDS)
+        self._first = seconds("gen_ai.server.time_to_first_token", "Time to the first token.", _TO_FIRST)
+        self._each = seconds(
+            "gen_ai.server.time_per_output_token", "Time for each output token after the first.", _PER_TOKEN
+        )
+        self.operation = seconds("gen_ai.client.operation.duration", "Time for a question to a backend.", _SECONDS)
+        self.tokens = meter.create_histogram(
+            "gen_ai.client.token.usage", "{token}", "Tokens used.", explicit_bucket_boundaries_advisory=_TOKENS
+        )
+
+    @classmethod
+    def from_environment(cls) -> Tracing:
+        """
+        Send by OTLP over HTTP, to where OpenTelemetry's variables say; or let those providers send that somebody, such
+        as `opentelemetry-instrument`, has set up already.
+        """
+        traces, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+        resource = Resource.create({SERVICE_NAME: "antiphon", SERVICE_VERSION: __version__})
+        resource = resource.merge(OTELResourceDetector().detect())
+        if not isinstance(traces, sdk_trace.TracerProvider):
+            traces = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
+            traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        if not isinstance(meters, sdk_metrics.MeterProvider):
+            reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+            meters = sdk_metrics.MeterProvider([reader], resource=resource, shutdown_on_exit=False)
+        return cls(traces, meters)
+
+    def backend(self, backend: Backend) -> Backend:
+        """Return a backend to which each question is a span."""
+        return _TracedBackend(backend, self)
+
+    def middleware(self, app: ASGIApp) -> ASGIApp:
+        """Return an application to which each request is a span."""
+        return _TracedRequests(app, self.tracer)
+
+    def began(self, course: Course) -> None:
+        """A response is being made."""
+
+    @_harmless
+    def ended(self, course: Course) -> None:
+        """It is over."""
+        told = {
+            **_OPERATION,
+            "gen_ai.provider.name": "antiphon",
+            "gen_ai.request.model": self.labels(str(course.response["model"]), proven=course.proven),
+        }
+        failed = {"error.type": course.failure.code} if course.failure else {}
+        self._request.record(course.seconds, {**told, **failed})
+        if (first := course.seconds_to_first) is not None:
+            self._first.record(first, told)
+        if (each := course.seconds_per_token) is not None:
+            self._each.record(each, told)
+
+    async def aclose(self) -> None:
+        """Send what is left, for as long as there is patience."""
+        loop, sent = asyncio.get_running_loop(), asyncio.Event()
+
+        def send() -> None:
+            for provider in self._providers:
+                if shutdown := getattr(provider, "shutdown", None):
+                    shutdown()
+            with suppress(RuntimeError):  # nobody waits any more
+                loop.call_soon_threadsafe(sent.set)
+
+        # A thread that the end of the process does not wait for: a collector that is away must not hold it up.
+        threading.Thread(target=send, daemon=True).start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await sent.wait()
+
+
+class _TracedRequests:
+    def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
+        self._app = app
+        self._tracer = tracer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or scope["path"] in _SILENT:
+            await self._app(scope, receive, send)
+            return
+        method = scope.get("method", "WEBSOCKET")
+        span = self._begun(scope, method) or INVALID_SPAN
+        log_context.add(trace_id=trace.format_trace_id(span.get_span_context().trace_id))
+
+        async def send_and_see(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _answered(span, message["status"])
+            await send(message)
+
+        token = attach(set_span_in_context(span, Context()))
+        try:
+            await self._app(scope, receive, send_and_see)
+        except Exception as error:
+            _failed(span, type(error).__name__)
+            raise
+        finally:
+            detach(token)
+            _ended(span, scope, method)
+
+    @_harmless
+    def _begun(self, scope: Scope, method: str) -> Span:
+        return self._tracer.start_span(
+            method,
+            # Not in the context of this task: that may be another request's, whose connection this one came over.
+            _PROPAGATOR.extract(Headers(scope=scope), Context()),
+            SpanKind.SERVER,
+            {
+                "http.request.method": scope.get("method", "GET"),
+                "url.scheme": scope["scheme"],
+                "url.path": scope["path"],
+            },
+        )
+
+
+@_harmless
+def _answered(span: Span, status: int) -> None:
+    span.set_attribute("http.response.status_code", status)
+    if status >= 500:
+        _failed(span, str(status))
+
+
+@_harmless
+def _failed(span: Span, kind: str, *description: str) -> None:
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR, *description))
+
+
+@_harmless
+def _ended(span: Span, scope: Scope, method: str) -> None:
+    if route := getattr(scope.get("route"), "path", "").removeprefix("/v1"):  # the same with and without
+        span.update_name(f"{method} {route}")
+        span.set_attribute("http.route", route)
+    if id := log_context.ids().get("response_id"):
+        span.set_attribute("gen_ai.response.id", id)
+    span.end()
+
+
+class _TracedBackend(Around):
+    def __init__(self, backend: Backend, tracing: Tracing) -> None:
+        super().__init__(backend)
+        self._tracing = tracing
+
+    @asynccontextmanager
+    async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
+        """Ask, and answer in chunks: see `Backend.stream`."""
+        question = _Question(self._tracing, request.body, self.profile(request.model or request.body["model"]))
+        asked = dataclasses.replace(request, headers={**request.headers, **(question.headers() or {})})
+        try:
+            async with self._backend.stream(asked) as chunks, aclosing(question.follow(chunks)) as told:
+                yield told
+        except BackendError as error:
+            question.failed(error)
+            raise
+        finally:
+            question.end()
+
+
+_KINDS = {"id": str, "model": str, "usage": dict}  # what a chunk tells of the answer; other backends, other kinds
+
+
+class _Question:
+    """One question to a backend, as a span, and what is known of the answer."""
+
+    def __init__(self, tracing: Tracing, body: Mapping[str, Any], profile: Profile) -> None:
+        self._tracing = tracing
+        self._span: Span = INVALID_SPAN
+        self._provider = {"gen_ai.provider.name": _PROVIDERS.get(profile.name, profile.name)}
+        self._model = str(body["model"])
+        self._began = clock()
+        self._first: float | None = None
+        self._said: dict[str, Any] = {}  # the latest that the backend said of itself
+        self._failure: dict[str, str] = {}
+        self._begin(body, profile)
+
+    @_harmless
+    def _begin(self, body: Mapping[str, Any], profile: Profile) -> None:
+        where = urlsplit(profile.transport.base_url or "")
+        address = {"server.address": where.hostname, "server.port": where.port}
+        asked = {attribute: body.get(field) for field, attribute in _ASKED.items()}
+        told = {**_OPERATION, **self._provider, "gen_ai.request.model": self._model, **address, **asked}
+        self._span = self._tracing.tracer.start_span(
+            f"chat {self._model}",
+            kind=SpanKind.CLIENT,
+            attributes={name: value for name, value in told.items() if value is not None},
+        )
+
+    @_harmless
+    def headers(self) -> dict[str, str]:
+        """Return the headers that let the backend's own spans be parts of this one."""
+        headers: dict[str, str] = {}
+        _PROPAGATOR.inject(headers, set_span_in_context(self._span))
+        return headers
+
+    async def follow(self, chunks: AsyncIterator[list[Chunk]]) -> AsyncGenerator[list[Chunk], None]:
+        """Pass the chunks on, and keep in mind what they tell of the answer but its content."""
+        async for batch in chunks:
+            self._hear(batch)
+            yield batch
+
+    @_harmless
+    def _hear(self, batch: list[Chunk]) -> None:
+        if self._first is None and batch:
+            self._first = clock()
+        for chunk in batch:
+            for name, kind in _KINDS.items():
+                if (value := chunk.get(name)) and isinstance(value, kind):
+                    self._said[name] = value
+            choices = chunk.get("choices")
+            for choice in choices if isinstance(choices, list) else ():
+                if isinstance(choice, dict) and (reason := choice.get("finish_reason")):
+                    self._said["finish"] = str(reason)
+
+    def failed(self, error: BackendError) -> None:
+        """The question was refused, or the answer broke off. The message is not told: it may quote what was said."""
+        self._failure = {"error.type": error.code}
+        _failed(self._span, error.code, error.code)
+
+    @_harmless
+    def end(self) -> None:
+        """The answer is over, whole or not."""
+        said, span, tracing = self._said, self._span, self._tracing
+        usage = usage_of(said["usage"], {}, []) if "usage" in said else None
+        told: dict[str, Any] = {
+            "gen_ai.response.id": said.get("id"),
+            "gen_ai.response.model": said.get("model"),
+            "gen_ai.response.finish_reasons": [said["finish"]] if "finish" in said else None,
+            "gen_ai.response.time_to_first_chunk": self._first and self._first - self._began,
+        }
+        labels = {
+            **_OPERATION,
+            **self._provider,
+            "gen_ai.request.model": tracing.labels(self._model, proven=bool(self._first) and not self._failure),
+        }
+        if usage:
+            told |= {
+                "gen_ai.usage.input_tokens": usage["input_tokens"],
+                "gen_ai.usage.output_tokens": usage["output_tokens"],
+                "gen_ai.usage.cache_read.input_tokens": usage["input_tokens_details"]["cached_tokens"],
+                "gen_ai.usage.reasoning.output_tokens": usage["output_tokens_details"]["reasoning_tokens"],
+            }
+            for kind in ("input", "output"):
+                tracing.tokens.record(usage[f"{kind}_tokens"], {**labels, "gen_ai.token.type": kind})
+        tracing.operation.record(clock() - self._began, {**labels, **self._failure})
+        span.set_attributes({name: value for name, value in told.items() if value is not None})
+        span.end()

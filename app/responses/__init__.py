@@ -1,0 +1,318 @@
+"""
+What one can do with responses: create, retrieve, list the input of, delete, cancel and compact them.
+
+A response is created in two steps. `create` does all that can go wrong with the request itself, and gives a `Run`; the
+run is then drained (JSON), encoded (SSE) or framed, but always the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+from app.backends import Backend, ChatRequest, TokenCounter
+from app.core.history import rewrites, turns
+from app.core.history.turns import Turn
+from app.core.profile import Profile
+from app.core.request import Chat, to_chat
+from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.event_builder import EventBuilder
+from app.core.types.ids import chain_key, new_id
+from app.core.types.request import TERMINAL, CreateResponse, Item, Response
+from app.core.types.response import new_response
+from app.core.types.token_estimate import estimate_chat
+from app.errors import InvalidRequest, NotFound, StoreUnavailable
+from app.observability import log_context
+from app.observability.lifecycle import Watcher, Way
+from app.responses import compaction
+from app.responses.background import Background, Following
+from app.responses.context import Context, InputFileSource, Sources
+from app.responses.conversations import Conversations
+from app.responses.encryption import SealingBuilder, Seals
+from app.responses.run import Caller, Made, Run
+from app.stores import RunKey, Store
+
+__all__ = ["Caller", "Responses", "Run", "find_model"]
+
+log = logging.getLogger(__name__)
+
+
+class Responses:
+    """The responses of all callers, each invisible to all but its own."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        *,
+        seals: Seals | None = None,
+        background: Background | None = None,
+        compaction_prompt: str = "",
+        reasoning: Literal["auto", "content", "summary", "both"] = "auto",
+        default_model: str | None = None,
+        watchers: Sequence[Watcher] = (),
+        max_input_tokens: int = 0,
+        max_output_seconds: float = 0,
+        files: InputFileSource | None = None,
+    ) -> None:
+        self.backend = backend
+        self.store = store
+        self.seals = seals or Seals()
+        self.conversations = Conversations(store, self.seals)
+        self._sources = Sources(store, self.conversations, self.seals, files)
+        self._background = background
+        self._compaction_prompt = compaction_prompt
+        self._memory: Store | None = None
+        self._reasoning = reasoning
+        self._default_model = default_model
+        self._watchers = watchers
+        self._max_input_tokens = max_input_tokens
+        self._max_output_seconds = max_output_seconds
+
+    def within(self, memory: Store) -> Responses:
+        """Return these responses as one connection has them: those that are not stored are remembered in `memory`."""
+        view = copy.copy(self)
+        view._memory = memory
+        return view
+
+    async def create(
+        self, request: CreateResponse, caller: Caller, *, generate: bool = True, watchers: Sequence[Watcher] = ()
+    ) -> Run:
+        """
+        Begin a response; nothing has been asked of the backend when this returns.
+
+        Without `generate` no model will be asked at all: the response is one to continue from, with its input alone.
+        The `watchers` are told of its course, beside those of all responses.
+
+        Raises `InvalidRequest` and its kinds for what is wrong with the request, `StoreUnavailable` for a request
+        that needs the store while it is away.
+        """
+        self._check_background(request)
+        generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
+        context = await self._sources.context(request, caller.owner, self._memory)
+        model = self._model(request, context)
+        response = new_response(
+            request,
+            id=new_id("resp", context.key),
+            created_at=int(time.time()),
+            model=model,
+            store=request.store,
+            schema=caller.dialect.schema,
+        )
+        if request.conversation:
+            response["conversation"] = {"id": request.conversation}
+        prompt = self._prompt(request, context, model) if generate else _NO_PROMPT
+        self._check_size(prompt.body)
+        builder = self._builder(request, caller, context, response)
+        reader = ChunkReader(
+            builder,
+            prompt.chat.calls,
+            allowed=prompt.chat.allowed,
+            parallel=request.parallel_tool_calls,
+            logprobs="message.output_text.logprobs" in request.include or bool(request.top_logprobs),
+            finish_required=self.backend.profile(model).response.finish_required,
+        )
+        kept = [turns.input_item(item, context.key) for item in context.new] if self.keeps(request) else []
+        log_context.add(response_id=response["id"])
+        run = Run(
+            Made(context, kept, prompt, builder, reader, generate),
+            request,
+            caller,
+            backend=self.backend,
+            keep=partial(self.keep, caller),
+            join=partial(self.conversations.join, request, caller.owner),
+            kept=self.keeps(request),
+            way=self._way(request),
+            watchers=[*self._watchers, *watchers],
+            seconds=self._max_output_seconds,
+        )
+        for warning in run.warnings:
+            log.warning("request adapted", extra={"reason": warning})
+        return run
+
+    async def compact(
+        self, request: compaction.CompactResponse, caller: Caller, watchers: Sequence[Watcher] = ()
+    ) -> Run:
+        """Begin a compaction that is not kept here, but given to the caller whole: see `Run.compacted`."""
+        return await self.create(request.triggering(), caller, watchers=watchers)
+
+    async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
+        """Return how many tokens the input of a request is, and whether the backend has counted them."""
+        context = await self._sources.context(request.model_copy(update={"store": False}), caller.owner, self._memory)
+        model = self._model(request, context)
+        chat = self._prompt(request, context, model).chat
+        if isinstance(self.backend, TokenCounter):
+            count = await self.backend.count_tokens(ChatRequest(chat.body, caller.key, context.key, model))
+            if count is not None:
+                return count, True
+        return estimate_chat(chat.body), False
+
+    async def launch(self, run: Run) -> Response:
+        """Let a run with `background: true` go on by itself; return the response, which is `queued`."""
+        assert self._background
+        return await self._background.launch(run)
+
+    async def retrieve(self, response_id: str, caller: Caller) -> Response:
+        """Return a stored response; raises `NotFound`."""
+        return (await self._load(response_id, caller)).response
+
+    async def follow(self, response_id: str, caller: Caller, after: int = -1) -> Following:
+        """
+        Return the events of a background response, running or ended, that come after that sequence number.
+
+        Raises `NotFound`, and `InvalidRequest` where there are no events to return.
+        """
+        response = await self.retrieve(response_id, caller)
+        if self._background is None or not response["background"]:
+            raise InvalidRequest("Only responses created with `background: true` can be streamed.", param="stream")
+        following = await self._background.follow(_run_key(response_id, caller), after)
+        if following is None:
+            raise InvalidRequest(
+                "The events of this response are not kept any more. Retrieve it without `stream`.", param="stream"
+            )
+        return following
+
+    async def input_items(self, response_id: str, caller: Caller) -> list[Item]:
+        """Return the input items of a stored response, of its own turn, oldest first; raises `NotFound`."""
+        return (await self._load(response_id, caller)).input
+
+    async def delete(self, response_id: str, caller: Caller) -> None:
+        """Forget a stored response. What continued from it cannot be continued any more."""
+        bucket = _bucket(response_id, caller)
+        if bucket and self._background:
+            await self._background.delete(RunKey(bucket, response_id))
+        if bucket is None or not await self.store.delete(bucket, response_id):
+            raise _not_found(response_id)
+
+    async def cancel(self, response_id: str, caller: Caller) -> Response:
+        """
+        Cancel a response that runs in the background, and return it; one that has ended stays as it is.
+
+        Raises `NotFound`, and `InvalidRequest` for a response that never was in the background.
+        """
+        response = await self.retrieve(response_id, caller)
+        if not response["background"]:
+            raise InvalidRequest("Only responses created with `background: true` can be cancelled.")
+        if response["status"] in TERMINAL or self._background is None:
+            return response
+        await self._background.cancel(_run_key(response_id, caller))
+        return await self.retrieve(response_id, caller)
+
+    def keeps(self, request: CreateResponse) -> bool:
+        """Tell whether anything will be kept of the response to a request, in the store or in a memory."""
+        return request.store or self._memory is not None
+
+    async def keep(self, caller: Caller, turn: Turn) -> None:
+        """Store a turn, or remember it; when this returns, it can be continued from."""
+        id = turn.response["id"]
+        bucket = f"{caller.owner}:{chain_key(id)}"
+        if turn.response["store"]:
+            await self.store.put(bucket, id, turn.record())
+        elif self._memory is not None:
+            # What is larger than the memory is forgotten, as all of it may be at any time: see `forget`.
+            with contextlib.suppress(StoreUnavailable):
+                await self._memory.put(bucket, id, turn.record())
+
+    async def forget(self, response_id: str, caller: Caller) -> None:
+        """Forget a response that is only remembered; one that is stored stays."""
+        if self._memory is not None and (bucket := _bucket(response_id, caller)):
+            await self._memory.delete(bucket, response_id)
+
+    async def _load(self, response_id: str, caller: Caller) -> Turn:
+        bucket = _bucket(response_id, caller)
+        record = await self.store.get(bucket, response_id) if bucket else None
+        if bucket is None or record is None:
+            raise _not_found(response_id)
+        turn = Turn.of(record)
+        if turn.response["status"] in TERMINAL or self._background is None:
+            return turn
+        # It should be running. If not, it has just ended, or its worker has died.
+        if not await self._background.ended(RunKey(bucket, response_id)):
+            return turn
+        record = await self.store.get(bucket, response_id)
+        if record is None:
+            raise _not_found(response_id)
+        return Turn.of(record)
+
+    def _check_size(self, body: dict[str, Any]) -> None:
+        if not self._max_input_tokens or (tokens := estimate_chat(body)) <= self._max_input_tokens:
+            return
+        message = f"The input is about {tokens} tokens long, and this server takes {self._max_input_tokens}."
+        raise InvalidRequest(message, param="input", code="context_length_exceeded")
+
+    def _way(self, request: CreateResponse) -> Way:
+        if self._memory is not None:
+            return "websocket"
+        return "background" if request.background else "sse" if request.stream else "json"
+
+    def _check_background(self, request: CreateResponse) -> None:
+        if request.background and not request.store:
+            raise InvalidRequest("Background responses have to be stored: leave out `store`.", param="background")
+        if request.background and self._background is None:
+            raise InvalidRequest("This server has no background responses.", param="background")
+
+    def _model(self, request: CreateResponse, context: Context) -> str:
+        model = request.model or context.model or self._default_model
+        if not model:
+            raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
+        return model
+
+    def _prompt(self, request: CreateResponse, context: Context, model: str) -> compaction.Prompt:
+        items, margin = context.items, compaction.MARGIN
+        request = rewrites.configured(request, items)
+        if context.compacts:
+            request, items = compaction.summary_request(request, items, self._compaction_prompt)
+            margin = compaction.SUMMARY_MARGIN
+        ask = partial(to_chat, request, model=model, upstream=context.upstream)
+        return compaction.Prompt(items, self.backend.profile(model), ask, margin=margin)
+
+    def _builder(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> EventBuilder:
+        def make_id(prefix: str) -> str:
+            return new_id(prefix, context.key)
+
+        if context.compacts:
+            seal = partial(self.seals.seal, "compaction", caller.owner)
+            return compaction.CompactionBuilder(response, new_id=make_id, seal=seal)
+        shown = caller.dialect.reasoning(self._shown(request))
+        if "reasoning.encrypted_content" in request.include:
+            seal = partial(self.seals.seal, "reasoning", caller.owner)
+            return SealingBuilder(response, new_id=make_id, reasoning=shown, seal=seal)
+        return EventBuilder(response, new_id=make_id, reasoning=shown)
+
+    def _shown(self, request: CreateResponse) -> str:
+        """Say how raw reasoning is shown: as a summary if the caller asked for one, else as content."""
+        if self._reasoning != "auto":
+            return self._reasoning
+        return "summary" if request.reasoning and request.reasoning.summary else "content"
+
+
+_NO_PROMPT = compaction.Prompt((), Profile(), lambda *_: Chat({}, {}, None, ()))
+
+
+async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, Any]:
+    """Return a model of the backend's list; raises `NotFound`."""
+    for model in await backend.models(caller.key):
+        if model["id"] == name:
+            return model
+    raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")
+
+
+def _bucket(id: str, caller: Caller) -> str | None:
+    """Return the bucket of the chain that an id belongs to, as that caller's; None if it is no id of ours."""
+    key = chain_key(id)
+    return f"{caller.owner}:{key}" if key else None
+
+
+def _run_key(response_id: str, caller: Caller) -> RunKey:
+    bucket = _bucket(response_id, caller)
+    assert bucket
+    return RunKey(bucket, response_id)
+
+
+def _not_found(response_id: str) -> NotFound:
+    return NotFound(f"Response with id '{response_id}' not found.", param="response_id")

@@ -1,0 +1,200 @@
+"""
+Runs that outlive their request.
+
+A background run is the same run as any other. A task of its own drains it into an event log, which can be followed
+from any point, by any process that shares the store. What the store says of the response is the truth about its
+status: it says `queued` before the caller hears of the response at all, and how it ended before the log does.
+
+The worker of a run holds a lease on it. Where a lease has run out, whoever notices ends the run in the worker's place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random
+import secrets
+from collections.abc import AsyncGenerator, Iterator
+
+from app.core.history.turns import Turn
+from app.core.sse import log as frames
+from app.core.stream.recovery import Recovered
+from app.core.types.request import TERMINAL, Event, Response
+from app.core.types.response import usage_of
+from app.errors import APIError, StoreUnavailable, TooManyRequests
+from app.responses.background.subscription import Following
+from app.responses.background.worker import Run, Work, batch_of
+from app.stores import EventLog, RunKey, Store
+
+__all__ = ["Background", "Following", "Run"]
+
+log = logging.getLogger(__name__)
+
+TOO_MANY = "Too many background responses are running. Try again when some of them have ended."
+WORKER_DIED = "The process that was making this response died before it was complete."
+SHUT_DOWN = "The server was shut down before this response was complete."
+
+PATIENCE = 10.0  # seconds in which a run that is stopped has to come to its end
+
+
+class Background:
+    """The background runs of this process, and a view of those of every other."""
+
+    def __init__(self, store: Store, log: EventLog, *, lease: float = 20, limit: int = 1000) -> None:
+        """`lease` is that of the log, in seconds; `limit` is how many runs this process may have at once."""
+        self._lease = lease
+        self._store = store
+        self._log = log
+        self._limit = limit
+        self._worker = secrets.token_hex(8)
+        self._works: dict[RunKey, Work] = {}
+        self._pulse: asyncio.Task[None] | None = None
+        self._sweep: asyncio.Task[None] | None = None
+        self._closing = False
+
+    def start(self) -> None:
+        """Look for runs whose worker has died, now and from time to time."""
+        self._sweep = asyncio.create_task(self._sweep_on())
+
+    async def launch(self, run: Run) -> Response:
+        """
+        Begin a run, and return its response, which is stored as `queued`.
+
+        Raises `TooManyRequests` where this process has as many runs as it may have, and `StoreUnavailable`.
+        """
+        if self._closing:
+            raise APIError(SHUT_DOWN, status=503, retry_after=1)
+        if len(self._works) >= self._limit:
+            raise TooManyRequests(TOO_MANY)
+        work = self._works[run.key] = Work(run, self._store, self._log, self._worker, patience=3 * self._lease)
+        try:
+            queued = await work.queue()
+        except BaseException:
+            del self._works[run.key]
+            raise
+        work.begin(ended=lambda: self._works.pop(run.key))
+        if self._pulse is None or self._pulse.done():
+            self._pulse = asyncio.create_task(self._pulse_on())
+        return queued
+
+    async def ended(self, run: RunKey) -> bool:
+        """Tell whether a run has ended by now. If nobody is at work on it any more, it is ended here."""
+        standing = await self._log.standing(run)
+        if standing in ("orphaned", "absent") and run not in self._works:
+            await self._end_for_worker(run)
+            standing = await self._log.standing(run)
+        return standing in ("ended", "absent")
+
+    async def cancel(self, run: RunKey) -> None:
+        """Cancel a run, in whichever process; return when it has ended, or after `PATIENCE`."""
+        if work := self._works.get(run):
+            work.stop()
+        else:
+            await self._log.cancel(run)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await self._end_of(run)
+
+    async def delete(self, run: RunKey) -> None:
+        """Forget the events of a run, and give the run up if it is still running."""
+        if work := self._works.get(run):
+            work.abandon()
+        await self._log.delete(run)
+
+    async def follow(self, run: RunKey, after: int) -> Following | None:
+        """Return the events of a run that come after that sequence number; None if they are not kept."""
+        return (
+            None
+            if await self._log.standing(run) == "absent"
+            else Following(self._log, run, after, self.ended, self._lease)
+        )
+
+    async def aclose(self, grace: float = 0) -> None:
+        """Let the runs end for `grace` seconds; what has not ended by then fails. To be called before the store's."""
+        self._closing = True
+        await self._wait(grace)
+        for work in self._works.values():
+            work.stop(APIError(SHUT_DOWN))
+        await self._wait(PATIENCE)
+        for work in self._works.values():
+            work.abandon()
+        for task in (self._pulse, self._sweep):
+            if task:
+                task.cancel()
+                await asyncio.wait({task})
+        await self._wait(PATIENCE)
+        await self._log.aclose()
+
+    async def _end_of(self, run: RunKey) -> None:
+        if (work := self._works.get(run)) and work.task:
+            await asyncio.wait({work.task})
+        for pause in itertools.chain((0.01, 0.02, 0.05, 0.1), itertools.repeat(0.2)):
+            if await self.ended(run):
+                break
+            await asyncio.sleep(pause)
+
+    async def _wait(self, seconds: float) -> None:
+        tasks = {work.task for work in self._works.values() if work.task}
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
+    async def _pulse_on(self) -> None:
+        """Keep the leases of this process's runs, and hear which of them are to be cancelled."""
+        while self._works:
+            await asyncio.sleep(min(1, self._lease / 4))
+            with _carrying_on():
+                claims = await self._log.renew(self._worker, [run for run, work in self._works.items() if work.task])
+                for run, claim in claims.items():
+                    if work := self._works.get(run):
+                        work.hear(claim)
+
+    async def _sweep_on(self) -> None:
+        """End the runs whose worker died, over and over, and not in all processes at the same time."""
+        while True:
+            with _carrying_on():
+                for run in await self._log.orphans():
+                    with _carrying_on():
+                        await self._end_for_worker(run)
+            await asyncio.sleep(self._lease * random.uniform(0.5, 1))
+
+    async def _end_for_worker(self, run: RunKey) -> None:
+        """End a run in the place of its worker, if nobody else does so."""
+        if run in self._works or not await self._log.claim(run, self._worker):
+            return
+        record = await self._store.get(*run)
+        turn = record and Turn.of(record)
+        events = [event async for event in self._events(run)]
+        if not turn or (turn.response["status"] in TERMINAL and not events):
+            await self._log.delete(run)  # there is nothing to end
+            return
+        builder = Recovered(turn.response, events)
+        if turn.response["status"] in TERMINAL:
+            builder.response = turn.response  # the worker came as far as storing this
+        else:
+            builder.lose(APIError(WORKER_DIED))
+            builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
+            await self._store.put(*run, turn._replace(response=builder.response).record())
+            log.warning("response lost", extra={"response_id": run.id})
+        builder.end()
+        await self._log.append(run, self._worker, batch_of(builder.take()))
+
+    async def _events(self, run: RunKey) -> AsyncGenerator[Event, None]:
+        last = -1
+        while batches := await self._log.read(run, last):
+            for batch in batches:
+                for event in frames.decode(batch.data):
+                    yield event
+            last = batches[-1].last
+
+
+@contextlib.contextmanager
+def _carrying_on() -> Iterator[None]:
+    """Let what is done over and over go on, whatever happened once. The outage of a store is logged by the store."""
+    try:
+        yield
+    except StoreUnavailable:
+        pass
+    except Exception:
+        log.exception("unexpected error")

@@ -1,0 +1,213 @@
+"""One background run in the process that makes it: what is said is written down, and its end is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from app.core.history.turns import Turn
+from app.core.sse import encoder
+from app.core.types.request import TERMINAL, Event, Response
+from app.errors import APIError, StoreUnavailable
+from app.stores import Batch, Claim, EventLog, RunKey, Store
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+UNEXPECTED = "The server had an error while it was making this response."
+
+# Seconds between two appends of one run: each costs the store as much as many events do, and who follows a run in the
+# background does not see the difference.
+PAUSE = 0.05
+
+_LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class Run(Protocol):
+    """A response in the making."""
+
+    key: RunKey
+    response: Response
+    keep: Callable[[Turn], Awaitable[None]]  # stores how it ended, before the terminal event is yielded
+
+    def queue(self) -> list[Event]:
+        """Return the events that come before the response is begun."""
+        ...
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Tell those who watch of the response while the context lasts."""
+        ...
+
+    def turn(self) -> Turn:
+        """Return what is to be stored of the response as it stands."""
+        ...
+
+    def events(self, open_after: float | None = None) -> AsyncGenerator[list[Event], None]:
+        """Make the response."""
+        ...
+
+    async def stop(self, error: APIError | None = None) -> list[Event]:
+        """End it as failed, or else as cancelled, once `events` is closed; return the events that are left."""
+        ...
+
+
+class Lost(Exception):
+    """A run is not this worker's any more, or cannot be stored: who finds its lease run out will end it."""
+
+
+class Work:
+    """
+    One run, in this process.
+
+    One task makes the response, and another one writes down what it says, with a pause after each time, but at the
+    end: a slow store makes larger batches, and does not slow the backend down.
+    """
+
+    def __init__(self, run: Run, store: Store, log: EventLog, worker: str, *, patience: float) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self._run = run
+        self._store = store
+        self._log = log
+        self._worker = worker
+        self._patience = patience
+        self._stopped: asyncio.Future[APIError | None] = asyncio.get_running_loop().create_future()
+        self._said: list[Event] = []
+        self._spoke = asyncio.Event()
+        run.keep = self._keep
+
+    async def queue(self) -> Response:
+        """Store the response and begin its log; return the response as it is now."""
+        events, turn = self._run.queue(), self._run.turn()
+        queued = {**turn.response, "output": []}
+        await self._log.begin(self._run.key, self._worker)
+        await self._store.put(*self._run.key, turn.record())
+        await self._log.append(self._run.key, self._worker, batch_of(events))
+        return queued
+
+    def begin(self, ended: Callable[[], object]) -> None:
+        self.task = asyncio.create_task(self._write())
+        self.task.add_done_callback(lambda _: ended())
+
+    def stop(self, error: APIError | None = None) -> None:
+        """Let the run fail with that error, or else be cancelled, if it has not ended yet."""
+        if not self._stopped.done():
+            self._stopped.set_result(error)
+
+    def abandon(self) -> None:
+        """Give the run up as it is: it is somebody else's, or nobody's."""
+        if self.task:
+            self.task.cancel()
+
+    def hear(self, claim: Claim) -> None:
+        """Do what follows from how it stands with the lease."""
+        if claim == "lost":
+            self.abandon()
+        elif claim == "cancelled":
+            self.stop()
+
+    async def _write(self) -> None:
+        """Append to the log what is said, as it is said."""
+        making = asyncio.create_task(self._make())
+        making.add_done_callback(lambda _: self._spoke.set())
+        try:
+            while self._said or not making.done():
+                await self._spoke.wait()
+                self._spoke.clear()
+                if events := self._said:
+                    self._said = []
+                    await self._append(batch_of(events))
+                    await asyncio.wait({making}, timeout=PAUSE)
+            await making
+        except (Lost, StoreUnavailable) as error:
+            log.warning("response abandoned", extra={"response_id": self._run.key.id, "reason": str(error)})
+        except Exception:  # nobody waits for this task: what is not said here is said nowhere
+            log.exception("unexpected error", extra={"response_id": self._run.key.id})
+        finally:
+            making.cancel()
+            await asyncio.wait({making})
+
+    async def _append(self, batch: Batch) -> None:
+        claim = await persist(lambda: self._log.append(self._run.key, self._worker, batch), self._patience)
+        if claim == "lost":
+            raise Lost("another worker took it over")
+        self.hear(claim)
+
+    async def _make(self) -> None:
+        """Make the response, until it ends or is stopped."""
+        with self._run.watched():
+            await self._until_stopped()
+
+    async def _until_stopped(self) -> None:
+        turn = self._run.turn()
+        await self._keep(turn._replace(response={**turn.response, "status": "in_progress", "output": []}))
+        draining = asyncio.create_task(self._drain())
+        try:
+            first: list[asyncio.Future[Any]] = [draining, self._stopped]
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if self._run.response["status"] not in TERMINAL:
+                draining.cancel()
+            await asyncio.wait({draining})
+        finally:
+            draining.cancel()
+            await asyncio.wait({draining})
+        if draining.cancelled():
+            error = self._stopped.result()
+        else:
+            match draining.exception():
+                case None:
+                    return
+                case APIError() as refusal:
+                    error = refusal
+                case Lost() as lost:
+                    raise lost
+                case unexpected:
+                    log.error("unexpected error", exc_info=unexpected)
+                    error = APIError(UNEXPECTED)
+        self._say(await self._run.stop(error))
+
+    async def _drain(self) -> None:
+        async with contextlib.aclosing(self._run.events(open_after=0)) as batches:
+            async for events in batches:
+                self._say(events)
+
+    def _say(self, events: list[Event]) -> None:
+        self._said += events
+        self._spoke.set()
+
+    async def _keep(self, turn: Turn) -> None:
+        """Store a turn. The lease is renewed first: who lost it must not overwrite what was stored instead."""
+
+        async def keep() -> None:
+            if (await self._log.renew(self._worker, [self._run.key]))[self._run.key] == "lost":
+                raise Lost("another worker took it over")
+            await self._store.put(*self._run.key, turn.record())
+
+        try:
+            await persist(keep, self._patience)
+        except StoreUnavailable as error:
+            raise Lost("it cannot be stored") from error
+
+
+async def persist(attempt: Callable[[], Awaitable[T]], patience: float) -> T:
+    """Try, and try again while the store is unavailable, but not for longer than `patience` seconds."""
+    give_up = asyncio.get_running_loop().time() + patience
+    pause = 0.05
+    while True:
+        try:
+            return await attempt()
+        except StoreUnavailable:
+            if asyncio.get_running_loop().time() + pause > give_up:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 1)
+
+
+def batch_of(events: list[Event]) -> Batch:
+    """Encode events, which follow one another without a gap."""
+    first, last = events[0], events[-1]
+    return Batch(first["sequence_number"], last["sequence_number"], encoder.sse(events), ends=last["type"] in _LAST)

@@ -1,0 +1,177 @@
+"""
+What a request is about: the conversation so far, wherever it was kept, and what the request adds to it.
+
+It may be kept in the store, in the memory of a connection, in a conversation, or by the client, sealed or in the open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.core.history import rewrites
+from app.core.history import turns as history
+from app.core.history.turns import Turn
+from app.core.stream.event_builder import Upstream
+from app.core.types.ids import chain_key, new_key
+from app.core.types.request import TERMINAL, CreateResponse, Item
+from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound
+from app.responses.compaction import is_compaction, without_compacted
+from app.responses.conversations import Conversations, before
+from app.responses.encryption import Seals, unsealed
+from app.stores import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The conversation that a response is to continue."""
+
+    key: str  # of the chain that the response will be in
+    model: str | None  # that answered last
+    items: list[Item]  # what the model is told, oldest first
+    new: list[Item]  # what the request adds
+    upstream: dict[str, Upstream]  # what the backend really said, by the id of the item
+    brought: dict[str, Upstream]  # the part of it that came with the request, sealed
+    compacts: bool  # is a summary wanted, in place of an answer?
+    warnings: list[str]
+
+
+class InputFileSource(Protocol):
+    """The uploaded files that parts of items may name."""
+
+    async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: list[str]) -> list[Item]:
+        """Return `items` with the files in place of their names; raises `InvalidRequest` for those of `new` items."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The places where a conversation may have been kept, of all callers."""
+
+    store: Store
+    conversations: Conversations
+    seals: Seals
+    files: InputFileSource | None = None
+
+    async def context(self, request: CreateResponse, owner: str, memory: Store | None = None) -> Context:
+        """
+        Put together what a request is about; `memory` is what its connection remembers.
+
+        Raises `InvalidRequest` and its kinds, with the field at fault, and `StoreUnavailable` if the store is needed
+        and away.
+        """
+        search = _Search(self.store, memory, owner)
+        turns = await self._turns(request, owner, search)
+        upstream = {id: said for turn in turns for id, said in turn.upstream.items()}
+        said = [item for turn in turns for item in turn.items]
+        key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
+        known = {item["id"]: item for item in said if isinstance(item.get("id"), str)}
+        new = await search.resolved(request.items(), known, upstream)
+        warnings: list[str] = []
+        new, brought = unsealed(new, self.seals, owner, key=key, known=upstream, warnings=warnings)
+        if request.conversation:
+            new = [item for item in new if str(item.get("id")) not in known]
+            if not request.store:
+                warnings.append("This turn is not added to the conversation, since it is not to be stored.")
+        if request.store and any(turn.response.get("store") is False for turn in turns):
+            warnings.append("This response continues from one that is not stored: only this connection can go on.")
+        if turns:
+            history.check_outputs(said, new)
+            new = rewrites.unrepeated(said, new, warnings)
+        compacts = is_compaction(new)
+        if compacts:
+            new = new[:-1]
+            if not said and not new:
+                raise InvalidRequest("There is nothing to compact: send `input` or continue a response.", param="input")
+        items = without_compacted(rewrites.told([*said, *new], warnings))
+        if self.files:
+            items = await self.files.resolve(items, new, owner, warnings)
+        return Context(
+            key=key,
+            model=next((turn.response["model"] for turn in reversed(turns) if "model" in turn.response), None),
+            items=items,
+            new=new,
+            upstream=upstream | brought,
+            brought=brought,
+            compacts=compacts,
+            warnings=warnings,
+        )
+
+    async def _turns(self, request: CreateResponse, owner: str, search: _Search) -> list[Turn]:
+        """Return the turns that the request continues from, oldest first."""
+        previous, conversation = request.previous_response_id, request.conversation
+        if previous and conversation:
+            raise InvalidRequest(
+                "Give either 'previous_response_id' or 'conversation', not both.",
+                param="previous_response_id",
+                code="mutually_exclusive_parameters",
+            )
+        if conversation:
+            return await self.conversations.turns(conversation, owner, param="conversation")
+        if request.store and (previous is None or search.memory is not None):
+            await self.store.check()
+        if previous is None:
+            return []
+        turns = await search.path(previous)
+        if turns is None:
+            raise PreviousResponseNotFound(previous)
+        if turns[-1].response["status"] not in TERMINAL:
+            message = f"Response '{previous}' has not ended yet. Continue from it when it has."
+            raise InvalidRequest(message, param="previous_response_id")
+        return [*await self._conversation_before(turns[0], owner, previous), *turns]
+
+    async def _conversation_before(self, turn: Turn, owner: str, previous: str) -> list[Turn]:
+        """Return what a turn was answered to, if it was in a conversation: the chain begins there."""
+        if not (conversation := turn.response.get("conversation")):
+            return []
+        try:
+            return before(await self.conversations.turns(conversation["id"], owner), turn.response["id"])
+        except NotFound:
+            raise PreviousResponseNotFound(previous) from None  # half of what was said would be a lie
+
+
+class _Search:
+    """Finds turns and items of one caller; what a connection remembers is found without a store."""
+
+    def __init__(self, store: Store, memory: Store | None, owner: str) -> None:
+        self.memory = memory
+        self._store = store
+        self._owner = owner
+
+    async def path(self, response_id: str) -> list[Turn] | None:
+        """Return the turns up to a response, oldest first, or None if not all of them are there."""
+        if (bucket := self._bucket(response_id)) is None:
+            return None
+        if self.memory is not None:
+            turns = history.path(await self.memory.all(bucket), response_id)
+            if turns is not None:
+                return turns
+        return history.path(await self._all(bucket), response_id)
+
+    async def resolved(self, items: list[Item], known: Mapping[str, Item], upstream: dict[str, Upstream]) -> list[Item]:
+        """Put the items that are meant in the place of references to them, and note what the backend said for them."""
+        buckets: dict[str, Mapping[str, bytes]] = {}
+        resolved = []
+        for index, item in enumerate(items):
+            if item["type"] == "item_reference" and item["id"] in known:
+                item = known[item["id"]]
+            elif item["type"] == "item_reference":
+                bucket = self._bucket(item["id"])
+                if bucket and bucket not in buckets:
+                    buckets[bucket] = await self._all(bucket)
+                found = history.find_item(buckets.get(bucket or "", {}).values(), item["id"])
+                if found is None:
+                    raise NotFound(f"Item with id '{item['id']}' not found.", param=f"input[{index}].id")
+                item, upstream[item["id"]] = found
+            resolved.append(item)
+        return resolved
+
+    async def _all(self, bucket: str) -> dict[str, bytes]:
+        records = await self._store.all(bucket)
+        return records if self.memory is None else {**records, **await self.memory.all(bucket)}
+
+    def _bucket(self, id: str) -> str | None:
+        """Return the bucket of the chain that an id belongs to; None if it is no id of ours."""
+        key = chain_key(id)
+        return f"{self._owner}:{key}" if key else None

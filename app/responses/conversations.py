@@ -1,0 +1,191 @@
+"""
+Conversations: items that are kept under an id of their own, and that responses read and add to.
+
+A conversation is a bucket of the store: a record that describes it, one record for each time that items were added,
+named so that they sort in the order of adding, and a mark for each item that was deleted. Nothing is ever written over
+what another request has added, so turns at the same time lose nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from app.core.history.turns import Turn, input_item
+from app.core.redaction import ToolSecrets
+from app.core.types.ids import chain_key, new_id, new_key
+from app.core.types.request import CreateResponse, Item
+from app.errors import InvalidRequest, NotFound
+from app.responses.encryption import Seals, unsealed
+from app.stores import Store
+
+_ITSELF = "conversation"
+_ADDED = "added_"
+_DELETED = "deleted_"
+
+
+class Conversations:
+    """The conversations of all callers, each invisible to all but its own: one that is not there is `NotFound`."""
+
+    def __init__(self, store: Store, seals: Seals) -> None:
+        self._store = store
+        self._seals = seals
+        self._latest = 0
+
+    async def create(self, owner: str, items: Sequence[Item] = (), metadata: Mapping[str, str] | None = None) -> Item:
+        """Make a conversation, with its first items if there are any, and return it."""
+        id = new_id("conv", new_key())
+        made = {"id": id, "object": "conversation", "created_at": int(time.time()), "metadata": dict(metadata or {})}
+        turn = self._turn(id, owner, items, taken=frozenset())
+        if turn.input:
+            await self._put(id, owner, turn)
+        await self._store.put(_bucket(id, owner), _ITSELF, orjson.dumps(made))
+        return made
+
+    async def retrieve(self, id: str, owner: str) -> dict[str, Any]:
+        """Return a conversation."""
+        record = await self._store.get(_bucket(id, owner), _ITSELF)
+        if record is None:
+            raise _not_found(id)
+        found: dict[str, Any] = orjson.loads(record)
+        return found
+
+    async def update(self, id: str, owner: str, metadata: Mapping[str, str]) -> dict[str, Any]:
+        """Give a conversation other metadata, and return it."""
+        changed = {**await self.retrieve(id, owner), "metadata": dict(metadata)}
+        await self._store.put(_bucket(id, owner), _ITSELF, orjson.dumps(changed))
+        return changed
+
+    async def delete(self, id: str, owner: str) -> None:
+        """Forget a conversation and its items; responses that were made in it stay."""
+        await self.retrieve(id, owner)
+        bucket = _bucket(id, owner)
+        await self._store.delete(bucket, _ITSELF)
+        await asyncio.gather(*(self._store.delete(bucket, name) for name in await self._store.all(bucket)))
+
+    async def turns(self, id: str, owner: str, *, param: str | None = None) -> list[Turn]:
+        """Return what was added, oldest first; each has its items in `input` or `response["output"]`."""
+        records = await self._store.all(_bucket(id, owner, param))
+        if _ITSELF not in records:
+            raise _not_found(id, param)
+        return list(_turns(records))
+
+    async def items(self, id: str, owner: str) -> list[Item]:
+        """Return the items, oldest first."""
+        return [item for turn in await self.turns(id, owner) for item in turn.items]
+
+    async def item(self, id: str, item_id: str, owner: str) -> Item:
+        """Return one item; raises `NotFound`."""
+        for item in await self.items(id, owner):
+            if item["id"] == item_id:
+                return item
+        raise NotFound(f"Item with id '{item_id}' not found in conversation '{id}'.", param="item_id")
+
+    async def add(self, id: str, owner: str, items: Sequence[Item]) -> list[Item]:
+        """
+        Add items at the end, and return them as they are listed.
+
+        An item whose id is taken gets another, for an id is how an item is found. Raises `InvalidRequest` for what
+        cannot be kept.
+        """
+        taken = frozenset(item["id"] for item in await self.items(id, owner))
+        turn = self._turn(id, owner, items, taken)
+        if turn.input:
+            await self._put(id, owner, turn)
+        return turn.input
+
+    async def join(self, request: CreateResponse, owner: str, turn: Turn) -> None:
+        """Add the items of a response that has ended well to the conversation it is in, if it is in one and kept."""
+        response = turn.response
+        if request.conversation and request.store and response["status"] in ("completed", "incomplete"):
+            said = {name: response[name] for name in ("id", "model", "output")}
+            await self._put(request.conversation, owner, turn._replace(response=said))
+
+    async def delete_item(self, id: str, item_id: str, owner: str) -> dict[str, Any]:
+        """Forget one item, and return the conversation; raises `NotFound`."""
+        conversation = await self.retrieve(id, owner)
+        await self.item(id, item_id, owner)
+        bucket = _bucket(id, owner)
+        # The mark first: whoever rewrites the same record at the same time cannot bring the item back.
+        await self._store.put(bucket, f"{_DELETED}{item_id}", b"1")
+        records = await self._store.all(bucket)
+        for name, record in records.items():
+            if name.startswith(_ADDED) and item_id.encode() in record:
+                left = _without(Turn.of(record), {item_id})
+                await (self._store.put(bucket, name, left.record()) if left.items else self._store.delete(bucket, name))
+        return conversation
+
+    def _turn(self, id: str, owner: str, items: Sequence[Item], taken: frozenset[str]) -> Turn:
+        """Return items that were not said in a response as they are kept."""
+        for index, item in enumerate(items):
+            if item["type"] == "item_reference":
+                message = "References cannot be added to a conversation: send the items."
+                raise InvalidRequest(message, param=f"items[{index}]")
+        items = ToolSecrets().redact_items(items)
+        key = _key(id)
+        seen = set(taken)
+        new = []
+        for item in items:
+            kept = _with_id(input_item(item, key), key, seen)
+            seen.add(kept["id"])
+            new.append(kept)
+        warnings: list[str] = []
+        new, said = unsealed(new, self._seals, owner, key=key, known={}, warnings=warnings, field="items")
+        return Turn({"id": new_id("added", key), "output": []}, new, said)
+
+    async def _put(self, id: str, owner: str, turn: Turn) -> None:
+        # Clocks may stand still or go back; what this process adds stays in order all the same.
+        self._latest = max(time.time_ns(), self._latest + 1)
+        await self._store.put(_bucket(id, owner), f"{_ADDED}{self._latest:016x}_{secrets.token_hex(4)}", turn.record())
+
+
+def before(turns: Sequence[Turn], response_id: str) -> list[Turn]:
+    """Return what a conversation had before it was given the items of a response."""
+    return list(itertools.takewhile(lambda turn: turn.response["id"] != response_id, turns))
+
+
+def _turns(records: Mapping[str, bytes]) -> Iterator[Turn]:
+    deleted = {name.removeprefix(_DELETED) for name in records if name.startswith(_DELETED)}
+    seen = set()
+    for name in sorted(name for name in records if name.startswith(_ADDED)):
+        turn = Turn.of(records[name])
+        if turn.response["id"] not in seen:  # a response may have been kept twice, by one who did not hear of the first
+            yield _without(turn, deleted)
+        seen.add(turn.response["id"])
+
+
+def _without(turn: Turn, deleted: set[str]) -> Turn:
+    if not deleted:
+        return turn
+    output = [item for item in turn.response["output"] if item["id"] not in deleted]
+    return Turn(
+        {**turn.response, "output": output},
+        [item for item in turn.input if item["id"] not in deleted],
+        {id: said for id, said in turn.upstream.items() if id not in deleted},
+    )
+
+
+def _with_id(item: Item, key: str, taken: Collection[str]) -> Item:
+    """Return an item with an id that is not taken."""
+    return item if item["id"] not in taken else input_item({**item, "id": None}, key)
+
+
+def _key(id: str, param: str | None = None) -> str:
+    key = chain_key(id) if id.startswith("conv_") else None
+    if key is None:
+        raise _not_found(id, param)
+    return key
+
+
+def _bucket(id: str, owner: str, param: str | None = None) -> str:
+    return f"{owner}:{_key(id, param)}:conversation"
+
+
+def _not_found(id: str, param: str | None = None) -> NotFound:
+    return NotFound(f"Conversation with id '{id}' not found.", param=param or "conversation_id")

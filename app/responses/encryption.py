@@ -1,0 +1,212 @@
+"""
+Seal what only this server may read, for a client to keep: the `encrypted_content` of reasoning and compaction items.
+
+    seals = Seals(["a secret"])
+    sealed = seals.seal("reasoning", owner, {"said": {"reasoning_content": "..."}})
+    seals.open("reasoning", owner, sealed)
+
+A seal is bound to its kind and to the owner it was made for. It is `antiphon1.` and, in urlsafe base64, the id of the
+key, a nonce, and the AES-256-GCM of JSON that is compressed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import orjson
+import zstandard
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream
+from app.core.stream.event_types import Callee
+from app.core.types.ids import new_id
+from app.core.types.items import ITEM_TYPES, OUTPUTS, id_prefix
+from app.core.types.request import Item, Response
+from app.errors import InvalidRequest
+
+log = logging.getLogger(__name__)
+
+Kind: TypeAlias = Literal["reasoning", "compaction"]
+
+MARK = "antiphon1."
+_ID, _NONCE, _KEY, _TAG = 4, 12, 32, 16  # bytes
+
+
+class Foreign(ValueError):
+    """Not sealed here, or with a key that this server does not have (any more)."""
+
+
+class Broken(ValueError):
+    """Sealed with a key of this server, but changed since, or for another kind or owner."""
+
+
+class Seals:
+    """
+    Seals with the first of its secret keys, and opens what was sealed with any of them, so that keys can be rotated.
+
+    A secret key is any string. With none, one is made, and what is sealed with it cannot be read after a restart.
+    """
+
+    def __init__(self, secret_keys: Sequence[str] = ()) -> None:
+        if not secret_keys:
+            log.warning(
+                "ANTIPHON_SECRET_KEY is not set: encrypted_content can be read only by this process, until it ends"
+            )
+        pairs = [_derived(secret) for secret in secret_keys or [secrets.token_urlsafe(32)]]
+        self._first, self._ciphers = pairs[0][0], dict(pairs)
+
+    def seal(self, kind: Kind, owner: str, content: Mapping[str, Any]) -> str:
+        """Return JSON content as a seal that only `owner` can bring back."""
+        nonce = secrets.token_bytes(_NONCE)
+        packed = zstandard.ZstdCompressor(write_checksum=False).compress(orjson.dumps(content))
+        closed = self._ciphers[self._first].encrypt(nonce, packed, _bound(kind, owner))
+        return MARK + base64.urlsafe_b64encode(self._first + nonce + closed).rstrip(b"=").decode()
+
+    def open(self, kind: Kind, owner: str, sealed: str) -> dict[str, Any]:
+        """Return the content of a seal; raises `Foreign` for what was not made here, `Broken` for what was changed."""
+        if not sealed.startswith(MARK):
+            raise Foreign
+        data = _decoded(sealed.removeprefix(MARK))
+        cipher = self._ciphers.get(data[:_ID])
+        if cipher is None:
+            raise Foreign
+        nonce, closed = data[_ID : _ID + _NONCE], data[_ID + _NONCE :]
+        if len(closed) < _TAG:
+            raise Broken
+        try:
+            packed = cipher.decrypt(nonce, closed, _bound(kind, owner))
+        except InvalidTag:
+            raise Broken from None
+        content: dict[str, Any] = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
+        return content
+
+
+def _derived(secret: str) -> tuple[bytes, AESGCM]:
+    """Return the id of a secret key, and the cipher that it makes."""
+    info = b"antiphon encrypted_content 1"
+    derived = HKDF(algorithm=SHA256(), length=_KEY + _ID, salt=None, info=info).derive(secret.encode())
+    return derived[_KEY:], AESGCM(derived[:_KEY])
+
+
+def _bound(kind: str, owner: str) -> bytes:
+    return f"{MARK}\n{kind}\n{owner}".encode()
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        # Strictly: the same bytes in another spelling are no seal of ours.
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise Broken from None
+    if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
+        raise Broken
+    return data
+
+
+class SealingBuilder(EventBuilder):
+    """
+    An `EventBuilder` whose reasoning items have their `encrypted_content`.
+
+    What a backend says beside a tool call (Gemini's signatures) has to come back, too, and a call has no field that a
+    client would keep it in: it goes into the seal of the reasoning before the call, or of a reasoning item of its own.
+    """
+
+    def __init__(self, response: Response, *, seal: Callable[[dict[str, Any]], str], **options: Any) -> None:
+        super().__init__(response, seal=self._sealed, **options)
+        self._seal_whole = seal
+        self._beside: dict[str, Upstream] = {}  # what was said beside calls and is not sealed yet, by `call_id`
+
+    def call(self, call_id: str, callee: Callee, **upstream: Any) -> OpenCall:
+        if upstream:
+            self._beside[call_id] = upstream
+            if not self._is_thinking:
+                self._add_signature()
+        return super().call(call_id, callee, **upstream)
+
+    def reasoning_upstream(self) -> Upstream:
+        """Return what is said for the open item; an item that is sealed takes nothing more, so another follows it."""
+        item = (self._open if self._is_thinking and self._open else self._turn_to(self._reasoning)).item
+        return self.upstream.setdefault(item["id"], {})
+
+    @property
+    def _is_thinking(self) -> bool:
+        return self._open is not None and self._open.item["type"] == "reasoning"
+
+    def _add_signature(self) -> None:
+        """Add a reasoning item that says nothing, and has its seal."""
+        self._close_open("completed")
+        item = {"type": "reasoning", "id": self.new_id("rs"), "summary": [], "status": "in_progress"}
+        index = self._add(item)
+        self._done(index, {**item, "status": "completed", "encrypted_content": self._sealed({})})
+
+    def _sealed(self, said: Upstream) -> str:
+        beside, self._beside = self._beside, {}
+        return self._seal_whole({"said": said, "calls": beside} if beside else {"said": said})
+
+
+def unsealed(
+    items: Sequence[Item],
+    seals: Seals,
+    owner: str,
+    *,
+    key: str,
+    known: Mapping[str, Upstream],
+    warnings: list[str],
+    field: str = "input",
+) -> tuple[list[Item], dict[str, Upstream]]:
+    """
+    Open the `encrypted_content` of input items, which stand in that `field` of the request.
+
+    Returns the items, each of those that had one with an id, and what was in it by that id, as `to_chat` wants it:
+    what the backend said for reasoning and calls, and the summary of a compaction. Items whose ids are `known` need no
+    opening. Raises `InvalidRequest` with the field at fault.
+
+    Reasoning that was sealed elsewhere, or with a key that is gone, is passed over with a warning: an agent replays it
+    for ever, and would be dead for ever if it were refused. A compaction holds the conversation, so it is not.
+    """
+    opened: list[Item] = []
+    said: dict[str, Upstream] = {}
+    beside: dict[str, Upstream] = {}
+    for index, item in enumerate(items):
+        sealed = item.get("encrypted_content")
+        row = ITEM_TYPES.get(item["type"])
+        if row and row.sealed and sealed and item.get("id") not in known:
+            content = _open(seals, row.sealed, owner, sealed, f"{field}[{index}].encrypted_content", warnings)
+            if content is not None:
+                item = _with_id(item, key)
+                said[item["id"]] = content.get("said", content)
+                beside |= content.get("calls", {})
+        opened.append(item)
+    for index, item in enumerate(opened if beside else ()):
+        if item.get("call_id") in beside and item["type"] not in OUTPUTS and item.get("id") not in known:
+            opened[index] = item = _with_id(item, key)
+            said[item["id"]] = beside[item["call_id"]]
+    return opened, said
+
+
+def _open(seals: Seals, kind: Kind, owner: str, sealed: str, param: str, warnings: list[str]) -> dict[str, Any] | None:
+    try:
+        return seals.open(kind, owner, sealed)
+    except Foreign:
+        if kind == "reasoning":
+            warnings.append("Encrypted reasoning that this server cannot read was left out.")
+            return None
+    except Broken:
+        pass
+    raise InvalidRequest(
+        f"Invalid '{param}': it was changed, or made by another server, with another key or for another caller.",
+        param=param,
+        code="invalid_encrypted_content",
+    )
+
+
+def _with_id(item: Item, key: str) -> Item:
+    return item if item.get("id") else {**item, "id": new_id(id_prefix(item["type"]), key)}

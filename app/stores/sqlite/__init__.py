@@ -1,0 +1,277 @@
+"""
+A store in one SQLite file: it outlives the process, and several workers of one machine share it.
+
+    sqlite:///antiphon.db           relative to the working directory
+    sqlite:////var/lib/antiphon.db  absolute
+    sqlite:///antiphon.db?synchronous=full&busy_timeout=5
+
+SQLite blocks, so it is asked in two threads of the store's own, one that reads and one that writes: neither a slow
+disk nor a lock held by another process stops the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from app.errors import StoreUnavailable
+from app.stores import Outage, one_of, read_options, seconds
+from app.stores.sqlite import event_log
+from app.stores.sqlite.event_log import SQLiteLog
+
+T = TypeVar("T")
+
+# In `PRAGMA user_version`, to tell a file that this code cannot read.
+_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE buckets (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, expires REAL NOT NULL);
+CREATE INDEX buckets_by_expiry ON buckets (expires);
+CREATE TABLE records (
+    bucket INTEGER NOT NULL REFERENCES buckets (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    record BLOB NOT NULL,
+    UNIQUE (bucket, name)
+);
+"""
+_TABLES = [*_SCHEMA.split(";"), *event_log.SCHEMA.split(";")]
+
+# Each statement is given :bucket (a name), :name, :record, :now and :until as far as it uses them; times are Unix
+# times, so that a restart keeps them.
+_EXPIRE = "DELETE FROM buckets WHERE name = :bucket AND expires <= :now"
+_RENEW = """
+INSERT INTO buckets (name, expires) VALUES (:bucket, :until) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires
+"""
+_PUT = """
+INSERT INTO records (bucket, name, record) SELECT id, :name, :record FROM buckets WHERE name = :bucket
+ON CONFLICT (bucket, name) DO UPDATE SET record = excluded.record
+"""
+# A few for each record put: the expired never pile up, and nobody waits for a big clean-up.
+_PURGE = "DELETE FROM buckets WHERE id IN (SELECT id FROM buckets WHERE expires <= :now LIMIT 20)"
+# A bucket without records has one row, of NULLs: it is renewed all the same.
+_GET = """
+SELECT expires, record FROM buckets LEFT JOIN records ON bucket = id AND records.name = :name
+WHERE buckets.name = :bucket AND expires > :now
+"""
+_ALL = """
+SELECT expires, records.name, record FROM buckets LEFT JOIN records ON bucket = id
+WHERE buckets.name = :bucket AND expires > :now
+"""
+_RENEW_READ = "UPDATE buckets SET expires = :until WHERE name = :bucket AND expires > :now"
+_DELETE = """
+DELETE FROM records WHERE name = :name AND bucket IN (SELECT id FROM buckets WHERE name = :bucket AND expires > :now)
+"""
+
+# Writes a page, and changes nothing.
+_TOUCH = f"PRAGMA user_version = {_VERSION}"
+
+# A record whose `put` returned survives the process, also `kill -9`, either way: a commit hands it to the operating
+# system. `full` waits for the disk as well, so that it survives a power cut.
+_SYNCHRONOUS = one_of("normal", "full")
+
+
+class SQLiteStore:
+    """Buckets in a table, their records in another."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        ttl: float,
+        busy_timeout: float = 5.0,
+        synchronous: str = "normal",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = Path(path).expanduser()
+        self._ttl = ttl
+        self._busy_timeout = busy_timeout
+        self._synchronous = synchronous
+        self._clock = clock
+        # A bucket that is only read is renewed when its expiry would move by more than this: reading stays reading,
+        # at the price that it may expire that much early.
+        self._slack = min(ttl / 100, 3600)
+        self._outage = Outage(f"SQLite store {self._path} (writing)")
+        self._reads = _Thread(self._open, busy_timeout, Outage(f"SQLite store {self._path} (reading)"))
+        self._writes = _Thread(self._open, busy_timeout, self._outage)
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        ttl: float,
+        busy_timeout: float = 5.0,
+        synchronous: str = "normal",
+        clock: Callable[[], float] = time.time,
+    ) -> SQLiteStore:
+        """
+        Make the store of a `sqlite:///` URL, whose options `busy_timeout` (seconds) and `synchronous` win.
+
+        The file, and the directories it is in, are made on first use.
+        """
+        parts = urlsplit(url)
+        path = unquote(parts.path)[1:]
+        if parts.netloc or not path or path.endswith("/"):
+            raise ValueError(
+                "A SQLite store needs a file: write sqlite:///relative.db (three slashes) or sqlite:////absolute.db."
+            )
+        if path == ":memory:":
+            raise ValueError("For a store in memory write memory://")
+        options: dict[str, Any] = {"busy_timeout": busy_timeout, "synchronous": synchronous}
+        options |= read_options(parts.query, {"busy_timeout": seconds, "synchronous": _SYNCHRONOUS})
+        return cls(path, ttl=ttl, clock=clock, **options)
+
+    async def put(self, bucket: str, name: str, record: bytes) -> None:
+        """Keep a record and renew its bucket, in one transaction."""
+        now = self._clock()
+        values = {"bucket": bucket, "name": name, "record": record, "now": now, "until": now + self._ttl}
+        await self._writes.run(lambda db: _write(db, values, _EXPIRE, _RENEW, _PUT, _PURGE))
+
+    async def get(self, bucket: str, name: str) -> bytes | None:
+        """Return one record, and renew its bucket."""
+        rows = await self._read(_GET, bucket, name)
+        return rows[0][1] if rows else None
+
+    async def all(self, bucket: str) -> dict[str, bytes]:
+        """Return a bucket's records by name, and renew it."""
+        rows = await self._read(_ALL, bucket)
+        return {name: record for _, name, record in rows if name is not None}
+
+    async def delete(self, bucket: str, name: str) -> bool:
+        """Forget one record; tell whether it was there."""
+        values = {"bucket": bucket, "name": name, "now": self._clock()}
+        return await self._writes.run(lambda db: _write(db, values, _DELETE)) > 0
+
+    def log(self, *, ttl: float, lease: float) -> SQLiteLog:
+        """Return an event log in the same file, asked in the same threads."""
+        return SQLiteLog(self._reads, self._writes, ttl=ttl, lease=lease, clock=self._clock)
+
+    async def check(self) -> None:
+        """Take the lock that a write needs, and give it back. Where the last write failed, write: is the disk full?"""
+        touch = (_TOUCH,) if self._outage.lasts else ()
+        await self._writes.run(lambda db: _write(db, {}, *touch))
+
+    async def aclose(self) -> None:
+        """Close the file, after what is being written."""
+        await asyncio.gather(self._reads.aclose(), self._writes.aclose())
+
+    async def _read(self, statement: str, bucket: str, name: str | None = None) -> list[tuple[Any, ...]]:
+        now = self._clock()
+        until = now + self._ttl
+        values = {"bucket": bucket, "name": name, "now": now, "until": until}
+        rows = await self._reads.run(lambda db: db.execute(statement, values).fetchall())
+        if rows and abs(until - rows[0][0]) > self._slack:
+            # What was asked for is here, whatever becomes of this; the next use renews.
+            with suppress(StoreUnavailable):
+                await self._writes.run(lambda db: _write(db, values, _RENEW_READ))
+        return rows
+
+    def _open(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # SQLite gives its other files the mode of this one. O_EXCL is not only for the mode: to open and close a file
+        # that SQLite has open in this process would drop SQLite's locks, since POSIX locks belong to the process.
+        with suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        # Each connection is used by one thread at a time, but closed by another.
+        db = sqlite3.connect(self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
+            db.execute(f"PRAGMA synchronous = {self._synchronous}")
+            db.execute("PRAGMA foreign_keys = ON")
+            db.execute("PRAGMA journal_size_limit = 67108864")
+            if _version(db) != _VERSION:
+                _create(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+def _version(db: sqlite3.Connection) -> int:
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _create(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    match _version(db):
+        case 0:
+            for statement in _TABLES:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {_VERSION}")
+        case version if version != _VERSION:  # otherwise another process was quicker
+            raise sqlite3.DatabaseError(f"the file has version {version}, and this server knows only {_VERSION}")
+    db.execute("COMMIT")
+
+
+def _write(db: sqlite3.Connection, values: Mapping[str, object], *statements: str) -> int:
+    """Execute statements in one transaction; return how many rows the last one changed."""
+    changed = 0
+    db.execute("BEGIN IMMEDIATE")
+    for statement in statements:
+        changed = db.execute(statement, values).rowcount
+    db.execute("COMMIT")
+    return changed
+
+
+class _Thread:
+    """
+    One thread with a connection of its own.
+
+    What it is given to run is a whole transaction: a caller that is cancelled meanwhile leaves none open. After any
+    error the connection is given up, which rolls back, and the next call opens the file anew: so a store recovers
+    from whatever was wrong with the file, also if somebody has replaced it.
+    """
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], patience: float, outage: Outage) -> None:
+        self._connect = connect
+        self._patience = patience  # seconds for a lock
+        self._outage = outage
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-sqlite")
+        self._db: sqlite3.Connection | None = None
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a transaction; raise StoreUnavailable if SQLite or the file system refuses it."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._run, work)
+
+    async def aclose(self) -> None:
+        """Close the connection, once what is running has ended."""
+        await asyncio.to_thread(self._executor.shutdown)
+        self._disconnect()
+
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                self._db = self._db or self._connect()
+                result = work(self._db)
+            except (sqlite3.Error, OSError) as error:
+                self._disconnect()
+                # SQLite waits for a lock itself, but for some it does not: when several connections make the file,
+                # recover it after a crash, or are the last to close it.
+                if _is_busy(error) and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                    continue
+                raise self._outage.begins(f"{type(error).__name__}: {error}") from None
+            except BaseException:
+                self._disconnect()
+                raise
+            self._outage.ends()
+            return result
+
+    def _disconnect(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+
+def _is_busy(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY

@@ -1,0 +1,114 @@
+"""Addresses and keys as clients make them of a base URL: none of these should cost anyone an evening."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from openai import AsyncAzureOpenAI
+from websockets.asyncio.client import connect
+
+from app.api.middleware.paths import plain
+from tests.support.scripted import Scripted, Step
+from tests.support.serving import antiphon
+
+HELLO: list[Step] = [{"choices": [{"index": 0, "delta": {"content": "Hello."}, "finish_reason": None}]}]
+HI = {"model": "m", "input": "Hi."}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/responses",
+        "/responses",
+        "/v1/responses/",
+        "/responses/",
+        "//responses",
+        "/v1//responses",
+        "//v1///responses//",
+        "/v1/v1/responses",
+        "/openai/responses",
+        "/openai/v1/responses",
+        "/openai/v1/v1/responses/",
+    ],
+)
+async def test_a_response_is_created_wherever_it_is_meant(path: str) -> None:
+    async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(timeout=60, trust_env=False) as client:
+        answer = await client.post(f"{url}{path}?api-version=preview", json=HI)
+    assert answer.status_code == 200  # and no redirect: those cost the body, or the key, behind many a proxy
+
+
+async def test_everything_else_is_there_too() -> None:
+    async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        response = (await client.post("/v1/responses", json=HI)).json()
+        for path in ("/openai/v1/models/", "/v1/v1/models", f"/v1//responses/{response['id']}/"):
+            assert (await client.get(f"{url}{path}")).status_code == 200, path
+        assert (await client.get(f"{url}/openai/responses/{response['id']}/input_items/")).json()["data"]
+
+
+async def test_a_socket_is_opened_there_too() -> None:
+    async with antiphon(Scripted(HELLO)) as url, connect(f"{url.replace('http', 'ws')}/v1//responses/") as socket:
+        await socket.send('{"type": "response.create", "model": "m", "input": "Hi."}')
+        assert '"response.created"' in str(await socket.recv())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "//",
+        "/v1",
+        "/metrics",
+        "//metrics",
+        "/metrics/",
+        "/openai/metrics",
+        "/v1/v1/healthz",
+        "/responsesx/",
+        "/v1x//a",
+    ],
+)
+def test_only_the_api_is_found_in_other_places(path: str) -> None:
+    """What a proxy keeps from callers, by its path, they do not reach by another."""
+    assert plain(path) == path
+
+
+async def test_an_address_that_there_is_not_is_told_as_it_was_asked() -> None:
+    async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(timeout=60, trust_env=False) as client:
+        error = (await client.post(f"{url}/v2//responses", json=HI)).json()["error"]
+    assert error["message"] == "There is no POST /v2//responses here."
+
+
+@pytest.mark.parametrize("place", [{"azure_endpoint": ""}, {"base_url": "/v1"}, {"base_url": "/openai/v1/"}])
+async def test_azures_client_shows_its_key_in_its_own_way(place: dict[str, str]) -> None:
+    async with antiphon(Scripted(HELLO), api_keys=["alice"]) as url:
+        places = {name: f"{url}{path}" for name, path in place.items()}
+        async with AsyncAzureOpenAI(api_key="alice", api_version="preview", **places) as client:
+            response = await client.responses.create(model="m", input="Hi.")
+            assert response.output_text == "Hello."
+            assert (await client.responses.retrieve(response.id)).id == response.id
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"api-key": "alice"}, 200),
+        ({"api-key": "bob"}, 401),
+        ({"api-key": ""}, 401),
+        ({"authorization": "Bearer bob", "api-key": "alice"}, 401),
+        ({"authorization": "Bearer alice", "api-key": "bob"}, 200),
+    ],
+)
+async def test_a_key_is_no_better_for_its_header(headers: dict[str, str], status: int) -> None:
+    async with (
+        antiphon(Scripted(HELLO), api_keys=["alice"]) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client,
+    ):
+        assert (await client.post("/v1/responses", json=HI, headers=headers)).status_code == status
+
+
+async def test_whose_a_response_is_does_not_hang_on_the_header() -> None:
+    async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        response = (await client.post("/v1/responses", json=HI, headers={"api-key": "alice"})).json()
+        path = f"/v1/responses/{response['id']}"
+        keys = [{"authorization": "Bearer alice"}, {"api-key": "alice"}, {"api-key": "bob"}, {}]
+        found = [(await client.get(path, headers=key)).status_code for key in keys]
+    assert found == [200, 200, 404, 404]

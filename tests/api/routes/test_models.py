@@ -1,0 +1,57 @@
+"""One list of models for OpenAI's SDKs and for Codex."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.api.routes.models import catalog, context_window
+
+MODEL = {"id": "qwen3", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 32768}
+
+# What Codex 0.169 does not read an entry without.
+REQUIRED = {
+    "slug",
+    "display_name",
+    "supported_reasoning_levels",
+    "shell_type",
+    "visibility",
+    "supported_in_api",
+    "priority",
+    "support_verbosity",
+    "truncation_policy",
+    "experimental_supported_tools",
+    "base_instructions",
+}
+
+
+def test_the_list_of_openai_is_as_the_backend_gave_it() -> None:
+    document = catalog([MODEL])
+    assert (document["object"], document["data"]) == ("list", [MODEL])
+
+
+def test_each_model_is_in_the_catalog_with_all_that_codex_needs() -> None:
+    first, second = catalog([MODEL, {"id": "other"}])["models"]
+    assert set(first) >= REQUIRED and set(second) >= REQUIRED
+    assert (first["slug"], first["priority"], first["context_window"]) == ("qwen3", 0, 32768)
+    assert (second["slug"], second["priority"], second.get("context_window")) == ("other", 1, None)
+    assert first["apply_patch_tool_type"] == "freeform"
+
+
+@pytest.mark.parametrize(
+    "model, tokens",
+    [
+        ({"max_model_len": 4096}, 4096),
+        ({"context_length": 8192, "top_provider": {"context_length": 4096}}, 8192),
+        ({"top_provider": {"context_length": 4096}}, 4096),
+        ({"meta": {"n_ctx": 2048, "n_ctx_train": 131072}}, 2048),
+        ({"meta": {"n_ctx_train": 131072}}, 131072),
+        ({"loaded_context_length": 4096, "max_context_length": 32768}, 4096),
+        ({"context_window": 131072}, 131072),
+        ({"meta": None, "context_length": "8192", "context_window": 0, "max_model_len": True}, None),
+        ({}, None),
+    ],
+)
+def test_the_context_is_found_where_servers_tell_it(model: dict[str, Any], tokens: int | None) -> None:
+    assert context_window({"id": "m", **model}) == tokens

@@ -1,0 +1,460 @@
+"""Turns over a WebSocket, on a real one: what is sent, what comes back, and what is remembered in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openresponses_types.types import WebSocketErrorEvent
+
+from app.backends import ChatRequest
+from app.core.profile import Profile
+from app.errors import BackendError, StoreUnavailable
+from app.stores.memory import MemoryStore
+from tests.support import laws
+from tests.support.build import delta, story
+from tests.support.scripted import Scripted
+from tests.support.sockets import CODEX, HELLO, ask, dial, hear, hear_out, listening, refusal, response, send, talking
+from tests.support.upstream import DONE, Upstream, chunk, finish, sse
+
+NOT_FOUND = (400, "previous_response_not_found")
+LOST_CALL = [{"type": "function_call_output", "call_id": "call_of_nobody", "output": "42"}]
+
+
+def said(backend: Scripted) -> list[str]:
+    """What the model was told last, without the roles."""
+    return [message["content"] for message in backend.asked[-1]["messages"]]
+
+
+# Turns.
+
+
+async def test_a_turn_is_answered_with_the_events_of_a_stream_and_nothing_behind_them() -> None:
+    backend = Scripted(HELLO)
+    async with talking(backend) as socket:
+        first, second = await ask(socket), await ask(socket)
+    laws.check(first)
+    laws.check(second)
+    assert story(first) == (
+        "created in_progress output_item.added content_part.added output_text.delta output_text.delta "
+        "output_text.done content_part.done output_item.done completed"
+    )
+    assert first[-1]["response"]["output"][0]["content"][0]["text"] == "Hello"
+    assert first[-1]["response"]["id"] != second[-1]["response"]["id"]
+
+
+async def test_the_events_are_those_of_http() -> None:
+    async with (
+        listening(Scripted(HELLO)) as url,
+        dial(url) as socket,
+        httpx.AsyncClient(timeout=60, trust_env=False) as http,
+    ):
+        framed = await ask(socket, metadata={"a": "b"}, temperature=0.5)
+        body = {"model": "m", "input": "Hi", "metadata": {"a": "b"}, "temperature": 0.5, "stream": True}
+        streamed = (await http.post(f"{url}/v1/responses", json=body)).text
+    events = [json.loads(line.removeprefix("data: ")) for line in streamed.splitlines() if line.startswith("data: {")]
+    assert [event["type"] for event in framed] == [event["type"] for event in events]
+    ours, theirs = framed[-1]["response"], events[-1]["response"]
+    differ = {"id", "created_at", "completed_at", "output"}
+    assert {k: v for k, v in ours.items() if k not in differ} == {k: v for k, v in theirs.items() if k not in differ}
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/responses"])
+async def test_it_is_there_with_and_without_the_prefix(path: str) -> None:
+    async with listening(Scripted(HELLO)) as url, dial(url, path) as socket:
+        assert (await response(socket))["status"] == "completed"
+
+
+async def test_one_turn_runs_at_a_time_and_the_others_wait_in_order() -> None:
+    go_on = asyncio.Event()
+    backend = Scripted([*HELLO, go_on], HELLO)
+    async with talking(backend) as socket:
+        for input in ("One", "Two", "Three"):
+            await send(socket, input=input)
+        while (await hear(socket))["type"] != "response.output_text.delta":
+            pass
+        assert len(backend.asked) == 1
+        go_on.set()
+        await hear_out(socket)
+        laws.check(await hear_out(socket))
+        laws.check(await hear_out(socket))
+    assert [body["messages"][0]["content"] for body in backend.asked] == ["One", "Two", "Three"]
+
+
+async def test_more_turns_than_may_wait_are_refused_and_the_others_are_answered() -> None:
+    go_on = asyncio.Event()
+    backend = Scripted([*HELLO, go_on], HELLO)
+    async with talking(backend, websocket_queue=2) as socket:
+        await send(socket, input="running")
+        while (await hear(socket))["type"] != "response.output_text.delta":
+            pass
+        for input in ("waits", "waits, too", "one too many"):
+            await send(socket, input=input)
+        refused = [frame for frame in [await hear(socket), await hear(socket)] if frame["type"] == "error"]
+        assert [(frame["status"], frame["error"]["code"]) for frame in refused] == [(429, "rate_limit_exceeded")]
+        assert refused[0]["headers"] == refused[0]["error"]["headers"] == {"Retry-After": "1"}
+        go_on.set()
+        ends = [(await hear_out(socket))[-1]["type"] for _ in range(3)]
+    assert ends == ["response.completed"] * 3
+    assert [body["messages"][0]["content"] for body in backend.asked] == ["running", "waits", "waits, too"]
+
+
+async def test_the_fields_may_stand_in_response_and_the_frame_may_be_binary() -> None:
+    backend = Scripted(HELLO)
+    async with talking(backend) as socket:
+        await socket.send(json.dumps({"type": "response.create", "response": {"model": "m", "input": "Nested"}}))
+        laws.check(await hear_out(socket))
+        assert said(backend) == ["Nested"]
+        await socket.send(json.dumps({"type": "response.create", "model": "m", "input": "Binary"}).encode())
+        laws.check(await hear_out(socket))
+        assert said(backend) == ["Binary"]
+
+
+async def test_a_stream_id_is_told_in_every_frame_of_its_turn() -> None:
+    async with talking(Scripted(HELLO, [BackendError("No.", status=503)])) as socket:
+        events = await ask(socket, stream_id="main")
+        refused = await ask(socket, stream_id="other.1")
+    assert {event["stream_id"] for event in events} == {"main"}
+    laws.check(events)
+    assert [frame["stream_id"] for frame in refused] == ["other.1"]
+
+
+# Frames that are wrong.
+
+
+@pytest.mark.parametrize(
+    ("frame", "code", "param"),
+    [
+        ("", "invalid_json", None),
+        ("{", "invalid_json", None),
+        ("[]", "invalid_json", None),
+        ("42", "invalid_json", None),
+        (b"\xff\xfe", "invalid_json", None),
+        ('{"type": "response.create", "model": "m", "input": ' + "[" * 300 + "]" * 300 + "}", "invalid_json", None),
+        ("{}", "invalid_value", "type"),
+        ('{"type": "response.cancel"}', "invalid_value", "type"),
+        ('{"type": ["response.create"]}', "invalid_value", "type"),
+        ('{"type": "response.create"}', "missing_required_parameter", "model"),
+        ('{"type": "response.create", "model": "m"}', "invalid_request", "input"),
+        ('{"type": "response.create", "model": "m", "input": 1}', "invalid_value", "input"),
+        ('{"type": "response.create", "model": "m", "temperature": 9}', "invalid_value", "temperature"),
+        ('{"type": "response.create", "model": "m", "input": "x", "generate": 0}', "invalid_value", "generate"),
+        (
+            '{"type": "response.create", "model": "m", "input": "x", "stream_id": "a b"}',
+            "invalid_stream_id",
+            "stream_id",
+        ),
+        ('{"type": "response.create", "model": "m", "input": "x", "stream": true}', "unsupported_parameter", "stream"),
+        ('{"type": "response.create", "model": "m", "input": "x", "stream": false}', "unsupported_parameter", "stream"),
+        (
+            '{"type": "response.create", "model": "m", "input": "x", "stream_options": {}}',
+            "unsupported_parameter",
+            "stream_options",
+        ),
+        (
+            '{"type": "response.create", "model": "m", "input": "x", "background": true}',
+            "unsupported_parameter",
+            "background",
+        ),
+    ],
+)
+async def test_a_wrong_frame_is_answered_with_an_error_and_the_connection_lives_on(
+    frame: str | bytes, code: str, param: str | None
+) -> None:
+    backend = Scripted(HELLO)
+    async with talking(backend) as socket:
+        await socket.send(frame)
+        error = await hear(socket)
+        WebSocketErrorEvent.model_validate(error)
+        assert (error["status"], error["error"]["code"], error["error"]["param"]) == (400, code, param)
+        assert not backend.asked
+        laws.check(await ask(socket))
+
+
+async def test_a_frame_that_is_too_large_is_refused_alone() -> None:
+    async with talking(Scripted(HELLO), max_body_bytes=1000) as socket:
+        assert await refusal(socket, input="x" * 1001) == (413, "request_too_large")
+        laws.check(await ask(socket))
+
+
+async def test_codex_may_say_what_is_the_case_anyway_and_nothing_else() -> None:
+    async with talking(Scripted(HELLO), headers=CODEX) as socket:
+        harmless = {"stream": True, "stream_options": {"include_obfuscation": False}, "background": False}
+        laws.check(await ask(socket, **harmless))
+        assert await refusal(socket, background=True) == (400, "unsupported_parameter")
+        assert await refusal(socket, stream=False) == (400, "unsupported_parameter")
+
+
+async def test_null_is_as_good_as_absent() -> None:
+    absent = dict.fromkeys(["stream", "stream_options", "background", "stream_id", "generate", "previous_response_id"])
+    async with talking(Scripted(HELLO)) as socket:
+        laws.check(await ask(socket, **absent))
+
+
+# Failures.
+
+
+async def test_what_fails_before_the_first_event_is_an_error_with_the_status_that_it_would_have_over_http() -> None:
+    refusals = [
+        BackendError("Slow down.", type="too_many_requests", code="rate_limit_exceeded", status=429, retry_after=7),
+        BackendError("Down."),
+    ]
+    async with talking(Scripted(*[[error] for error in refusals])) as socket:
+        (slow,) = await ask(socket)
+        (down,) = await ask(socket)
+    WebSocketErrorEvent.model_validate(slow)
+    assert (slow["status"], slow["error"]["code"], slow["headers"]) == (
+        429,
+        "rate_limit_exceeded",
+        {"Retry-After": "7"},
+    )
+    assert (down["status"], down["error"]["message"], "headers" in down) == (502, "Down.", False)
+
+
+async def test_what_fails_later_is_an_event_and_a_failed_response() -> None:
+    async with talking(Scripted([*HELLO, BackendError("Broken.")], HELLO)) as socket:
+        events = await ask(socket)
+        laws.check(events)
+        assert story(events).endswith("error failed")
+        assert events[-1]["response"]["error"]["message"] == "Broken."
+        laws.check(await ask(socket))
+
+
+async def test_an_error_of_our_own_is_told_without_its_details() -> None:
+    class Faulty(Scripted):
+        def profile(self, model: str) -> Profile:
+            if model == "m":
+                return super().profile(model)
+            raise RuntimeError("a secret")
+
+    async with talking(Faulty(HELLO)) as socket:
+        (error,) = await ask(socket, model="other")
+        assert (error["status"], error["error"]["code"]) == (500, "server_error")
+        assert "secret" not in json.dumps(error)
+        laws.check(await ask(socket))
+
+
+# What a connection remembers.
+
+
+async def test_what_is_not_stored_can_be_continued_on_its_connection_and_nowhere_else() -> None:
+    backend = Scripted(HELLO)
+    async with listening(backend) as url, dial(url) as socket, dial(url) as other:
+        first = await response(socket, store=False, input="One")
+        assert first["store"] is False
+        second = await response(socket, store=False, input="Two", previous_response_id=first["id"])
+        third = await response(socket, store=False, input="Three", previous_response_id=second["id"])
+        assert third["previous_response_id"] == second["id"]
+        assert said(backend) == ["One", "Hello", "Two", "Hello", "Three"]
+
+        assert await refusal(other, store=False, previous_response_id=first["id"]) == NOT_FOUND
+        assert await refusal(other, previous_response_id=first["id"]) == NOT_FOUND
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            assert (await http.get(f"/v1/responses/{first['id']}")).status_code == 404
+            body = {"model": "m", "input": "Hi", "previous_response_id": first["id"]}
+            assert (await http.post("/v1/responses", json=body)).json()["error"]["code"] == NOT_FOUND[1]
+    assert len(backend.asked) == 3
+
+
+async def test_after_a_reconnect_nothing_is_remembered_and_a_new_chain_can_begin() -> None:
+    async with listening(Scripted(HELLO)) as url:
+        async with dial(url) as socket:
+            first = await response(socket, store=False)
+        async with dial(url) as socket:
+            assert await refusal(socket, store=False, previous_response_id=first["id"]) == NOT_FOUND
+            laws.check(await ask(socket, store=False))
+
+
+async def test_continuing_twice_forks_and_siblings_do_not_leak_in() -> None:
+    backend = Scripted(HELLO)
+    async with talking(backend) as socket:
+        root = (await response(socket, store=False, input="Root"))["id"]
+        await response(socket, store=False, input="Left", previous_response_id=root)
+        await response(socket, store=False, input="Right", previous_response_id=root)
+    assert said(backend) == ["Root", "Hello", "Right"]
+
+
+async def test_stored_and_unstored_turns_may_follow_one_another() -> None:
+    backend = Scripted(HELLO)
+    async with listening(backend) as url, dial(url) as socket, dial(url) as other:
+        stored = (await response(socket, input="Stored"))["id"]
+        local = (await response(socket, store=False, input="Local", previous_response_id=stored))["id"]
+        last = (await response(socket, input="Last", previous_response_id=local))["id"]
+        await response(socket, store=False, input="End", previous_response_id=last)
+        assert said(backend) == ["Stored", "Hello", "Local", "Hello", "Last", "Hello", "End"]
+
+        await response(other, store=False, input="Elsewhere", previous_response_id=stored)
+        assert said(backend) == ["Stored", "Hello", "Elsewhere"]
+        # What went on from there has a hole that only the other connection can fill.
+        assert await refusal(other, previous_response_id=last) == NOT_FOUND
+
+
+async def test_an_item_that_is_remembered_can_be_referred_to() -> None:
+    backend = Scripted(HELLO)
+    async with talking(backend) as socket:
+        item = (await response(socket, store=False))["output"][0]["id"]
+        await ask(socket, store=False, input=[{"type": "item_reference", "id": item}, {"role": "user", "content": "?"}])
+    assert said(backend) == ["Hello", "?"]
+
+
+@pytest.mark.parametrize(
+    ("script", "wrong"),
+    [
+        (HELLO, {"input": LOST_CALL}),
+        (HELLO, {"temperature": 9}),
+        (HELLO, {"stream": True}),
+        (HELLO, {"stream_id": ""}),
+        ([BackendError("Down.")], {}),
+        ([*HELLO, BackendError("Broken.")], {}),
+    ],
+    ids=["lost call", "wrong field", "field of HTTP", "wrong stream_id", "refused", "broken"],
+)
+async def test_a_continuation_that_fails_evicts_what_it_continued(script: list[Any], wrong: dict[str, Any]) -> None:
+    async with talking(Scripted(HELLO, HELLO, script, HELLO) if not wrong else Scripted(HELLO)) as socket:
+        first = (await response(socket, store=False, input="One"))["id"]
+        second = (await response(socket, store=False, input="Two", previous_response_id=first))["id"]
+
+        failed = await ask(socket, store=False, previous_response_id=second, **wrong)
+        assert failed[0]["type"] == "error" or failed[-1]["type"] == "response.failed"
+
+        assert await refusal(socket, store=False, previous_response_id=second) == NOT_FOUND
+        assert (await response(socket, store=False, previous_response_id=first))["status"] == "completed"
+
+
+async def test_what_is_stored_survives_a_continuation_that_fails() -> None:
+    async with talking(Scripted(HELLO)) as socket:
+        first = (await response(socket))["id"]
+        assert (await refusal(socket, input=LOST_CALL, previous_response_id=first))[0] == 400
+        assert (await response(socket, previous_response_id=first))["status"] == "completed"
+
+
+async def test_a_memory_that_is_full_forgets_and_breaks_nothing() -> None:
+    async with talking(Scripted(HELLO), websocket_memory=20_000) as socket:
+        first = await response(socket, store=False)
+        large = await response(socket, store=False, input="x" * 30_000)
+        assert large["status"] == "completed"
+        assert await refusal(socket, store=False, previous_response_id=large["id"]) == NOT_FOUND
+        assert (await response(socket, store=False, previous_response_id=first["id"]))["status"] == "completed"
+
+
+class Away(MemoryStore):
+    """A store that does not answer."""
+
+    async def put(self, bucket: str, name: str, record: bytes) -> None:
+        raise StoreUnavailable
+
+    async def all(self, bucket: str) -> dict[str, bytes]:
+        raise StoreUnavailable
+
+    async def check(self) -> None:
+        raise StoreUnavailable
+
+
+async def test_what_is_not_stored_needs_no_store() -> None:
+    async with talking(Scripted(HELLO), store=Away(ttl=60)) as socket:
+        first = (await response(socket, store=False))["id"]
+        assert (await response(socket, store=False, previous_response_id=first))["status"] == "completed"
+        assert await refusal(socket) == (503, "store_unavailable")
+        # This would be a continuation that fails, of something else: there is no evicting what was never meant.
+        assert (await response(socket, store=False, previous_response_id=first))["status"] == "completed"
+
+
+# Warming up.
+
+
+async def test_a_warm_up_asks_no_model_and_its_input_can_be_continued_from() -> None:
+    backend = Scripted(HELLO)
+    rules = [{"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be kind."}]}]
+    async with talking(backend, headers=CODEX) as socket:
+        warm = await ask(socket, generate=False, store=False, stream=True, input=rules, instructions="Once.")
+        laws.check(warm)
+        assert story(warm) == "created in_progress completed"
+        last = warm[-1]["response"]
+        assert (last["output"], last["usage"]["total_tokens"], last["store"]) == ([], 0, False)
+        assert not backend.asked
+
+        first = await response(socket, store=False, stream=True, input="Hi", previous_response_id=last["id"])
+        assert said(backend) == ["Be kind.", "Hi"]
+        await ask(socket, store=False, input="And?", previous_response_id=first["id"])
+        assert said(backend) == ["Be kind.", "Hi", "Hello", "And?"]
+
+
+async def test_a_warm_up_may_come_at_any_time_and_bring_nothing_but_tools() -> None:
+    backend = Scripted(HELLO)
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+    async with talking(backend) as socket:
+        first = (await response(socket, store=False, input="One"))["id"]
+        warm = (await response(socket, generate=False, store=False, input=[], previous_response_id=first))["id"]
+        await ask(socket, store=False, input="Two", previous_response_id=warm, tools=[tool])
+        assert said(backend) == ["One", "Hello", "Two"]
+        laws.check(await ask(socket, generate=False, input=None, tools=[tool]))
+
+
+async def test_a_warm_up_that_is_stored_can_be_continued_over_http() -> None:
+    backend = Scripted(HELLO)
+    async with listening(backend) as url, dial(url) as socket, httpx.AsyncClient(timeout=60, trust_env=False) as http:
+        warm = (await response(socket, generate=False, input="Warm"))["id"]
+        body = {"model": "m", "input": "Hot", "previous_response_id": warm}
+        assert (await http.post(f"{url}/v1/responses", json=body)).status_code == 200
+    assert said(backend) == ["Warm", "Hot"]
+
+
+# Others' clients and servers.
+
+
+async def test_the_official_client_holds_a_conversation() -> None:
+    backend = Scripted([delta(reasoning_content="Hm."), *HELLO])
+    async with listening(backend) as url:
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
+        async with client.responses.connect() as connection:
+            previous = None
+            for input in ("One", "Two"):
+                fields = {"previous_response_id": previous} if previous else {}
+                await connection.response.create(model="m", input=input, store=False, stream_id="main", **fields)
+                events = []
+                async for event in connection:
+                    events.append(event)
+                    if event.type == "response.completed":
+                        previous = event.response.id
+                        break
+                assert {event.stream_id for event in events} == {"main"}
+                assert "response.reasoning_text.delta" in {event.type for event in events}
+            assert event.response.output_text == "Hello"
+
+            await connection.response.create(model="m", input="?", previous_response_id="resp_nobody")
+            error = await connection.recv()
+            assert (error.type, error.status, error.error.code) == ("error", *NOT_FOUND)
+        await client.close()
+    assert said(backend) == ["One", "Hello", "Two"]
+
+
+async def test_a_backend_on_a_real_socket_is_asked() -> None:
+    async with Upstream() as upstream, talking(None, backend_url=upstream.url) as socket:
+        upstream.always(sse(chunk("Hel"), chunk("lo"), finish(), DONE))
+        events = await ask(socket)
+        laws.check(events)
+        assert upstream.requests[0].json["messages"] == [{"role": "user", "content": "Hi"}]
+
+
+async def test_fifty_clients_at_once_each_hear_their_own() -> None:
+    class Echo(Scripted):
+        def stream(self, request: ChatRequest) -> Any:
+            return Scripted([delta(content=message["content"]) for message in request.body["messages"]]).stream(request)
+
+    async def converse(url: str, name: str) -> list[str]:
+        async with dial(url) as socket:
+            first = await ask(socket, store=False, input=f"{name}, first")
+            second = await ask(
+                socket, store=False, input=f"{name}, second", previous_response_id=first[-1]["response"]["id"]
+            )
+            laws.check(first)
+            laws.check(second)
+            return [event["delta"] for event in second if event["type"] == "response.output_text.delta"]
+
+    async with listening(Echo([])) as url:
+        heard = await asyncio.gather(*[converse(url, f"client {n}") for n in range(50)])
+    assert heard == [[f"client {n}, first", f"client {n}, first", f"client {n}, second"] for n in range(50)]

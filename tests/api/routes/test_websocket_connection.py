@@ -1,0 +1,278 @@
+"""A WebSocket's life: who may connect, how long it lasts, and what becomes of a client that goes or does not read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from openresponses_types.types import WebSocketErrorEvent
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from app.backends import Chunk
+from tests.support import laws
+from tests.support.build import delta
+from tests.support.scripted import Scripted
+from tests.support.sockets import CODEX, HELLO, ask, dial, hear, hear_out, listening, refusal, response, send, talking
+from tests.support.upstream import HANG, Upstream, chunk, sse
+
+LIMIT = "websocket_connection_limit_reached"
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def end_of(client: Any) -> int:
+    """Wait for the server to close the connection, and return the code it gives."""
+    async with asyncio.timeout(60):
+        with pytest.raises(ConnectionClosed):
+            while True:
+                await client.recv()
+    return int(client.close_code)
+
+
+async def turned_away(url: str, **options: Any) -> tuple[int, str]:
+    """Try to connect, and return the status and the code of the HTTP answer."""
+    with pytest.raises(InvalidStatus) as refused:
+        await dial(url, **options)
+    answer = refused.value.response
+    return answer.status_code, json.loads(answer.body)["error"]["code"]
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+# Who may connect.
+
+
+async def test_without_a_key_that_is_known_there_is_no_connection() -> None:
+    async with listening(Scripted(HELLO), api_keys="one,two") as url:
+        assert await turned_away(url) == (401, "invalid_api_key")
+        assert await turned_away(url, additional_headers=bearer("three")) == (401, "invalid_api_key")
+        async with dial(url, additional_headers=bearer("two")) as client:
+            laws.check(await ask(client))
+
+
+async def test_a_browser_may_have_its_key_among_the_subprotocols() -> None:
+    offered = ["realtime", "openai-insecure-api-key.one"]
+    async with listening(Scripted(HELLO), api_keys="one") as url:
+        async with dial(url, subprotocols=offered, origin="https://page.example") as client:
+            assert client.subprotocol == "realtime"
+            laws.check(await ask(client))
+        assert await turned_away(url, subprotocols=["openai-insecure-api-key.two"]) == (401, "invalid_api_key")
+
+
+async def test_what_one_key_stored_is_not_there_for_another() -> None:
+    async with listening(Scripted(HELLO), api_keys="one,two") as url:
+        async with dial(url, additional_headers=bearer("one")) as client:
+            stored = (await response(client))["id"]
+        async with dial(url, additional_headers=bearer("one")) as client:
+            assert (await response(client, previous_response_id=stored))["status"] == "completed"
+        async with dial(url, additional_headers=bearer("two")) as client:
+            assert await refusal(client, previous_response_id=stored) == (400, "previous_response_not_found")
+
+
+async def test_the_callers_key_goes_to_the_backend_as_over_http() -> None:
+    backend = Scripted(HELLO)
+    async with talking(backend, headers=bearer("mine")) as client:
+        await ask(client)
+    assert backend.keys == ["mine"]
+
+
+async def test_a_web_page_may_use_an_open_server_only_if_it_is_one_of_those_that_may() -> None:
+    async with listening(Scripted(HELLO), cors_origins="https://good.example") as url:
+        assert await turned_away(url, origin="https://evil.example") == (403, "origin_not_allowed")
+        assert await turned_away(url, origin="null") == (403, "origin_not_allowed")
+        for origin in ("https://good.example", url):
+            async with dial(url, origin=origin) as client:
+                laws.check(await ask(client))
+    async with listening(Scripted(HELLO), cors_origins="*") as url, dial(url, origin="https://any.example") as client:
+        laws.check(await ask(client))
+
+
+# How long it lasts.
+
+
+async def test_when_its_time_is_over_an_idle_connection_is_told_so_and_closed() -> None:
+    async with talking(Scripted(HELLO), websocket_lifetime=2) as client:
+        laws.check(await ask(client))
+        error = await hear(client)
+        WebSocketErrorEvent.model_validate(error)
+        assert (error["status"], error["error"]["code"]) == (400, LIMIT)
+        assert await end_of(client) == 1001
+
+
+async def test_a_running_turn_may_end_first_but_none_begins_any_more() -> None:
+    go_on = asyncio.Event()
+    backend = Scripted([*HELLO, go_on])
+    async with talking(backend, websocket_lifetime=2) as client:
+        await send(client, input="runs")
+        await send(client, input="waits")
+        await until(lambda: backend.open)
+        await asyncio.sleep(2.2)  # it is over by now
+        go_on.set()
+        laws.check(await hear_out(client))
+        assert (await hear(client))["error"]["code"] == LIMIT
+        assert await end_of(client) == 1001
+    assert len(backend.asked) == 1
+
+
+async def test_a_turn_that_does_not_end_in_time_is_given_up() -> None:
+    backend = Scripted([*HELLO, asyncio.Event()])
+    async with talking(backend, websocket_lifetime=2, shutdown_grace=0.1) as client:
+        frames = []
+        await send(client)
+        while not frames or frames[-1]["type"] != "error":
+            frames.append(await hear(client))
+        assert frames[-1]["error"]["code"] == LIMIT
+        assert await end_of(client) == 1001
+    assert (backend.open, backend.left) == (0, 1)
+
+
+async def test_a_running_turn_may_end_when_the_server_is_stopped() -> None:
+    go_on = asyncio.Event()
+    backend = Scripted([*HELLO, go_on])
+    async with contextlib.AsyncExitStack() as stack:
+        served = contextlib.AsyncExitStack()
+        url = await served.enter_async_context(listening(backend, config={"timeout_graceful_shutdown": 10}))
+        busy, idle = [await stack.enter_async_context(dial(url)) for _ in range(2)]
+        await send(busy)
+        await send(busy, input="waits")
+        await until(lambda: backend.open)
+
+        stopping = asyncio.ensure_future(served.aclose())
+        assert await end_of(idle) == 1012
+        go_on.set()
+        laws.check(await hear_out(busy))
+        assert await end_of(busy) == 1012
+        await stopping
+    assert len(backend.asked) == 1
+
+
+# A client that goes.
+
+
+async def test_when_the_client_goes_the_backend_is_left_at_once_and_nothing_that_waits_is_begun() -> None:
+    backend = Scripted([*HELLO, asyncio.Event()])
+    async with listening(backend) as url:
+        async with dial(url) as client:
+            await send(client, input="runs")
+            await send(client, input="waits")
+            while (await hear(client))["type"] != "response.output_text.delta":
+                pass
+        await until(lambda: not backend.open)
+    assert (backend.left, len(backend.asked)) == (1, 1)
+
+
+async def test_a_client_that_breaks_off_closes_the_backends_connection() -> None:
+    async with Upstream() as upstream, listening(None, backend_url=upstream.url) as url:
+        upstream.always(sse(chunk("Hel"), HANG))
+        client = await dial(url)
+        await send(client)
+        while (await hear(client))["type"] != "response.output_text.delta":
+            pass
+        client.transport.abort()
+        async with asyncio.timeout(60):
+            await upstream.requests[0].gone.wait()
+
+
+async def test_a_client_that_goes_before_the_backend_has_answered_is_noticed() -> None:
+    async with Upstream() as upstream, listening(None, backend_url=upstream.url, open_after=30) as url:
+        upstream.always(HANG)
+        async with dial(url) as client:
+            await send(client)
+            await until(lambda: upstream.requests)
+        async with asyncio.timeout(60):
+            await upstream.requests[0].gone.wait()
+
+
+# A client that does not read.
+
+
+class Flood(Scripted):
+    """Says more than any buffer holds, and counts how much of it was heard."""
+
+    WHOLE = 4000  # pieces of 4 KB
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.given = 0
+
+    async def _chunks(self, script: Any) -> AsyncIterator[list[Chunk]]:
+        try:
+            for number in range(self.WHOLE):
+                self.given += 1
+                yield [delta(content=f"{number:4096}")]
+            yield [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+        finally:
+            self.left += self.given < self.WHOLE
+
+
+async def still(backend: Flood) -> int:
+    """Wait until the backend is not heard any more, and return how much of it was."""
+    given = -1
+    async with asyncio.timeout(120):
+        while not given or given != backend.given:
+            given = backend.given
+            await asyncio.sleep(0.5)
+    return given
+
+
+def narrow(url: str) -> socket.socket:
+    """A connection of which the kernel keeps little."""
+    line = socket.socket()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+    line.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+    line.setblocking(False)
+    return line
+
+
+async def test_the_backend_is_not_read_while_the_client_does_not_read() -> None:
+    backend = Flood()
+    async with listening(backend) as url, dial(url, sock=narrow(url)) as client:
+        await send(client)
+        assert 0 < await still(backend) < Flood.WHOLE
+        pieces = []
+        while len(pieces) < Flood.WHOLE:
+            event = await hear(client)
+            if event["type"] == "response.output_text.delta":
+                pieces.append(int(event["delta"]))
+    assert pieces == list(range(Flood.WHOLE))
+
+
+async def test_a_client_that_neither_reads_nor_answers_pings_is_given_up() -> None:
+    backend = Flood()
+    pings = {"ws_ping_interval": 0.3, "ws_ping_timeout": 0.3}
+    async with listening(backend, config=pings) as url:
+        client = await dial(url, ping_interval=None, sock=narrow(url))
+        await send(client)
+        await until(lambda: backend.left)
+        assert backend.given < Flood.WHOLE
+        client.transport.abort()
+
+
+# A client that has to hear something.
+
+
+async def test_codex_hears_that_a_silent_response_lives() -> None:
+    go_on = asyncio.Event()
+    async with talking(Scripted([*HELLO, go_on]), headers=CODEX, heartbeat=0.05) as client:
+        await send(client)
+        frames = [await hear(client)]
+        while frames[-1]["type"] != "keepalive":
+            frames.append(await hear(client))
+        go_on.set()
+        laws.check([*frames, *await hear_out(client)])
+
+
+async def test_others_hear_nothing_but_events() -> None:
+    async with talking(Scripted([*HELLO, 0.3]), heartbeat=0.05) as client:
+        assert "keepalive" not in {event["type"] for event in await ask(client)}

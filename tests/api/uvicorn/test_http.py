@@ -1,0 +1,182 @@
+"""What a server must not take any amount of, nor wait for without end: on a real socket, byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from app.api.uvicorn import http as uvicorn_http
+from app.api.uvicorn.http import MOST
+from app.main import create_app
+from tests.support import sockets
+from tests.support.scripted import Scripted
+from tests.support.serving import serving, settings
+
+HTTP = "app.api.uvicorn.http:Http"
+SHORT = 0.5  # seconds for a request to come: enough to send one at once
+
+
+@pytest.fixture
+async def url(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    monkeypatch.setattr(uvicorn_http, "LINGER", 60)  # for a client that is slow to hear that it is refused
+    async with serving(create_app(settings(), backend=Scripted([])), http=HTTP) as served:
+        yield served
+
+
+async def connected(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    address = httpx.URL(url)
+    return await asyncio.open_connection(address.host, address.port)
+
+
+async def heard_from(url: str, request: bytes) -> bytes:
+    """Send a request, and return the answer, or at least its head."""
+    reader, writer = await connected(url)
+    writer.write(request)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+    writer.close()
+    return head
+
+
+async def said_to(url: str, *pieces: bytes) -> bytes:
+    """Send pieces until the server has had enough, and return all that it says before it closes the connection."""
+    reader, writer = await connected(url)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_large_heads_are_read(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        for _ in range(2):
+            answer = await http.get("/healthz", headers={"x-large": "a" * (MOST - 2000)})
+            assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"x" * MOST + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + b"X: x\r\n" * MOST + b"\r\n",
+        b"GET /" + b"x" * MOST + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+    ],
+    ids=["one header", "many headers", "the path"],
+)
+async def test_heads_that_are_too_large_are_refused_in_the_apis_shape(url: str, head: bytes) -> None:
+    answer = await said_to(url, head)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b'"code":"request_header_fields_too_large"' in answer
+
+
+async def test_a_head_without_an_end_is_not_kept(url: str) -> None:
+    beginning = b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: "
+    answer = await said_to(url, beginning, *[b"x" * 4096] * 1000)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+CHUNKED = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("beginning", [b"2\r\n{}\r\n0\r\nX: ", b"2;x="], ids=["trailers", "a chunk's extension"])
+async def test_what_is_no_body_is_not_taken_without_end(url: str, beginning: bytes) -> None:
+    with pytest.raises(ConnectionError):
+        await said_to(url, CHUNKED + beginning, *[b"x" * 4096] * 1000)
+
+
+async def test_trailers_are_no_headers(url: str) -> None:
+    body = b"2\r\n{}\r\n0\r\nX-Request-Id: from-the-trailer\r\nConnection: close\r\n\r\n"
+    answer = await heard_from(url, CHUNKED + body)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"x-request-id: req_" in answer
+
+
+async def test_a_body_in_small_pieces_is_no_head(url: str) -> None:
+    body = b"".join(b"1\r\n%c\r\n" % letter for letter in b"x" * MOST) + b"0\r\n\r\n"
+    assert (await heard_from(url, CHUNKED + body)).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_the_end_of_a_large_body_is_not_counted_as_the_head_that_follows_it(url: str) -> None:
+    body = b"x" * 3 * MOST
+    first = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+    reader, writer = await connected(url)
+    writer.write(first)
+    await asyncio.sleep(0.05)
+    writer.write(body + b"GET /healthz HTT")
+    await writer.drain()
+    await asyncio.sleep(0.05)
+    writer.write(b"P/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    said = await reader.read()
+    assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"400", b"200"]
+    writer.close()
+
+
+async def test_what_is_no_http_is_refused_in_the_apis_shape(url: str) -> None:
+    answer = await said_to(url, b"\x16\x03\x01 hello\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"code":"invalid_http"' in answer
+
+
+@pytest.mark.parametrize("beginning", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"])
+async def test_who_does_not_come_to_the_point_is_left(
+    monkeypatch: pytest.MonkeyPatch, url: str, beginning: bytes
+) -> None:
+    monkeypatch.setattr(uvicorn_http, "PATIENCE", SHORT)
+    assert await said_to(url, beginning) == b""
+
+
+async def test_who_has_come_to_the_point_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn_http, "PATIENCE", SHORT)
+    app = create_app(settings(), backend=Scripted([2 * SHORT, {"choices": [{"delta": {"content": "Hi"}}]}]))
+    async with serving(app, http=HTTP, ws="app.api.uvicorn.websocket:Socket") as served:
+        async with httpx.AsyncClient(base_url=served, timeout=60, trust_env=False) as http:
+            answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi"})
+            assert answer.json()["status"] == "completed"
+        async with sockets.dial(served) as socket:
+            assert (await sockets.response(socket))["status"] == "completed"
+
+
+@pytest.mark.parametrize("rest", [b"GET /hea", b"\r\n"], ids=["half a head", "an empty line"])
+async def test_who_comes_back_without_a_request_is_left_too(monkeypatch: pytest.MonkeyPatch, rest: bytes) -> None:
+    app = create_app(settings(), backend=Scripted([]))
+    async with serving(app, http=HTTP, timeout_keep_alive=0.1) as served:
+        reader, writer = await connected(served)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readuntil(b'{"status":"ok"}')
+        monkeypatch.setattr(uvicorn_http, "PATIENCE", 0.1)
+        writer.write(rest)
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_who_was_refused_early_is_not_kept_for_ever_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app(settings(), backend=Scripted([]))
+    async with serving(app, http=HTTP, timeout_keep_alive=0.1) as served:
+        for beginning, patience in ((b"", 30), (b"x", SHORT)):  # all of the body comes, and not all of it
+            monkeypatch.setattr(uvicorn_http, "PATIENCE", patience)
+            reader, writer = await connected(served)
+            writer.write(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n")
+            await reader.readuntil(b"}}")
+            writer.write(beginning or b"xx")
+            assert await reader.read() == b""
+            writer.close()
+
+
+async def test_half_a_request_does_not_end_the_answer_to_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn_http, "PATIENCE", SHORT)
+    app = create_app(settings(), backend=Scripted([2 * SHORT, {"choices": [{"delta": {"content": "Hi"}}]}]))
+    async with serving(app, http=HTTP) as served:
+        reader, writer = await connected(served)
+        body = b'{"model": "m", "input": "Hi"}'
+        writer.write(b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        writer.write(b"GET /heal")
+        assert b"200" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"thz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert b"HTTP/1.1 200" in await reader.read()
+        writer.close()

@@ -1,0 +1,153 @@
+"""Values that fit their schemas, and the prompt where it has something to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.backends.demo.schema_values import value_for
+
+VALUES: dict[str, tuple[Any, str, Any]] = {
+    "nothing said": ({}, "", "example"),
+    "a command": (
+        {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]},
+        "Hello!",
+        {"cmd": "echo hello"},
+    ),
+    "a place": ({"properties": {"location": {"type": "string"}}}, "Weather in New York?", {"location": "New York"}),
+    "a place of two parts": (
+        {"properties": {"city": {}}},
+        "It is in San Francisco, CA now",
+        {"city": "San Francisco, CA"},
+    ),
+    "no place": (
+        {"properties": {"city": {}, "user_name": {}}},
+        "What is it?",
+        {"city": "Paris", "user_name": "Ada Lovelace"},
+    ),
+    "a question": ({"properties": {"query": {"type": "string"}}}, "who is it?", {"query": "who is it?"}),
+    "an expression": ({"properties": {"expression": {}}}, "what is 6 * 7 now", {"expression": "6 * 7"}),
+    "numbers from the prompt": (
+        {"properties": {"a": {"type": "integer"}, "b": {"type": "number"}, "c": {"type": "integer"}}},
+        "Add 2 and 3.5 in room a1.",
+        {"a": 2, "b": 3.5, "c": 1},
+    ),
+    "only what is required": (
+        {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "null"}}, "required": ["a"]},
+        "",
+        {"a": True},
+    ),
+    "required, but not described": ({"type": "object", "required": ["x"]}, "", {"x": "example"}),
+    "nested": (
+        {"properties": {"a": {"type": "object", "properties": {"b": {"type": "array", "items": {"type": "null"}}}}}},
+        "",
+        {"a": {"b": [None]}},
+    ),
+    "an enum": ({"enum": ["celsius", "fahrenheit"]}, "hot?", "celsius"),
+    "an enum that the prompt names": ({"enum": ["celsius", "fahrenheit"]}, "in Fahrenheit please", "fahrenheit"),
+    "an enum of numbers": ({"type": "integer", "enum": [3, 5]}, "5?", 5),
+    "a constant": ({"const": {"a": 1}}, "", {"a": 1}),
+    "null or a string": ({"type": ["null", "string"]}, "", "example"),
+    "only null": ({"type": ["null"]}, "", None),
+    "any of": ({"anyOf": [{"type": "null"}, {"type": "boolean"}]}, "", True),
+    "one of, with more beside": (
+        {
+            "properties": {"a": {"const": 1}},
+            "required": ["a"],
+            "oneOf": [{"properties": {"b": {"const": 2}}, "required": ["b"]}],
+        },
+        "",
+        {"a": 1, "b": 2},
+    ),
+    "all of": (
+        {
+            "allOf": [{"$ref": "#/$defs/x"}, {"properties": {"b": {"const": 2}}}],
+            "$defs": {"x": {"properties": {"a": {"const": 1}}}},
+        },
+        "",
+        {"a": 1, "b": 2},
+    ),
+    "a reference": (
+        {"$defs": {"a/b": {"type": "boolean"}}, "properties": {"x": {"$ref": "#/$defs/a~1b"}}},
+        "",
+        {"x": True},
+    ),
+    "a reference to nowhere": ({"$ref": "#/$defs/none"}, "", "example"),
+    "items, as many as needed": ({"type": "array", "items": {"enum": ["a", "b", "c"]}, "minItems": 2}, "", ["a", "b"]),
+    "unique items": (
+        {"type": "array", "items": {"type": "string"}, "minItems": 3, "uniqueItems": True},
+        "",
+        ["example", "example 2", "example 3"],
+    ),
+    "unique numbers": ({"type": "array", "items": {"type": "integer", "minimum": 5}, "minItems": 3}, "", [5, 6, 7]),
+    "no items": ({"type": "array", "items": {}, "maxItems": 0}, "", []),
+    "a tuple": ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}]}, "", [1, True]),
+    "a minimum": ({"type": "integer", "minimum": 18}, "", 18),
+    "a maximum": ({"type": "number", "maximum": -2.5}, "", -2.5),
+    "above": ({"type": "integer", "exclusiveMinimum": 5}, "", 6),
+    "below": ({"type": "integer", "exclusiveMaximum": 0}, "", -1),
+    "between": ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, "", 0.5),
+    "a multiple": ({"type": "integer", "minimum": 7, "multipleOf": 5}, "", 10),
+    "a number of the prompt that does not fit": ({"type": "integer", "maximum": 10}, "take 99 or 8", 8),
+    "an email": ({"type": "string", "format": "email"}, "", "ada@example.com"),
+    "a date": ({"type": "string", "format": "date"}, "", "2024-01-15"),
+    "a time": ({"type": "string", "format": "date-time"}, "", "2024-01-15T12:00:00Z"),
+    "an id": ({"type": "string", "format": "uuid"}, "", "123e4567-e89b-12d3-a456-426614174000"),
+    "a pattern": ({"type": "string", "pattern": "^[A-Z]{3}$"}, "", "ABC"),
+    "a pattern that cannot be read": ({"type": "string", "pattern": "("}, "", "example"),
+    "a longer string": ({"type": "string", "minLength": 10}, "", "examplexxx"),
+    "a shorter string": ({"type": "string", "maxLength": 3}, "", "exa"),
+    "so many properties": (
+        {"type": "object", "minProperties": 2, "additionalProperties": {"type": "boolean"}},
+        "",
+        {"key1": True, "key2": True},
+    ),
+}
+
+
+@pytest.mark.parametrize(("schema", "prompt", "value"), VALUES.values(), ids=VALUES)
+def test_a_value_fits(schema: Any, prompt: str, value: Any) -> None:
+    assert value_for(schema, prompt) == value
+
+
+def test_a_schema_may_contain_itself() -> None:
+    node: dict[str, Any] = {
+        "properties": {
+            "value": {"type": "integer"},
+            "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+            "more": {"type": "array", "items": {"$ref": "#"}},
+        },
+        "required": ["value", "next", "more"],
+    }
+    value = value_for(node, "")
+    while value["next"]:
+        assert (value["value"], value["more"][:1] == [] or "value" in value["more"][0]) == (1, True)
+        value = value["next"]
+
+
+def test_a_schema_without_an_end_comes_to_one() -> None:
+    value_for({"properties": {"next": {"$ref": "#"}}, "required": ["next"]}, "")
+    value_for({"$ref": "#"}, "")
+
+
+BRANCH = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}, "required": ["left", "right"]}
+UNFIT: dict[str, Any] = {
+    "properties that are a list": {"properties": ["a"], "required": ["a"]},
+    "a name that is no text": {"required": [{}]},
+    "a minimum that is no number": {"type": "number", "minimum": "1"},
+    "far too many items": {"type": "array", "minItems": 10**12},
+    "far too many properties": {"type": "object", "minProperties": 10**12},
+    "a far too long text": {"type": "string", "minLength": 10**12},
+    "a tree that grows for ever": BRANCH,
+}
+
+
+@pytest.mark.parametrize("schema", UNFIT.values(), ids=UNFIT)
+def test_what_no_server_would_take_is_refused(schema: Any) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        value_for(schema, "")
+
+
+def test_a_number_without_an_end_in_the_prompt_is_no_number() -> None:
+    assert value_for({"type": "number"}, "9" * 400) == 1

@@ -1,0 +1,378 @@
+"""How many requests a backend gets, who waits, which of its servers are left alone, and what a new table changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from app.backends.routing.replicas import Pool
+from app.errors import BackendError
+from tests.support.routing import DOWN, Build, ask, build, nobody, question, refusal, settings, three
+from tests.support.scripted import Scripted
+from tests.support.upstream import DONE as END
+from tests.support.upstream import HANG, RESET, Upstream, chunk, finish, sse, status
+
+__all__ = ["build", "three"]  # fixtures
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+# Limits.
+
+
+async def test_no_more_requests_than_allowed_are_worked_on_and_the_others_wait_their_turn(
+    build: Build, three: list[Upstream]
+) -> None:
+    go = [asyncio.Event() for _ in range(5)]
+    for event in go:
+        three[0].say(sse(chunk("a"), event, finish(), END))
+    router = build(local={"url": three[0].url, "max_concurrency": 2})
+    async with asyncio.TaskGroup() as running:
+        for n in range(5):
+            running.create_task(ask(router, conversation=f"question {n}"))
+        for n, event in enumerate(go):
+            expected = min(5, n + 2)
+            await until(lambda expected=expected: len(three[0].requests) == expected)  # type: ignore[misc]
+            await asyncio.sleep(0.01)
+            assert len(three[0].requests) == expected
+            event.set()
+    said = [request.json["messages"][0]["content"] for request in three[0].requests]
+    assert [*sorted(said[:2]), *said[2:]] == [f"question {n}" for n in range(5)]
+
+
+async def test_where_too_many_wait_already_the_next_is_told_when_to_come_back(
+    build: Build, three: list[Upstream]
+) -> None:
+    go = asyncio.Event()
+    three[0].always(sse(chunk("a"), go, finish(), END))
+    router = build(local={"url": three[0].url, "max_concurrency": 1, "max_queue": 1})
+    async with asyncio.TaskGroup() as running:
+        running.create_task(ask(router))
+        running.create_task(ask(router))
+        await until(lambda: len(three[0].requests) == 1)
+        error = await refusal(router)
+        go.set()
+    assert (error.status, error.type, error.code) == (429, "too_many_requests", "rate_limit_exceeded")
+    assert error.headers() == {"Retry-After": "2"}
+    assert error.message == (
+        "The backend 'local' does all that it can at once, and 1 requests wait already. Please try again in 2s."
+    )
+
+
+async def test_who_has_waited_for_too_long_is_told_so(build: Build, three: list[Upstream]) -> None:
+    go = asyncio.Event()
+    three[0].always(sse(chunk("a"), go, finish(), END))
+    router = build(local={"url": three[0].url, "max_concurrency": 1, "queue_timeout": 0.05})
+    async with asyncio.TaskGroup() as running:
+        running.create_task(ask(router))
+        await until(lambda: len(three[0].requests) == 1)
+        error = await refusal(router)
+        go.set()
+    assert (error.status, len(three[0].requests)) == (429, 1)
+    assert "this request has waited for too long" in error.message
+
+
+async def test_one_who_goes_away_while_waiting_takes_no_place(build: Build, three: list[Upstream]) -> None:
+    go = asyncio.Event()
+    three[0].always(sse(chunk("a"), go, finish(), END))
+    router = build(local={"url": three[0].url, "max_concurrency": 1})
+    async with asyncio.TaskGroup() as running:
+        running.create_task(ask(router))
+        await until(lambda: len(three[0].requests) == 1)
+        gone = running.create_task(ask(router))
+        last = running.create_task(ask(router))
+        await asyncio.sleep(0)
+        gone.cancel()
+        go.set()
+        assert await last == "a"
+    assert len(three[0].requests) == 2
+
+
+async def test_one_who_leaves_in_the_middle_of_an_answer_gives_up_its_place(
+    build: Build, three: list[Upstream]
+) -> None:
+    three[0].say(sse(chunk("a"), HANG))
+    router = build(local={"url": three[0].url, "max_concurrency": 1})
+    async with router.stream(question()) as answer:
+        await anext(aiter(answer))
+    assert await ask(router) == "Hello"
+
+
+async def test_a_full_backend_gives_way_to_its_fallback(build: Build, three: list[Upstream]) -> None:
+    go = asyncio.Event()
+    three[0].always(sse(chunk("a"), go, finish(), END))
+    router = build(
+        local={"url": three[0].url, "max_concurrency": 1, "max_queue": 0},
+        cloud={"url": three[1].url},
+    )
+    async with asyncio.TaskGroup() as running:
+        running.create_task(ask(router))
+        await until(lambda: len(three[0].requests) == 1)
+        assert await ask(router) == "Hello"
+        go.set()
+    assert [len(server.requests) for server in three] == [1, 1, 0]
+
+
+async def test_each_replica_has_places_of_its_own(build: Build, three: list[Upstream]) -> None:
+    go = asyncio.Event()
+    for server in three:
+        server.always(sse(chunk("a"), go, finish(), END))
+    router = build(local={"url": three[0].url, "replicas": [three[1].url], "max_concurrency": 1, "max_queue": 0})
+    async with asyncio.TaskGroup() as running:
+        running.create_task(ask(router))
+        running.create_task(ask(router))
+        await until(lambda: sum(len(server.requests) for server in three) == 2)
+        assert (await refusal(router)).status == 429
+        go.set()
+
+
+async def test_places_are_neither_lost_nor_given_twice_whoever_comes_goes_or_fails() -> None:
+    (served,) = settings(local={"url": "http://a/v1", "replicas": ["http://b/v1"], "max_concurrency": 3}).values()
+    pool = Pool("local", served, lambda one: Scripted([]))
+    chance = random.Random(1)
+    most: Counter[str] = Counter()
+    count = 0
+
+    async def visit() -> None:
+        nonlocal count
+        with contextlib.suppress(BackendError):
+            async with pool.place(f"{chance.randrange(5)}", ()) as replica:
+                most[replica.url] = max(most[replica.url], replica.load)
+                await asyncio.sleep(chance.random() / 500)
+                count += 1
+                if chance.random() < 0.2:
+                    raise BackendError("The caller's fault.", status=400)
+
+    visits = []
+    for _ in range(30):
+        visits += [asyncio.create_task(visit()) for _ in range(10)]
+        await asyncio.sleep(chance.random() / 200)
+        for visiting in chance.sample(visits, 3):
+            visiting.cancel()
+    await asyncio.gather(*visits, return_exceptions=True)
+    assert most == {"http://a/v1": 3, "http://b/v1": 3}
+    assert [replica.load for replica in pool.replicas] == [0, 0]
+    assert count > 50
+    async with pool.place("", ()):
+        pass
+
+
+# Health.
+
+
+async def test_a_server_that_fails_again_and_again_is_left_alone(build: Build, three: list[Upstream]) -> None:
+    three[0].always(DOWN)
+    router = build(local={"url": three[0].url, "max_failures": 3, "check_interval": 0, "recovery": 17})
+    for _ in range(3):
+        assert (await refusal(router)).message == "Oh no."
+    error = await refusal(router)
+    assert (error.status, error.headers()) == (503, {"Retry-After": "17"})
+    assert (
+        error.message
+        == "The backend 'local' is left alone for a moment, since it failed several times: 502 server_error"
+    )
+    assert len(three[0].requests) == 3
+
+
+async def test_a_server_that_has_no_other_beside_it_is_asked_however_often_it_failed(
+    build: Build, three: list[Upstream]
+) -> None:
+    three[0].always(DOWN)
+    router = build(local={"url": three[0].url})
+    for _ in range(8):
+        assert (await refusal(router)).message == "Oh no."
+    assert len(three[0].requests) == 8
+
+
+async def test_others_are_asked_without_trying_a_server_that_is_left_alone(build: Build, three: list[Upstream]) -> None:
+    three[0].always(DOWN)
+    router = build(
+        local={"url": three[0].url, "max_failures": 1, "check_interval": 0},
+        cloud={"url": three[1].url},
+    )
+    for _ in range(5):
+        assert await ask(router) == "Hello"
+    assert [len(server.requests) for server in three] == [1, 5, 0]
+
+
+async def test_what_callers_do_wrong_leaves_a_server_in_good_health(build: Build, three: list[Upstream]) -> None:
+    three[0].always(status(400, {"error": {"message": "What?"}}))
+    router = build(local={"url": three[0].url, "max_failures": 1})
+    for _ in range(3):
+        assert (await refusal(router)).status == 400
+    assert len(three[0].requests) == 3
+
+
+async def test_streams_that_break_off_count_as_failures(build: Build, three: list[Upstream]) -> None:
+    three[0].always(sse(chunk("a"), RESET))
+    router = build(local={"url": three[0].url, "max_failures": 2, "check_interval": 0})
+    for _ in range(2):
+        assert "ended early" in (await refusal(router)).message
+    assert (await refusal(router)).status == 503
+
+
+async def test_a_server_that_answers_a_check_is_asked_again(
+    build: Build, three: list[Upstream], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "app.backends")
+    three[0].say(DOWN)
+    router = build(local={"url": three[0].url, "max_failures": 1, "check_interval": 0.02, "recovery": 3600})
+    await refusal(router)
+    await until(lambda: "answers again" in caplog.text)
+    assert await ask(router) == "Hello"
+    assert f"backend local: {three[0].url} is left alone: 502 server_error" in caplog.text
+
+
+async def test_one_who_waits_is_told_when_the_last_server_fails(build: Build, three: list[Upstream]) -> None:
+    go = asyncio.Event()
+    three[0].say([go, RESET])
+    router = build(
+        local={"url": three[0].url, "max_concurrency": 1, "max_failures": 1, "check_interval": 0},
+        cloud={"url": three[1].url},
+    )
+    async with asyncio.TaskGroup() as running:
+        first = running.create_task(ask(router))
+        await until(lambda: len(three[0].requests) == 1)
+        waiting = running.create_task(ask(router))
+        await asyncio.sleep(0.01)
+        go.set()
+        assert (await first, await waiting) == ("Hello", "Hello")
+    assert [len(server.requests) for server in three] == [1, 2, 0]
+
+
+async def test_one_who_is_refused_and_goes_away_in_the_same_moment_is_gone() -> None:
+    (served,) = settings(
+        local={"url": "http://a/v1", "max_concurrency": 1, "max_failures": 1, "check_interval": 0}
+    ).values()
+    pool = Pool("local", served, lambda one: Scripted([]))
+    waited: list[BaseException] = []
+
+    async def wait() -> None:
+        try:
+            async with pool.place("", ()):
+                pass
+        except BaseException as error:
+            waited.append(error)
+            raise
+
+    with pytest.raises(BackendError):
+        async with pool.place("", ()):
+            waiting = asyncio.create_task(wait())
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_soon(waiting.cancel)
+            raise BackendError("Down.")
+    await asyncio.wait({waiting})
+    assert waiting.cancelled()
+    assert [type(error) for error in waited] == [asyncio.CancelledError]
+    assert pool.replicas[0].load == 0
+
+
+# Another table.
+
+
+async def test_new_requests_see_the_new_table_and_running_ones_end_with_the_old(
+    build: Build, three: list[Upstream]
+) -> None:
+    go = asyncio.Event()
+    three[0].always(sse(chunk("old"), go, finish(), END))
+    router = build(local={"url": three[0].url})
+    running = asyncio.create_task(ask(router))
+    await until(lambda: len(three[0].requests) == 1)
+    router.renew(settings(local={"url": three[1].url}))
+    assert await ask(router) == "Hello"
+    go.set()
+    assert await running == "old"
+    await until(lambda: three[0].requests[0].answered.is_set())
+
+
+async def test_one_who_waits_for_a_backend_that_goes_still_gets_its_turn(build: Build, three: list[Upstream]) -> None:
+    go = asyncio.Event()
+    three[0].always(sse(chunk("old"), go, finish(), END))
+    router = build(local={"url": three[0].url, "max_concurrency": 1})
+    async with asyncio.TaskGroup() as running:
+        running.create_task(ask(router))
+        waiting = running.create_task(ask(router))
+        await until(lambda: len(three[0].requests) == 1)
+        router.renew(settings(local={"url": three[1].url}))
+        go.set()
+        assert await waiting == "old"
+
+
+async def test_a_fallback_that_goes_can_still_be_asked_by_who_set_out_before(
+    build: Build, three: list[Upstream]
+) -> None:
+    go = asyncio.Event()
+    three[0].always([go, RESET])
+    router = build(local={"url": three[0].url}, cloud={"url": three[1].url})
+    running = asyncio.create_task(ask(router))
+    await until(lambda: len(three[0].requests) == 1)
+    router.renew(settings(local={"url": three[2].url}))
+    go.set()
+    assert await running == "Hello"
+    assert len(three[1].requests) == 1
+
+
+async def test_what_stays_the_same_keeps_its_connections(build: Build, three: list[Upstream]) -> None:
+    router = build(local={"url": three[0].url}, other={"url": three[1].url, "models": ["x"]})
+    await ask(router)
+    router.renew(settings(other={"url": three[1].url, "models": ["x", "y"]}, local={"url": three[0].url}))
+    await ask(router)
+    assert three[0].connections == 1
+
+
+async def test_what_goes_is_closed(build: Build, three: list[Upstream]) -> None:
+    router = build(local={"url": three[0].url})
+    await ask(router)
+    router.renew(settings(local={"url": three[1].url}))
+    await until(lambda: not three[0]._lines)
+
+
+async def test_a_table_that_cannot_be_built_changes_nothing(build: Build, three: list[Upstream]) -> None:
+    router = build(local={"url": three[0].url})
+    with pytest.raises(AttributeError):
+        router.renew({"local": settings(local={"url": nobody()})["local"], "odd": object()})  # type: ignore[dict-item]
+    assert await ask(router) == "Hello"
+
+
+async def test_closing_ends_what_runs(build: Build, three: list[Upstream]) -> None:
+    three[0].always(sse(chunk("a"), HANG))
+    router = build(local={"url": three[0].url})
+    async with router.stream(question()) as answer:
+        await anext(aiter(answer))
+        await router.aclose()
+        with pytest.raises(BackendError):
+            await anext(aiter(answer))
+
+
+async def test_more_places_make_for_a_shorter_wait() -> None:
+    (served,) = settings(
+        local={"url": "http://a/v1", "replicas": ["http://b/v1"], "max_concurrency": 2, "max_queue": 7}
+    ).values()
+    pool = Pool("local", served, lambda one: Scripted([]))
+    async with contextlib.AsyncExitStack() as places:
+        for _ in range(4):
+            await places.enter_async_context(pool.place("", ()))
+        waiting = [asyncio.create_task(places.enter_async_context(pool.place("", ()))) for _ in range(7)]
+        await asyncio.sleep(0)
+        with pytest.raises(BackendError) as refused:
+            await places.enter_async_context(pool.place("", ()))
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
+    assert refused.value.headers() == {"Retry-After": "2"}  # eight of a second each, four at a time
+
+
+async def test_a_refusal_between_two_failures_shows_that_the_server_lives(build: Build, three: list[Upstream]) -> None:
+    for answer in (DOWN, status(400, {"error": {"message": "What?"}}), DOWN):
+        three[0].say(answer)
+    router = build(local={"url": three[0].url, "max_failures": 2, "check_interval": 0})
+    assert [(await refusal(router)).status for _ in range(3)] == [502, 400, 502]
+    assert await ask(router) == "Hello"

@@ -1,0 +1,160 @@
+"""How connections are opened: to which address, under which certificate, and by which proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from typing import Any
+
+import httpx
+import pytest
+
+from app.backends.transport import HTTPToolsTransport
+from tests.support.ports import free_port
+from tests.support.raw_server import (
+    CERTIFICATE,
+    OK,
+    PATIENCE,
+    Peer,
+    on_each_loop,
+    read,
+    request,
+    saying,
+    serve,
+    sized,
+)
+
+HELLO = saying(sized(b"hello"))
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@on_each_loop
+async def test_nobody_there_is_a_connect_error() -> None:
+    port = free_port()
+    async with HTTPToolsTransport() as transport:
+        with pytest.raises(httpx.ConnectError):
+            await transport.handle_async_request(httpx.Request("GET", f"http://127.0.0.1:{port}/"))
+        with pytest.raises(httpx.ConnectError):
+            await transport.handle_async_request(httpx.Request("GET", f"http://{'x' * 64}.invalid/"))
+        with pytest.raises(httpx.UnsupportedProtocol):
+            await transport.handle_async_request(httpx.Request("GET", "ftp://127.0.0.1/"))
+
+
+@contextlib.contextmanager
+def deaf(address: str, port: int = 0) -> Any:
+    """Listen on an address, but let nobody in: to connect takes for ever."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind((address, port))
+        listener.listen(0)
+        for _ in range(4):
+            crowd = stack.enter_context(socket.socket())
+            crowd.setblocking(False)
+            crowd.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+@on_each_loop
+async def test_a_server_that_lets_nobody_in_is_a_connect_timeout() -> None:
+    with deaf("127.0.0.1") as port:
+        async with HTTPToolsTransport() as transport:
+            asked = httpx.Request("GET", f"http://127.0.0.1:{port}/", extensions={"timeout": {"connect": 0.05}})
+            with pytest.raises(httpx.ConnectTimeout):
+                await transport.handle_async_request(asked)
+            waiting = asyncio.create_task(
+                transport.handle_async_request(httpx.Request("GET", f"http://127.0.0.1:{port}/"))
+            )
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+
+async def test_where_a_name_has_several_addresses_one_that_answers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serve(HELLO) as server, HTTPToolsTransport() as transport:
+        with deaf("127.0.0.2", server.port):
+            addresses = ["127.0.0.3", "127.0.0.2", "127.0.0.2", "127.0.0.1", "127.0.0.2"]  # the first refuses
+            found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, server.port)) for address in addresses]
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+            async with asyncio.timeout(PATIENCE):
+                assert await read(transport, httpx.Request("GET", f"http://several.example:{server.port}/")) == b"hello"
+            assert b"Host: several.example:" in server.requests[0]
+
+
+@on_each_loop
+async def test_an_ipv6_address_can_be_asked() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    async with serve(HELLO, host="::1") as server, HTTPToolsTransport() as transport:
+        assert await read(transport, httpx.Request("GET", f"http://[::1]:{server.port}/")) == b"hello"
+
+
+@on_each_loop
+async def test_a_certificate_is_trusted_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    body = bytes(range(256)) * 10_000
+
+    async def script(peer: Peer) -> None:
+        protocol = peer.writer.get_extra_info("ssl_object").selected_alpn_protocol().encode()
+        while True:
+            await peer.request()
+            await peer.send(OK + b"Protocol: %b\r\nContent-Length: %d\r\n\r\n" % (protocol, len(body)), body)
+
+    async with serve(script, encrypted=True) as server, HTTPToolsTransport() as transport:
+        for _ in range(2):
+            response = await transport.handle_async_request(request(server))
+            assert response.headers["protocol"] == "http/1.1"
+            assert await response.aread() == body
+        assert len(server.peers) == 1
+        response = await transport.handle_async_request(request(server))
+        await response.aclose()
+
+
+@on_each_loop
+async def test_a_certificate_that_nobody_trusts_is_a_connect_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    async with serve(HELLO, encrypted=True) as server, HTTPToolsTransport() as transport:
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            await read(transport, request(server))
+        async with HTTPToolsTransport(verify=False) as careless:
+            assert await read(careless, request(server)) == b"hello"
+        async with HTTPToolsTransport(verify=ssl.create_default_context(cafile=str(CERTIFICATE))) as told:
+            assert await read(told, request(server)) == b"hello"
+
+
+@on_each_loop
+async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serve(HELLO) as proxy, serve(HELLO) as server:
+        monkeypatch.setenv("http_proxy", proxy.url.removeprefix("http://").strip("/"))
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        async with HTTPToolsTransport() as transport:
+            assert await read(transport, httpx.Request("GET", "http://far.example/a?b")) == b"hello"
+            assert await read(transport, request(server)) == b"hello"
+        async with HTTPToolsTransport(trust_env=False) as transport:
+            assert await read(transport, request(server)) == b"hello"
+        assert [asked.split(b"\r\n")[0] for asked in proxy.requests] == [b"GET http://far.example/a?b HTTP/1.1"]
+        assert len(server.requests) == 2
+
+
+@on_each_loop
+async def test_whoever_is_cancelled_while_a_connection_is_opened_leaves_nothing_behind() -> None:
+    async with serve(HELLO) as server:
+        transport = HTTPToolsTransport()
+        for rounds in range(30):
+            asked = asyncio.create_task(read(transport, request(server)))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            asked.cancel()
+            await asyncio.wait([asked])
+        await transport.aclose()  # which waits for every socket

@@ -1,0 +1,242 @@
+"""The command line, as it is typed: every test runs `python -m app` in an empty directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app import __version__
+from app.settings import env_example
+from tests.bench.servers import UPSTREAM, running
+from tests.support.ports import free_port
+from tests.support.upstream import Upstream
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 120  # seconds, for a machine that has much else to do
+
+
+def environment(**variables: str) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+    return inherited | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"} | variables
+
+
+def run(place: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app", *arguments],
+        cwd=place,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+
+
+@contextmanager
+def served(place: Path, *arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run `serve` on a free port; yield the process and its address, once it answers."""
+    port = free_port()
+    log = place / "serve.log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app", "serve", "--port", str(port), *arguments],
+            cwd=place,
+            env=environment(**variables),
+            stdin=subprocess.DEVNULL,
+            stderr=stderr,
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        until = time.monotonic() + TIMEOUT
+        while True:
+            assert process.poll() is None and time.monotonic() < until, log.read_text()
+            try:
+                assert ask(f"{address}/healthz")["status"] == "ok"
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield process, address
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT)
+
+
+def ask(url: str, body: object = None) -> dict[str, object]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        answered: dict[str, object] = json.load(answer)
+        return answered
+
+
+def test_version(tmp_path: Path) -> None:
+    assert run(tmp_path, "version").stdout.startswith(f"antiphon {__version__} ")
+
+
+def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
+    assert run(tmp_path, "settings").stdout == env_example()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--store-url", "postgres://:hush@localhost"], "ANTIPHON_STORE_URL: should begin with memory://, "),
+        (["--store-url", "redis://:hush@localhost/0?hush=1"], "ANTIPHON_STORE_URL: "),
+        (["--backend-url", "localhost:8000"], "ANTIPHON_BACKEND_URL: should be an http or https URL"),
+        (["--host", "0.0.0.0"], "ANTIPHON_API_KEYS: should hold at least one key"),
+        (["--workers", "2"], "ANTIPHON_STORE_URL: should be a store that 2 workers can share"),
+        (["--config", "nowhere.toml"], "ANTIPHON_CONFIG: cannot read 'nowhere.toml'"),
+        (["--port", "many"], "Invalid value for '--port'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_without_a_traceback(tmp_path: Path, arguments: list[str], said: str) -> None:
+    refused = run(tmp_path, "serve", *arguments)
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "hush@" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"LIMIT_STORE_URL": "redis://:hush@localhost/0?x=1"}, "ANTIPHON_LIMIT_STORE_URL: "),
+        ({"HOST": "1.2.3.4.5", "ALLOW_OPEN": "true"}, "ANTIPHON_HOST: should be an address or a name of this machine"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_too(tmp_path: Path, variables: dict[str, str], said: str) -> None:
+    refused = run(tmp_path, "serve", **{f"ANTIPHON_{name}": value for name, value in variables.items()})
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(said)
+    assert "hush" not in refused.stderr
+
+
+def test_a_port_that_is_taken_ends_the_server(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused = run(tmp_path, "serve", "--port", str(taken.getsockname()[1]))
+    assert refused.returncode != 0
+    assert "address already in use" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_serve_says_where_it_is_and_how_to_try_it_and_that_works(tmp_path: Path) -> None:
+    with served(tmp_path) as (_, address):
+        greeting = (tmp_path / "serve.log").read_text()
+        assert f"Antiphon {__version__} on {address}, backend default (demo), store memory://. Try:" in greeting
+        command = re.search(r"curl (\S+) -H 'Content-Type: application/json' -d '(.*)'", greeting)
+        assert command
+        answer = ask(command[1], json.loads(command[2]))
+        assert answer["status"] == "completed"
+
+
+def test_an_option_wins_over_its_variable_and_the_variable_over_dotenv(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(
+        "ANTIPHON_PORT=1\nANTIPHON_STORE_URL=sqlite:///dotenv.db\nANTIPHON_LOG_FORMAT=json\n"
+    )
+    with served(tmp_path, ANTIPHON_STORE_URL="sqlite:///variable.db", ANTIPHON_PORT="2") as (_, address):
+        first = json.loads((tmp_path / "serve.log").read_text().splitlines()[0])
+    assert (first["message"], first["address"], first["store"]) == ("serving", address, "sqlite:///variable.db")
+
+
+def test_two_workers_share_the_store_and_stop_when_told(tmp_path: Path) -> None:
+    with served(tmp_path, "--workers", "2", "--store-url", "sqlite:///shared.db") as (process, address):
+        first = ask(f"{address}/v1/responses", {"model": "demo", "input": "One."})
+        for _ in range(4):
+            said = {"model": "demo", "input": "Two.", "previous_response_id": first["id"]}
+            assert ask(f"{address}/v1/responses", said)["previous_response_id"] == first["id"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT) in {0, -signal.SIGTERM}
+
+
+def test_at_sighup_every_worker_takes_the_new_backends_and_goes_on(tmp_path: Path) -> None:
+    table = '[backends.{name}]\nbackend = "demo"\nmodels = ["{name}"]\n'
+    file = tmp_path / "antiphon.toml"
+    file.write_text(table.format(name="before"))
+    arguments = ("--workers", "2", "--store-url", "sqlite:///shared.db", "--config", str(file))
+    with served(tmp_path, *arguments) as (process, address):
+        until = time.monotonic() + TIMEOUT
+        while log_of(tmp_path).count("startup complete") < 2:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        file.write_text(table.format(name="after"))
+        process.send_signal(signal.SIGHUP)
+        while log_of(tmp_path).count("the backends are after") < 2:
+            assert time.monotonic() < until, log_of(tmp_path)
+            time.sleep(0.1)
+        for _ in range(8):
+            assert ask(f"{address}/v1/responses", {"model": "after", "input": "Hello!"})["status"] == "completed"
+        assert log_of(tmp_path).count("Started server process") == 2
+
+
+def log_of(place: Path) -> str:
+    return (place / "serve.log").read_text()
+
+
+def test_a_running_stream_may_end_after_the_server_was_told_to_stop(tmp_path: Path) -> None:
+    with (
+        running(UPSTREAM, subprocess.DEVNULL) as upstream,
+        served(tmp_path, ANTIPHON_BACKEND_URL=f"http://127.0.0.1:{upstream.port}/v1") as (process, address),
+    ):
+        body = json.dumps({"model": "count-20-50", "input": "Count.", "stream": True}).encode()
+        request = urllib.request.Request(f"{address}/v1/responses", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as stream:
+            assert stream.readline() == b"event: response.created\n"
+            process.send_signal(signal.SIGTERM)
+            rest = stream.read()
+        assert b"event: response.completed\n" in rest
+        assert rest.endswith(b"data: [DONE]\n\n")
+        process.wait(TIMEOUT)
+
+
+def test_check_says_what_works(tmp_path: Path) -> None:
+    checked = run(tmp_path, "check", ANTIPHON_STORE_URL="sqlite:///check.db", ANTIPHON_PROT="1")
+    assert checked.returncode == 0, checked.stderr
+    settings, note, backend, store = checked.stdout.splitlines()
+    assert settings == "ok    settings  http://127.0.0.1:8080, open, no caller keys"
+    assert note == "note  settings  ANTIPHON_PROT: unknown setting, ignored; did you mean ANTIPHON_PORT?"
+    assert backend.startswith("ok    backend   default demo: ")
+    assert store == "ok    store     sqlite:///check.db: reads and writes"
+
+
+def test_check_says_what_does_not_work_and_fails(tmp_path: Path) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    checked = run(
+        tmp_path,
+        "check",
+        ANTIPHON_BACKEND_URL=f"http://{nobody}/v1",
+        ANTIPHON_BACKEND_API_KEY="hush",
+        ANTIPHON_BACKEND_RETRIES="0",
+        ANTIPHON_STORE_URL=f"redis://:hush@{nobody}/0",
+    )
+    assert checked.returncode == 1
+    _, backend, store = checked.stdout.splitlines()
+    assert backend.startswith(f"fail  backend   default http://{nobody}/v1: ")
+    assert store.startswith(f"fail  store     redis://***@{nobody}/0: ")
+    assert "hush" not in checked.stdout + checked.stderr
+    assert "Traceback" not in checked.stderr
+
+
+async def test_what_a_backend_names_is_no_command_to_the_terminal(tmp_path: Path) -> None:
+    async with Upstream() as upstream:
+        upstream.models = [{"id": "red\x1b[31m\u202e", "object": "model"}]
+        checked = await asyncio.to_thread(run, tmp_path, "check", ANTIPHON_BACKEND_URL=upstream.url)
+    assert checked.returncode == 0, checked.stdout
+    assert "red\\u001b[31m\\u202e" in checked.stdout
+
+
+def test_check_fails_where_the_settings_do_not_fit(tmp_path: Path) -> None:
+    checked = run(tmp_path, "check", ANTIPHON_PORT="many")
+    assert (checked.returncode, checked.stdout) == (1, "")
+    assert checked.stderr.startswith("ANTIPHON_PORT: should be a valid integer")

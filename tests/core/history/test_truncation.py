@@ -1,0 +1,205 @@
+"""A conversation that is too long loses its oldest part, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.history.truncation import share_that_fits, truncated
+from app.core.types.token_estimate import MEDIUM, estimate_json
+
+Item = dict[str, Any]
+
+
+def message(role: str, text: str) -> Item:
+    return {"type": "message", "role": role, "content": text}
+
+
+def user(text: str) -> Item:
+    return message("user", text)
+
+
+def said(text: str) -> Item:
+    return message("assistant", text)
+
+
+def call(id: str) -> Item:
+    return {"type": "function_call", "call_id": id, "name": "look", "arguments": "{}"}
+
+
+def output(id: str) -> Item:
+    return {"type": "function_call_output", "call_id": id, "output": "a page " * 50}
+
+
+def thought(text: str) -> Item:
+    return {"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}
+
+
+RULES = message("system", "Be brief.")
+SUMMARY = {"type": "compaction", "encrypted_content": "antiphon1.x"}
+
+
+def test_the_oldest_turns_go_first_and_the_rules_stay() -> None:
+    turns = [user("one " * 100), said("1 " * 100), user("two " * 100), said("2 " * 100), user("three")]
+
+    assert truncated([RULES, *turns], 0.75) == [RULES, *turns[2:]]
+    assert truncated([RULES, *turns], 0.25) == [RULES, turns[4]]
+
+
+def test_nothing_goes_from_what_fits() -> None:
+    turns = [user("one"), said("1"), user("two")]
+
+    assert truncated(turns, 1) == turns
+
+
+def test_rules_in_the_middle_stay_where_they_stand() -> None:
+    turns = [user("one " * 100), message("developer", "From now on in French."), said("1"), user("two")]
+
+    assert truncated(turns, 0.1) == [turns[1], turns[3]]
+
+
+def test_a_turn_goes_with_its_thoughts_calls_and_outputs() -> None:
+    past = [user("look"), thought("I have to look."), call("a"), output("a"), said("There is nothing.")]
+
+    assert truncated([*past, user("look again")], 0.3) == [user("look again")]
+
+
+def test_a_long_present_turn_loses_its_oldest_steps_and_keeps_its_question() -> None:
+    steps = [[thought(id), call(id), output(id)] for id in "abcd"]
+    items = [user("find the bug"), *steps[0], *steps[1], *steps[2], *steps[3]]
+
+    assert truncated(items, 0.6) == [user("find the bug"), *steps[2], *steps[3]]
+    assert truncated(items, 0) == [user("find the bug"), *steps[3]]
+
+
+def test_calls_that_were_made_together_go_together() -> None:
+    together = [call("a"), call("b"), output("b"), output("a")]
+    items = [user("both"), *together, call("c"), output("c")]
+
+    assert truncated(items, 0.6) == [user("both"), call("c"), output("c")]
+
+
+def test_a_call_whose_output_has_only_now_come_stays() -> None:
+    items = [user("start it"), call("slow"), said("It is running."), user("and?"), output("slow")]
+
+    assert truncated(items, 0) == items
+
+
+def test_a_late_output_goes_with_its_call() -> None:
+    items = [user("start it"), call("slow"), user("and?"), output("slow"), said("Done."), user("thanks " * 20)]
+
+    assert truncated(items, 0.9) == [items[2], items[4], items[5]]
+
+
+def test_an_id_that_is_used_in_each_turn_ties_no_turns_together() -> None:
+    turn = [user("look"), call("call_0"), output("call_0"), said("Nothing.")]
+
+    assert truncated([*turn, *turn, *turn], 0.4) == turn
+
+
+def test_what_stands_for_the_past_stays() -> None:
+    items = [SUMMARY, user("one " * 100), said("1"), user("two")]
+
+    assert truncated(items, 0.1) == [SUMMARY, user("two")]
+
+
+def test_tools_that_were_found_in_what_goes_can_still_be_called() -> None:
+    search = {"type": "tool_search_call", "call_id": "s", "execution": "client", "arguments": {"query": "add"}}
+    tools = [{"type": "function", "name": "add"}]
+    found = {"type": "tool_search_output", "call_id": "s", "execution": "client", "tools": tools}
+    items = [user("one " * 100), search, found, said("1"), user("two")]
+
+    assert truncated(items, 0.1) == [{"type": "tool_search_output", "tools": tools}, user("two")]
+    assert truncated([*items[:2], {**found, "tools": []}, *items[3:]], 0.1) == [user("two")]
+
+
+def test_a_picture_counts_as_a_picture_and_not_by_its_bytes() -> None:
+    picture = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 1_000_000}
+    items = [user("old " * 1500), {"type": "message", "role": "user", "content": [picture]}, user("and now?")]
+
+    assert truncated(items, 0.5) == items[1:]
+
+
+ITEMS = st.lists(
+    st.one_of(
+        st.sampled_from([RULES, SUMMARY, user("hi"), said("yes"), thought("hm")]),
+        st.sampled_from("abc").map(call),
+        st.sampled_from("abc").map(output),
+    ),
+    max_size=20,
+)
+
+
+@given(ITEMS, st.floats(0, 1))
+def test_what_must_stay_stays_and_pairs_are_never_parted(items: list[Item], share: float) -> None:
+    left = truncated(items, share)
+
+    rest = iter(items)
+    assert all(item in rest for item in left)  # in their order
+    assert [item for item in left if item in (RULES, SUMMARY)] == [item for item in items if item in (RULES, SUMMARY)]
+    assert (user("hi") in left) == (user("hi") in items)
+    assert left[-1:] == items[-1:]
+    assert strays(left) <= strays(items)
+
+
+def strays(items: list[Item]) -> int:
+    """Count the calls that no output behind them answers, and the outputs that answer no call."""
+    waiting: dict[str, int] = dict.fromkeys("abc", 0)
+    known: set[str] = set()
+    unheard = 0
+    for item in items:
+        if item["type"] == "function_call":
+            unheard += waiting[item["call_id"]]  # nothing answers the earlier of two calls of one id
+            waiting[item["call_id"]] = 1
+            known.add(item["call_id"])
+        elif item["type"] == "function_call_output":
+            unheard += item["call_id"] not in known
+            waiting[item["call_id"]] = max(0, waiting[item["call_id"]] - 1)
+    return unheard + sum(waiting.values())
+
+
+@pytest.mark.parametrize(
+    ("complaint", "share"),
+    [
+        ("This model's maximum context length is 8192 tokens. However, your messages resulted in 16384 tokens.", 0.5),
+        (
+            "This model's maximum context length is 4096 tokens. However, you requested 8192 tokens "
+            "(8000 in the messages, 192 in the completion).",
+            0.5,
+        ),
+        ("request (8192 tokens) exceeds the available context size (4096 tokens), try increasing it", 0.5),
+        ("The input (8192 tokens) is longer than the model's context length (4096 tokens).", 0.5),
+        ("prompt is too long: 400,000 tokens > 200,000 maximum", 0.5),
+        ("The input token count (2097152) exceeds the maximum number of tokens allowed (1048576).", 0.5),
+        ("`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 8192 `inputs` tokens and 20", 0.5),
+        ("Your request exceeded model token limit: 131072 (requested: 262144)", 0.5),
+        ("This model's maximum prompt length is 131072 but the request contains 262144 tokens.", 0.5),
+        ("Current length is 16384 while limit is 8192", 0.5),
+        ("prompt token count of 256000 exceeds the limit of 128000", 0.5),
+        ("Trying to keep the first 8192 tokens, but the model is loaded with context length of only 4096 tokens", 0.5),
+        ("Your input exceeds the context window of this model.", None),
+        ("Range of input length should be [1, 30720]", None),
+        ("prompt too long; exceeded max context length by 500 tokens", None),
+        (f"maximum context length is 4096 tokens, but {'9' * 5000} resulted in 8192 tokens", 0.5),
+        (f"maximum context length is {'9' * 5000}, and you requested 8192 tokens", None),
+    ],
+)
+def test_the_numbers_in_a_complaint_tell_what_fits(complaint: str, share: float | None) -> None:
+    assert share_that_fits(complaint) == share
+
+
+def test_what_went_with_an_earlier_turn_makes_no_room_twice() -> None:
+    past = [user("start it"), call("slow"), user("and?"), output("slow"), said("Done.")]
+    items = [*past, user("three " * 20), user("four " * 80)]
+    sizes = [estimate_json(item) for item in items]
+    too_many = sum(sizes[:5]) + 1
+
+    assert truncated(items, 1 - too_many / sum(sizes)) == items[6:]
+
+
+def test_a_picture_that_is_not_there_counts_as_nothing() -> None:
+    assert estimate_json({"image_url": "https://a/b.png", "file_data": None}) == MEDIUM
+    assert estimate_json({"image_url": None, "file_data": ""}) == 0

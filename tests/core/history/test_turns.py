@@ -1,0 +1,72 @@
+"""What is kept of a conversation, and how it is listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from openresponses_types.types import Message
+
+from app.core.history.turns import Turn, check_outputs, input_item
+from app.core.types.ids import chain_key, new_key
+from app.errors import InvalidRequest
+
+
+def test_input_messages_are_listed_as_the_spec_has_them() -> None:
+    key = new_key()
+    for role, content in (
+        ("user", "hi"),
+        ("assistant", "hi"),
+        ("assistant", [{"type": "output_text", "text": "hi"}]),
+        ("assistant", [{"type": "refusal", "refusal": "no"}]),
+        ("developer", [{"type": "input_text", "text": "hi"}]),
+    ):
+        listed = input_item({"type": "message", "role": role, "content": content}, key)
+        Message.model_validate(listed)
+        assert chain_key(listed["id"]) == key
+        assert listed["status"] == "completed"
+
+
+def test_an_item_keeps_the_id_that_its_client_gave_it() -> None:
+    assert (
+        input_item({"type": "message", "role": "user", "content": "hi", "id": "msg_mine"}, new_key())["id"]
+        == "msg_mine"
+    )
+
+
+def test_what_a_newer_version_adds_to_a_record_is_passed_over() -> None:
+    turn = Turn({"id": "resp_1"}, [{"type": "message"}], {"msg_1": {"reasoning": "so"}})
+    assert Turn.of(orjson.dumps({**orjson.loads(turn.record()), "more": [1]})) == turn
+
+
+KINDS = ["function_call", "custom_tool_call", "tool_search"]
+
+
+def answering(kind: str, call_id: str | None) -> dict[str, Any]:
+    return {"type": f"{kind}_output", "call_id": call_id, "output": "x"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_output_of_any_kind_answers_a_call_of_the_conversation(kind: str) -> None:
+    call = {"type": "tool_search_call" if kind == "tool_search" else kind, "call_id": "c", "name": "f"}
+    check_outputs([call], [answering(kind, "c")])
+    check_outputs([], [call, answering(kind, "c")])
+    with pytest.raises(InvalidRequest) as wrong:
+        check_outputs([call], [answering(kind, "c"), answering(kind, "d")])
+    assert wrong.value.param == "input[1].call_id"
+    assert wrong.value.message == f"No tool call found for {kind.replace('_', ' ')} output with call_id 'd'."
+
+
+@pytest.mark.parametrize("kind", ["function_call", "tool_search"])
+def test_an_output_of_no_call_at_all_answers_none(kind: str) -> None:
+    check_outputs([], [answering(kind, None)])
+
+
+def test_outputs_that_are_of_other_kinds_are_left_to_those_who_leave_them_out() -> None:
+    check_outputs([], [answering("vendor:thing", "c"), {"type": "vendor:thing_output"}])
+
+
+def test_what_was_cut_off_is_listed_so() -> None:
+    cut = {"type": "message", "role": "assistant", "content": "Hel", "status": "incomplete"}
+    assert input_item(cut, new_key())["status"] == "incomplete"

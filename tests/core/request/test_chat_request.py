@@ -1,0 +1,380 @@
+"""A request becomes a chat request: its parameters, by what each backend calls them and takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.backends.profiles import load_profile
+from app.core.profile import Profile
+from app.core.request import Chat, to_chat
+from app.core.types.request import CreateResponse
+
+TOOL = {"type": "function", "name": "look"}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+JSON_SCHEMA = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
+
+
+def ask(options: dict[str, Any] | None = None, **request: Any) -> Chat:
+    """Translate a request; `options` are those of the backend's `request.*`."""
+    profile = Profile().override({f"request.{name}": value for name, value in (options or {}).items()})
+    asked = CreateResponse.model_validate({"model": "m", "input": "Hi", **request})
+    return to_chat(asked, asked.items(), profile, model="m")
+
+
+def body(options: dict[str, Any] | None = None, **request: Any) -> dict[str, Any]:
+    """Return what a request adds to the least that is sent."""
+    sent = ask(options, **request).body
+    return {name: value for name, value in sent.items() if LEAST.get(name, ...) != value}
+
+
+LEAST = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "Hi"}],
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+
+
+def test_the_least_that_is_sent() -> None:
+    assert ask() == Chat(body=LEAST, calls={}, allowed=None, warnings=())
+
+
+def test_nulls_and_what_is_kept_here_are_not_sent() -> None:
+    nulls = dict.fromkeys(["temperature", "tools", "tool_choice", "reasoning", "text", "metadata", "stop", "user"])
+    kept = {
+        "store": False,
+        "metadata": {"a": "b"},
+        "truncation": "auto",
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "k",
+        "safety_identifier": "s",
+        "service_tier": "flex",
+        "background": True,
+        "client_metadata": {"x": 1},
+        "max_tool_calls": 3,
+        "text": {"verbosity": "low", "format": {"type": "text"}},
+        "reasoning": {"summary": "auto"},
+    }
+    assert body(**{**nulls, **kept}) == {}
+
+
+def test_the_model_goes_as_it_came_or_under_the_backends_name_for_it() -> None:
+    assert ask({"model_map": {"x": "y"}}).body["model"] == "m"
+    assert ask({"model_map": {"m": "/models/m.gguf"}}).body["model"] == "/models/m.gguf"
+
+
+@pytest.mark.parametrize(
+    "options, tools, streaming",
+    [
+        ({}, [], {"stream": True, "stream_options": {"include_usage": True}}),
+        ({"stream_usage": "always"}, [], {"stream": True}),
+        ({"stream_usage": "none"}, [], {"stream": True}),
+        ({"force_nonstream_with_tools": True}, [], {"stream": True, "stream_options": {"include_usage": True}}),
+        ({"force_nonstream_with_tools": True}, [TOOL], {"stream": False}),
+        (
+            {"force_nonstream_with_tools": True, "force_stream": True, "stream_usage": "none"},
+            [TOOL],
+            {"stream": True},
+        ),
+    ],
+)
+def test_streaming(options: Any, tools: Any, streaming: Any) -> None:
+    sent = ask(options, tools=tools).body
+    assert {name: sent[name] for name in sent if name.startswith("stream")} == streaming
+
+
+def test_sampling_is_sent_when_it_was_given() -> None:
+    sampling = {"temperature": 0.0, "top_p": 0.9, "presence_penalty": -1.0, "frequency_penalty": 0.5}
+    assert body(**sampling) == sampling
+
+
+def test_what_chat_has_beyond_responses_is_passed_on_and_the_rest_is_not() -> None:
+    beside = {
+        "seed": 0,
+        "stop": ["\n"],
+        "logit_bias": {"1": -100},
+        "top_k": 5,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    assert body(**beside, guided_json={"x": 1}, n=3) == beside
+    assert body(stop=[], logit_bias={}) == {}
+
+
+@pytest.mark.parametrize(
+    "option, sent",
+    [
+        ("max_tokens", {"max_tokens": 20}),
+        ("max_completion_tokens", {"max_completion_tokens": 20}),
+        ("both", {"max_tokens": 20, "max_completion_tokens": 20}),
+    ],
+)
+def test_max_output_tokens(option: str, sent: Any) -> None:
+    assert body({"max_tokens": option}, max_output_tokens=20) == sent
+    assert body({"max_tokens": option}) == {}
+
+
+@pytest.mark.parametrize(
+    "request_, sent",
+    [
+        ({"top_logprobs": 3}, {"logprobs": True, "top_logprobs": 3}),
+        ({"top_logprobs": 0}, {}),
+        ({"include": ["message.output_text.logprobs"]}, {"logprobs": True}),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 0}, {"logprobs": True}),
+    ],
+)
+def test_logprobs(request_: Any, sent: Any) -> None:
+    assert body(**request_) == sent
+
+
+# What the backend is told beyond the question.
+
+FORWARD = ["user", "store", "metadata", "service_tier", "prompt_cache_key", "verbosity", "guided_json"]
+
+
+@pytest.mark.parametrize(
+    "request_, sent",
+    [
+        ({}, {"store": False}),
+        ({"store": True, "metadata": {}}, {"store": False}),
+        (
+            {
+                "user": "u",
+                "metadata": {"a": "b"},
+                "service_tier": "flex",
+                "prompt_cache_key": "k",
+                "text": {"verbosity": "low"},
+                "guided_json": {"x": 1},
+            },
+            {
+                "user": "u",
+                "store": False,
+                "metadata": {"a": "b"},
+                "service_tier": "flex",
+                "prompt_cache_key": "k",
+                "verbosity": "low",
+                "guided_json": {"x": 1},
+            },
+        ),
+        ({"user": "u", "safety_identifier": "s"}, {"user": "s", "store": False}),
+    ],
+)
+def test_what_the_profile_forwards(request_: Any, sent: Any) -> None:
+    assert body({"forward": FORWARD}, **request_) == sent
+
+
+def test_a_user_may_be_forwarded_under_the_newer_name() -> None:
+    assert body({"forward": ["safety_identifier"]}, user="u") == {"safety_identifier": "u"}
+
+
+# Formats.
+
+
+@pytest.mark.parametrize(
+    "format, sent",
+    [
+        ({"type": "text"}, {}),
+        ({"type": "json_object"}, {"response_format": {"type": "json_object"}}),
+        (
+            JSON_SCHEMA,
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}},
+        ),
+        (
+            {**JSON_SCHEMA, "strict": False, "description": None},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "answer", "schema": SCHEMA, "strict": False},
+                }
+            },
+        ),
+        (
+            {**JSON_SCHEMA, "strict": True, "description": "A number."},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "answer", "description": "A number.", "schema": SCHEMA, "strict": True},
+                }
+            },
+        ),
+    ],
+)
+def test_formats(format: Any, sent: Any) -> None:
+    assert body(text={"format": format}) == sent
+
+
+TOLD = (
+    "Answer with JSON only, without a code fence, that conforms to this JSON Schema. It is: A number.\n\n"
+    '{"type":"object","properties":{"a":{"type":"integer"}}}'
+)
+ANY_OBJECT = {"type": "json_schema", "json_schema": {"name": "response", "schema": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    "json_schema, json_object, response_format, told",
+    [
+        ("json_object", "native", {"type": "json_object"}, True),
+        ("json_object", "json_schema_any", ANY_OBJECT, True),
+        ("json_object", "drop", None, True),
+        ("prompt", "native", None, True),
+        ("drop", "native", None, False),
+    ],
+)
+def test_a_schema_that_cannot_be_forced_is_told(
+    json_schema: str, json_object: str, response_format: Any, told: bool
+) -> None:
+    options = {"response_format.json_schema": json_schema, "response_format.json_object": json_object}
+    chat = ask(options, text={"format": {**JSON_SCHEMA, "description": "A number."}}, instructions="Count.")
+    assert chat.body.get("response_format") == response_format
+    assert chat.body["messages"][0] == {"role": "system", "content": f"Count.\n\n{TOLD}" if told else "Count."}
+    lost = "This backend cannot answer by a JSON schema, so text.format was left out."
+    assert chat.warnings == (() if told else (lost,))
+
+
+def test_an_object_that_cannot_be_forced() -> None:
+    format = {"format": {"type": "json_object"}}
+    assert body({"response_format.json_object": "json_schema_any"}, text=format) == {"response_format": ANY_OBJECT}
+    chat = ask({"response_format.json_object": "drop"}, text=format)
+    assert (chat.body, chat.warnings) == (
+        LEAST,
+        ("This backend cannot be held to JSON, so text.format was left out.",),
+    )
+
+
+def test_a_parameter_that_nobody_knows_is_left_out_and_said_so() -> None:
+    asked = {"max_tokens": 5, "n": 2, "seed": 7, "top_k": None, "client_metadata": {"a": "b"}}
+    chat = ask({"forward": ["n"]}, **asked)
+    assert chat.body == {**LEAST, "seed": 7, "n": 2}
+    assert chat.warnings == ("The parameter 'max_tokens' is not known to this backend and was left out.",)
+
+
+CHOICE = {"choice": ["yes", "no"]}
+
+
+@pytest.mark.parametrize(
+    ("profile", "taken", "left_out"),
+    [
+        ("default", {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1}, {"guided_choice": ["a"]}),
+        ("vllm", {"top_k": 5, "guided_choice": ["a"], "structured_outputs": CHOICE}, {"regex": "a", "priority": -1}),
+        ("sglang", {"min_p": 0.1, "regex": "a", "separate_reasoning": False}, {"structured_outputs": CHOICE}),
+        ("llama.cpp", {"repeat_penalty": 1.1, "mirostat": 2, "dry_base": 2.0}, {"repetition_penalty": 1.1}),
+        ("ollama", {"seed": 7}, {"top_k": 5}),
+        ("openai", {"seed": 7}, {"top_k": 5, "chat_template_kwargs": {"x": 1}}),
+        ("azure", {}, {"min_p": 0.1}),
+        ("mlx", {"top_k": 5, "xtc_threshold": 0.1}, {"generation_config": "{}"}),
+        ("gemini", {"extra_body": {"google": {"thinking_config": {"thinking_budget": 0}}}}, {"top_k": 5}),
+    ],
+)
+def test_a_server_gets_the_parameters_that_it_alone_knows(
+    profile: str, taken: dict[str, Any], left_out: dict[str, Any]
+) -> None:
+    request = CreateResponse.model_validate({"model": "m", "input": "Hi", **taken, **left_out})
+    chat = to_chat(request, request.items(), load_profile(profile), model="m")
+    assert {name: value for name, value in chat.body.items() if name in {*taken, *left_out}} == taken
+    assert chat.warnings == tuple(
+        f"The parameter '{n}' is not known to this backend and was left out." for n in left_out
+    )
+
+
+def test_no_parameter_takes_the_place_of_what_is_asked() -> None:
+    theirs = {"messages": [], "response_format": {"type": "text"}, "max_tokens": 7, "n": 2}
+    chat = ask({"extra_params": [*theirs]}, **theirs, max_output_tokens=99, text={"format": {"type": "json_object"}})
+    assert (chat.body["messages"], chat.body["max_tokens"], chat.body["n"]) == (LEAST["messages"], 99, 2)
+    assert chat.body["response_format"] == {"type": "json_object"}
+
+
+# Effort.
+
+MAP = {"minimal": "low", "xhigh": "high", "max": None, "low": "none"}
+
+
+@pytest.mark.parametrize(
+    "option, effort, sent",
+    [
+        ("reasoning_effort", "high", {"reasoning_effort": "high"}),
+        ("reasoning_effort", "none", {"reasoning_effort": "none"}),
+        ("reasoning_effort", "minimal", {"reasoning_effort": "low"}),
+        ("reasoning_effort", "max", {}),
+        ("reasoning.effort", "xhigh", {"reasoning": {"effort": "high"}}),
+        ("thinking.type", "none", {"thinking": {"type": "disabled"}}),
+        ("thinking.type", "high", {"thinking": {"type": "enabled"}}),
+        ("thinking.type", "xhigh", {"thinking": {"type": "enabled"}, "reasoning_effort": "high"}),
+        ("thinking.type", "low", {"thinking": {"type": "disabled"}}),
+        ("enable_thinking", "none", {"enable_thinking": False}),
+        ("enable_thinking", "medium", {"enable_thinking": True}),
+        ("chat_template_kwargs.enable_thinking", "none", {"chat_template_kwargs": {"enable_thinking": False}}),
+        ("none", "high", {}),
+    ],
+)
+def test_effort(option: str, effort: str, sent: Any) -> None:
+    assert body({"effort": option, "effort_map": MAP}, reasoning={"effort": effort}) == sent
+
+
+def test_an_effort_that_was_not_given_is_not_sent() -> None:
+    assert body({"effort": "enable_thinking"}, reasoning={"summary": "auto"}) == {}
+
+
+def test_an_effort_that_cannot_be_set_is_said() -> None:
+    assert ask({"effort": "none"}, reasoning={"effort": "low"}).warnings == (
+        "This backend's effort cannot be set, so reasoning.effort was left out.",
+    )
+
+
+def test_effort_in_the_template_gives_way_to_what_the_caller_has_put_there() -> None:
+    given = {"enable_thinking": True, "x": 1}
+    sent = body(
+        {"effort": "chat_template_kwargs.enable_thinking"},
+        reasoning={"effort": "none"},
+        chat_template_kwargs=given,
+    )
+    assert sent == {"chat_template_kwargs": given}
+
+
+# What a backend does not take, and what it wants besides.
+
+
+@pytest.mark.parametrize(
+    "temperature, sent, warnings",
+    [
+        (0.5, 0.5, ()),
+        (None, None, ()),
+        (2, 1, ("temperature was changed from 2.0 to 1.0, which is as far as this backend goes.",)),
+        (0, 0.1, ("temperature was changed from 0.0 to 0.1, which is as far as this backend goes.",)),
+    ],
+)
+def test_numbers_are_brought_into_range(temperature: Any, sent: Any, warnings: Any) -> None:
+    chat = ask({"clamp": {"temperature": [0.1, 1]}}, temperature=temperature)
+    assert (chat.body.get("temperature"), chat.warnings) == (sent, warnings)
+
+
+def test_parameters_are_dropped_and_it_is_said_if_the_caller_had_set_them() -> None:
+    chat = ask({"drop_params": ["temperature", "top_p", "stream_options"]}, temperature=1)
+    assert set(chat.body) == {"model", "messages", "stream"}
+    assert chat.warnings == ("This backend does not take 'temperature', so it was left out.",)
+
+
+def test_the_profiles_own_fields_are_merged_last_and_in_depth() -> None:
+    extra = {"reasoning_split": True, "reasoning": {"exclude": True}, "temperature": 1, "stream_options": None}
+    sent = ask({"extra_body": extra, "effort": "reasoning.effort"}, reasoning={"effort": "low"}, temperature=0.5).body
+    assert sent == {
+        "model": "m",
+        "messages": LEAST["messages"],
+        "stream": True,
+        "temperature": 1,
+        "reasoning": {"effort": "low", "exclude": True},
+        "reasoning_split": True,
+    }
+
+
+def test_a_profile_is_not_changed_by_the_requests_it_serves() -> None:
+    extra: dict[str, Any] = {"a": {"b": {"c": 1}}}
+    ask({"extra_body": extra}).body["a"]["b"]["d"] = 2
+    assert extra == {"a": {"b": {"c": 1}}}
+
+
+def test_what_nobody_asked_for_is_dropped_without_a_word() -> None:
+    chat = ask({"forward": ["store"], "drop_params": ["store", "stream_options"]})
+    assert (set(chat.body), chat.warnings) == ({"model", "messages", "stream"}, ())

@@ -1,0 +1,198 @@
+"""Items become messages: what each kind of item and of content turns into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.core.profile import Profile
+from app.core.request import to_chat
+from app.core.types.request import CreateResponse
+from app.errors import InvalidRequest
+from tests.support.conversation import CHAT_IMAGE, IMAGE, PNG, ask, assistant, messages, refused, user
+
+
+def test_a_string_is_one_message_of_the_user() -> None:
+    request = CreateResponse(model="m", input="Hello")
+    assert to_chat(request, request.items(), Profile(), model="m").body["messages"] == [user("Hello")]
+
+
+def test_instructions_come_first() -> None:
+    assert messages(user("Hello"), instructions="Be brief.") == [
+        {"role": "system", "content": "Be brief."},
+        user("Hello"),
+    ]
+
+
+def test_instructions_alone_are_enough_to_ask() -> None:
+    assert messages(instructions="Say hello.") == [{"role": "system", "content": "Say hello."}]
+
+
+@pytest.mark.parametrize("items", [[], [{"type": "acme:note", "text": "x"}], [{"role": "assistant", "content": ""}]])
+def test_there_has_to_be_something_to_ask(items: list[Any]) -> None:
+    assert refused(*items).param == "input"
+
+
+@pytest.mark.parametrize(
+    "content, sent",
+    [
+        ("Hello", "Hello"),
+        ([{"type": "input_text", "text": "Hello"}], "Hello"),
+        ([{"type": "input_text", "text": "One"}, {"type": "text", "text": "Two"}], "One\nTwo"),
+        ([{"type": "output_text", "text": "Hello"}], "Hello"),
+        ([], ""),
+        (None, ""),
+        ("", ""),
+        ([{"type": "input_text", "text": "See"}, IMAGE], [{"type": "text", "text": "See"}, CHAT_IMAGE]),
+    ],
+)
+def test_content_of_the_user(content: Any, sent: Any) -> None:
+    assert messages(user(content)) == [user(sent)]
+
+
+@pytest.mark.parametrize(
+    "content, sent",
+    [
+        ("Hello", "Hello"),
+        ([{"type": "output_text", "text": "Hel", "annotations": []}, {"type": "output_text", "text": "lo"}], "Hello"),
+        ([{"type": "input_text", "text": "Hello"}], "Hello"),
+        ([{"type": "refusal", "refusal": "I cannot do that."}], "I cannot do that."),
+    ],
+)
+def test_content_of_the_assistant_is_text_and_refusals_are_text_too(content: Any, sent: str) -> None:
+    said = {"role": "assistant", "content": content, "phase": "final_answer", "status": None, "parsed": {}}
+    assert messages(user("Hi"), said) == [user("Hi"), {"role": "assistant", "content": sent}]
+
+
+def test_an_assistant_who_said_nothing_is_left_out() -> None:
+    assert messages(user("Hi"), {"role": "assistant", "content": None}, user("Hello?")) == [user("Hi"), user("Hello?")]
+
+
+@pytest.mark.parametrize("role, sent", [("system", "system"), ("developer", "system")])
+def test_system_messages_stand_where_they_stood(role: str, sent: str) -> None:
+    assert messages(user("Hi"), {"role": role, "content": "Be brief."}, user("Go")) == [
+        user("Hi"),
+        {"role": sent, "content": "Be brief."},
+        user("Go"),
+    ]
+
+
+def test_what_is_not_text_is_left_out_where_chat_has_only_text() -> None:
+    chat = ask({"role": "system", "content": [{"type": "input_text", "text": "Look"}, IMAGE]}, user("Hi"))
+    assert chat.body["messages"] == [{"role": "system", "content": "Look"}, user("Hi")]
+    assert chat.warnings == ("Content of type image_url is left out of messages of the role system.",)
+
+
+def test_lists_of_text_for_backends_that_want_them() -> None:
+    text = [{"type": "text", "text": "Hi"}]
+    assert messages(user("Hi"), assistant("Hi"), instructions="Hi", content__parts="array") == [
+        {"role": role, "content": text} for role in ("system", "user", "assistant")
+    ]
+
+
+# Parts.
+
+
+@pytest.mark.parametrize(
+    "part, sent",
+    [
+        (IMAGE | {"detail": "low"}, {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}}),
+        (IMAGE | {"detail": "original"}, {"type": "image_url", "image_url": {"url": PNG, "detail": "high"}}),
+        (
+            {"type": "input_image", "image_url": "https://a.test/b.png", "file_id": None, "detail": None},
+            {"type": "image_url", "image_url": {"url": "https://a.test/b.png"}},
+        ),
+        (
+            {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBE"},
+            {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBE"}},
+        ),
+        (
+            {"type": "input_file", "file_url": "https://a.test/a.pdf", "file_data": None},
+            {"type": "file", "file": {"file_url": "https://a.test/a.pdf"}},
+        ),
+        (
+            {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav", "x": 1}},
+            {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+        ),
+        (
+            {"type": "input_video", "video_url": "https://a.test/a.mp4"},
+            {"type": "video_url", "video_url": {"url": "https://a.test/a.mp4"}},
+        ),
+    ],
+)
+def test_parts(part: Any, sent: Any) -> None:
+    assert messages(user([part])) == [user([sent])]
+
+
+@pytest.mark.parametrize(
+    "part, options, param",
+    [
+        ({"type": "input_image", "file_id": "file_1"}, {}, "input[1].content[1].file_id"),
+        ({"type": "input_image", "image_url": None}, {}, "input[1].content[1].image_url"),
+        ({"type": "input_file", "file_id": "file_1"}, {}, "input[1].content[1].file_id"),
+        ({"type": "input_file", "filename": "a.pdf"}, {}, "input[1].content[1].file_data"),
+        (IMAGE, {"content__images": "error"}, "input[1].content[1]"),
+        ({"type": "input_file", "file_data": "JVBE"}, {"content__files": "error"}, "input[1].content[1]"),
+        (
+            {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+            {"content__audio": "error"},
+            "input[1].content[1]",
+        ),
+    ],
+)
+def test_a_part_that_cannot_be_sent_is_named(part: Any, options: Any, param: str) -> None:
+    assert refused(user("Hi"), user([{"type": "input_text", "text": "See"}, part]), **options).param == param
+
+
+def test_what_is_at_fault_in_the_history_is_not_blamed_on_the_input() -> None:
+    request = CreateResponse.model_validate({"model": "m", "input": "And now?", "previous_response_id": "resp_1"})
+    history = [{"type": "message", "role": "user", "content": [{"type": "input_image", "file_id": "file_1"}]}]
+    with pytest.raises(InvalidRequest) as caught:
+        to_chat(request, [*history, *request.items()], Profile(), model="m")
+    assert caught.value.param == "previous_response_id"
+
+
+def test_unknown_parts_are_left_out_with_a_warning() -> None:
+    chat = ask(user([{"type": "input_hologram", "rays": 3}, {"type": "input_text", "text": "Hi"}]))
+    assert chat.body["messages"] == [user("Hi")]
+    assert chat.warnings == ("Content of type 'input_hologram' is not known and was left out.",)
+
+
+# Items.
+
+
+def test_unknown_items_are_left_out_with_a_warning_and_extensions_without() -> None:
+    chat = ask(user("Hi"), {"type": "acme:note", "x": 1}, {"type": "vision_call", "id": "v_1"})
+    assert chat.body["messages"] == [user("Hi")]
+    assert chat.warnings == ("Items of type 'vision_call' are not known and were left out.",)
+
+
+def test_a_name_from_outside_makes_no_second_line_of_a_warning() -> None:
+    (warning,) = ask(user("Hi"), {"type": "x\r\nSet-Cookie=é" + "x" * 1000}).warnings
+    assert warning.isascii() and warning.isprintable() and len(warning) < 150
+
+
+def test_a_reference_that_was_not_resolved_is_named() -> None:
+    assert refused(user("Hi"), {"type": "item_reference", "id": "msg_1"}).param == "input[1].id"
+
+
+def test_a_compaction_stands_for_what_it_summarises() -> None:
+    compaction = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}
+    sent = messages(compaction, user("Go on"), upstream={"cmp_1": {"summary": "We baked a cake."}})
+    assert sent == [user("A summary of the conversation before this message:\n\nWe baked a cake."), user("Go on")]
+
+
+def test_a_compaction_of_a_stranger_is_left_out_with_a_warning() -> None:
+    chat = ask({"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}, user("Go on"))
+    assert chat.body["messages"] == [user("Go on")]
+    assert chat.warnings == ("A compaction item could not be read, so what it stands for was left out.",)
+
+
+def test_what_a_text_only_backend_cannot_take_is_told_instead_of_sent() -> None:
+    content = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": "https://x/y.png"}]
+    request = CreateResponse.model_validate({"model": "m", "input": [{"role": "user", "content": content}]})
+    blind = Profile().override({"request.content.images": "drop"})
+    chat = to_chat(request, request.items(), blind, model="m")
+    assert chat.body["messages"][0]["content"] == "What is this?\n(input_image that this model cannot take)"
+    assert any("input_image" in warning for warning in chat.warnings)

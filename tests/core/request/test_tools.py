@@ -1,0 +1,307 @@
+"""Tools become functions, and tool_choice what the backend understands of it; the constraint holds all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.core.profile import Profile
+from app.core.request import Chat, to_chat
+from app.core.request.tool_types import stripped
+from app.core.stream.event_types import Callee
+from app.core.types.items import FUNCTION_CALL
+from app.core.types.request import CreateResponse
+from app.errors import InvalidRequest
+
+NO_PARAMETERS = {"type": "object", "properties": {}}
+
+
+def ask(tools: list[Any], options: dict[str, Any] | None = None, **request: Any) -> Chat:
+    """Translate a request with these tools; `options` are those of the backend's `request.*`."""
+    profile = Profile().override({f"request.{name}": value for name, value in (options or {}).items()})
+    asked = CreateResponse.model_validate({"model": "m", "input": "Hi", "tools": tools, **request})
+    return to_chat(asked, asked.items(), profile, model="m")
+
+
+def function(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "name": name, **fields}
+
+
+def sent(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": NO_PARAMETERS, **fields}}
+
+
+def names(chat: Chat) -> list[str]:
+    return [tool["function"]["name"] for tool in chat.body.get("tools", [])]
+
+
+A, B, C = function("a"), function("b"), function("c")
+
+
+# Tools.
+
+
+@pytest.mark.parametrize("tools", [[], None])
+def test_without_tools_nothing_is_said_of_tools(tools: Any) -> None:
+    chat = ask(tools, tool_choice="none", parallel_tool_calls=True)
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(chat.body)
+    assert (chat.calls, chat.allowed) == ({}, frozenset())
+
+
+@pytest.mark.parametrize(
+    "tool, nested",
+    [
+        (function("a"), sent("a")),
+        (function("a", description=None, parameters=None, strict=None), sent("a")),
+        (function("a", description="Look.", strict=False), sent("a", description="Look.", strict=False)),
+        (function("a", parameters={}), sent("a")),
+        (function("a", parameters={"type": "object"}), sent("a")),
+        (function("a", parameters={"$ref": "#/$defs/x"}), sent("a", parameters={"$ref": "#/$defs/x"})),
+        (function("a", defer_loading=True, output_schema=None), sent("a")),
+    ],
+)
+def test_functions_go_without_nulls_and_with_parameters(tool: Any, nested: Any) -> None:
+    chat = ask([tool])
+    assert chat.body["tools"] == [nested]
+    assert (chat.calls, chat.allowed) == ({"a": Callee(FUNCTION_CALL, {"name": "a"})}, None)
+    assert "tool_choice" not in chat.body and "parallel_tool_calls" not in chat.body
+
+
+@pytest.mark.parametrize("option, strict", [("send", [True, False, None]), ("drop", [None] * 3), ("force", [True] * 3)])
+def test_strict_as_the_backend_takes_it(option: str, strict: list[Any]) -> None:
+    tools = [function("a", strict=True), function("b", strict=False), function("c")]
+    assert [tool["function"].get("strict") for tool in ask(tools, {"strict": option}).body["tools"]] == strict
+
+
+def test_keywords_are_stripped_from_schemas_but_not_from_names_and_data() -> None:
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {
+            "title": {"type": "string", "title": "Title"},
+            "tags": {"type": "array", "items": [{"title": "Tag", "enum": [{"title": "x"}]}]},
+        },
+        "$defs": {"title": {"title": "T", "anyOf": [{"title": "U"}, True]}},
+    }
+    assert stripped(schema, frozenset({"title", "$schema"})) == {
+        "type": "object",
+        "properties": {"title": {"type": "string"}, "tags": {"type": "array", "items": [{"enum": [{"title": "x"}]}]}},
+        "$defs": {"title": {"anyOf": [{}, True]}},
+    }
+
+
+def test_the_schemas_of_the_caller_stay_as_they_were() -> None:
+    parameters = {"type": "object", "properties": {}, "$schema": "x"}
+    assert ask([function("a", parameters=parameters)], {"schema_drop": ["$schema"]}).body["tools"] == [sent("a")]
+    assert "$schema" in parameters
+
+
+def test_tools_that_cannot_be_offered_are_left_out_with_a_warning() -> None:
+    hosted = ["web_search", "mcp", "code_interpreter", "tool_search"]
+    chat = ask([A, *({"type": type} for type in hosted)])
+    assert names(chat) == ["a"]
+    assert chat.warnings == tuple(
+        f"Tools of type '{type}' cannot be offered to this backend; left out." for type in hosted
+    )
+
+
+def test_tools_of_which_none_can_be_offered_are_no_tools() -> None:
+    chat = ask([{"type": "web_search"}], tool_choice="required", parallel_tool_calls=False)
+    assert set(chat.body) == {"model", "messages", "stream", "stream_options"}
+    assert chat.allowed is None
+    assert chat.warnings[1] == "There is no tool to offer, so the tool_choice 'required' was left out."
+
+
+@pytest.mark.parametrize(
+    "tools, param",
+    [
+        ([A, B, A], "tools[2].name"),
+        ([{"type": "namespace", "name": "n", "tools": [A, A]}], "tools[0].tools[1].name"),
+    ],
+)
+def test_two_tools_of_one_name_are_refused(tools: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ask(tools)
+    assert caught.value.param == param
+
+
+# Namespaces.
+
+
+def test_tools_of_a_namespace_are_told_apart_and_back() -> None:
+    chat = ask([A, {"type": "namespace", "name": "mcp__lab", "description": "x", "tools": [A, B]}])
+    assert names(chat) == ["a", "mcp__lab__a", "mcp__lab__b"]
+    assert chat.calls["a"].fields == {"name": "a"}
+    assert chat.calls["mcp__lab__a"] == Callee(FUNCTION_CALL, {"name": "a", "namespace": "mcp__lab"})
+
+
+def test_flat_names_collide_with_no_other_and_are_not_too_long() -> None:
+    long = function("x" * 60)
+    tools = [
+        {"type": "namespace", "name": "n", "tools": [A, long]},
+        {"type": "namespace", "name": "n.", "tools": [A, long]},
+        {"type": "namespace", "name": "n_", "tools": [A]},
+        function("n__a"),
+    ]
+    known = names(ask(tools))
+    assert len(set(known)) == 6 and known[0] == "n__a"
+    assert all(len(name) <= 64 and name.replace("_", "").isalnum() for name in known)
+    assert known == names(ask(tools))
+
+
+@pytest.mark.parametrize("tools", [None, "x", [], [None, 3, {"type": "custom"}, {"type": "function", "name": "é"}]])
+def test_a_namespace_of_nonsense_holds_nothing(tools: Any) -> None:
+    assert names(ask([A, {"type": "namespace", "name": "n", "tools": tools}])) == ["a"]
+
+
+def test_a_choice_of_a_tool_in_a_namespace() -> None:
+    tools = [A, {"type": "namespace", "name": "n", "tools": [A]}]
+    chat = ask(tools, tool_choice={"type": "function", "name": "a", "namespace": "n"})
+    assert chat.body["tool_choice"] == {"type": "function", "function": {"name": "n__a"}}
+    assert chat.allowed == {"n__a"}
+
+
+# The history's.
+
+
+HISTORY = [
+    {"role": "user", "content": "Hi"},
+    {"type": "function_call", "call_id": "1", "name": "old", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "1", "output": "x"},
+]
+
+
+@pytest.mark.parametrize("none, choice", [("none", {"tool_choice": "none"}), ("drop_tools", {})])
+def test_tools_of_the_history_are_declared_for_backends_that_demand_it(none: str, choice: Any) -> None:
+    chat = ask([], {"tools_for_history": True, "tool_choice.none": none}, input=HISTORY)
+    assert {name: chat.body[name] for name in chat.body if name.startswith("tool")} == {
+        "tools": [sent("old")],
+        **choice,
+    }
+    assert (chat.calls, chat.allowed) == ({"old": Callee(FUNCTION_CALL, {"name": "old"})}, frozenset())
+
+
+def test_tools_of_the_history_are_of_no_concern_to_others_or_without_any() -> None:
+    assert "tools" not in ask([], input=HISTORY).body
+    assert "tools" not in ask([], {"tools_for_history": True}).body
+    assert names(ask([A], {"tools_for_history": True}, input=HISTORY)) == ["a"]
+
+
+def test_a_backend_that_demands_them_keeps_its_tools_when_none_may_be_called() -> None:
+    chat = ask([A], {"tools_for_history": True, "tool_choice.none": "drop_tools"}, input=HISTORY, tool_choice="none")
+    assert names(chat) == ["a"] and chat.allowed == frozenset() and "tool_choice" not in chat.body
+
+
+# The choice.
+
+NAMED_A = {"type": "function", "name": "a"}
+OBJECT_A = {"type": "function", "function": {"name": "a"}}
+
+
+def allowed(*tools: Any, mode: str | None = None) -> dict[str, Any]:
+    return {"type": "allowed_tools", "tools": list(tools), "mode": mode}
+
+
+NATIVE = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "auto", "tools": [OBJECT_A, {"type": "function", "function": {"name": "b"}}]},
+}
+
+
+@pytest.mark.parametrize(
+    "choice, options, tools, value, may",
+    [
+        (None, {}, "abc", None, None),
+        ("auto", {}, "abc", "auto", None),
+        ("none", {}, "abc", "none", ""),
+        ("none", {"tool_choice.none": "drop_tools"}, "", None, ""),
+        ("required", {}, "abc", "required", None),
+        ("required", {"tool_choice.required": "any"}, "abc", "any", None),
+        ("required", {"tool_choice.required": "auto"}, "abc", "auto", None),
+        ("required", {"tool_choice.required": "message"}, "abc", None, None),
+        (NAMED_A, {}, "abc", OBJECT_A, "a"),
+        (OBJECT_A, {}, "abc", OBJECT_A, "a"),
+        (NAMED_A, {"tool_choice.named": "filter_required"}, "a", "required", "a"),
+        (NAMED_A, {"tool_choice.named": "filter_required", "tool_choice.required": "any"}, "a", "any", "a"),
+        (NAMED_A, {"tool_choice.named": "drop"}, "a", None, "a"),
+        (allowed(A, B), {}, "ab", "auto", "ab"),
+        (allowed(A, B, mode="required"), {}, "ab", "required", "ab"),
+        (allowed(A, B, mode="none"), {}, "abc", "none", ""),
+        (allowed(A, B), {"tool_choice.allowed": "keep"}, "abc", NATIVE, "ab"),
+        (allowed(A), {}, "a", "auto", "a"),
+        (allowed(A, mode="required"), {}, "abc", OBJECT_A, "a"),
+        (allowed(A, mode="required"), {"tool_choice.named": "filter_required"}, "a", "required", "a"),
+        (allowed(A, {"type": "web_search"}), {}, "a", "auto", "a"),
+        (allowed({"type": "web_search"}), {}, "abc", "none", ""),
+        ({"type": "web_search"}, {}, "abc", None, None),
+    ],
+)
+def test_a_choice_in_the_backends_terms(choice: Any, options: Any, tools: str, value: Any, may: str | None) -> None:
+    chat = ask([A, B, C], options, tool_choice=choice)
+    assert names(chat) == list(tools) == list(chat.calls)
+    assert chat.body.get("tool_choice") == value
+    assert chat.allowed == (None if may is None else frozenset(may))
+
+
+def test_a_backend_that_cannot_be_told_to_call_is_asked_to() -> None:
+    options = {"tool_choice.required": "message", "tool_choice.named": "filter_required"}
+    assert ask([A, B], options, tool_choice="required").body["messages"] == [
+        {"role": "user", "content": "Hi"},
+        {"role": "user", "content": "Call one of the tools now, instead of answering in words."},
+    ]
+    words = ask([A, B], options, tool_choice=NAMED_A).body["messages"][-1]["content"]
+    assert words == "Call the tool `a` now, instead of answering in words."
+
+
+CANNOT = "This backend cannot be made to call "
+
+
+@pytest.mark.parametrize(
+    "choice, options, warning",
+    [
+        ("required", {"tool_choice.required": "auto"}, CANNOT + "a tool; it may answer in words."),
+        (NAMED_A, {"tool_choice.named": "drop"}, CANNOT + "a certain tool; it was offered no other."),
+        ({"type": "web_search"}, {}, "The tool_choice 'web_search' names no function and was left out."),
+        (allowed(A, {"type": "mcp"}), {}, "The allowed tool 'mcp' is no function and was left out."),
+    ],
+)
+def test_what_a_choice_loses_is_said(choice: Any, options: Any, warning: str) -> None:
+    assert ask([A, B], options, tool_choice=choice).warnings == (warning,)
+
+
+@pytest.mark.parametrize(
+    "tools, choice",
+    [
+        ([A], {"type": "function", "name": "b"}),
+        ([A], {"type": "function", "name": None}),
+        ([A], {"type": "function", "name": "a", "namespace": "n"}),
+        ([A], allowed(A, B)),
+        ([], NAMED_A),
+        ([], allowed(A)),
+        ([], "required"),
+    ],
+)
+def test_a_choice_of_what_is_not_among_the_tools_is_refused(tools: Any, choice: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ask(tools, tool_choice=choice)
+    assert caught.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize(
+    "given, option, sent",
+    [
+        (None, "send", None),
+        (True, "send", True),
+        (False, "send", False),
+        (True, "drop", None),
+        (False, "drop", None),
+        (True, "drop_false", True),
+        (False, "drop_false", None),
+    ],
+)
+def test_parallel_tool_calls(given: Any, option: str, sent: Any) -> None:
+    chat = ask([A], {"parallel_tool_calls": option}, parallel_tool_calls=given)
+    assert chat.body.get("parallel_tool_calls") is sent
+    lost = given is False and sent is None
+    assert chat.warnings == (("This backend cannot be told to make one call at a time.",) if lost else ())

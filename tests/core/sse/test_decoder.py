@@ -1,0 +1,192 @@
+"""Bytes into chunks: every framing that a server has been seen with, and any way to cut it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.sse.decoder import ChunkDecoder, encodable
+from app.core.stream.chunk_reader import DONE, Chunk
+
+
+def decoded(*reads: bytes) -> list[Chunk]:
+    decoder = ChunkDecoder()
+    return [chunk for data in reads for chunk in decoder.decode(data)] + decoder.end()
+
+
+def content(text: str, index: int = 0) -> Chunk:
+    return {"choices": [{"index": index, "delta": {"content": text}}]}
+
+
+A, B = {"n": 1}, {"n": 2}
+
+ENDLESS = {"a": -9999.0, "b": None, "c": 1.5, "d": None}
+
+FRAMINGS: dict[str, tuple[bytes, list[Chunk]]] = {
+    "plain": (b'data: {"n": 1}\n\ndata: {"n": 2}\n\ndata: [DONE]\n\n', [A, B, DONE]),
+    "CRLF": (b'data: {"n": 1}\r\n\r\ndata: {"n": 2}\r\n\r\ndata: [DONE]\r\n\r\n', [A, B, DONE]),
+    "CR": (b'data: {"n": 1}\r\rdata: {"n": 2}\r\r', [A, B]),
+    "all line ends at once": (b'data: {"n": 1}\r\n\ndata: {"n": 2}\n\r\ndata: [DONE]\r\r', [A, B, DONE]),
+    "a byte order mark": (b'\xef\xbb\xbfdata: {"n": 1}\n\n', [A]),
+    "no blank behind the colon": (b'data:{"n": 1}\n\ndata:[DONE]\n\n', [A, DONE]),
+    "comments before, between and inside": (
+        b': OPENROUTER PROCESSING\n\n: keepalive 1/1\n\ndata: {"n": 1}\n: ping\n\n:\n\ndata: {"n": 2}\n\n',
+        [A, B],
+    ),
+    "id, retry and unknown fields": (b'id: 1\nretry: 3\nx\ndata: {"n": 1}\nid: 2\n\n', [A]),
+    "data over several lines": (b'data: {"n":\ndata:  1}\n\n', [A]),
+    "a named event that is a chunk": (
+        b'event: completion.chunk\ndata: {"choices": []}\n\ndata: {"n": 1}\n\n',
+        [{"choices": []}, A],
+    ),
+    "named events that are none": (
+        b'event: ping\ndata: {"type": "ping"}\n\nevent: sglext_ids\ndata: [1, 2]\n\ndata: {"n": 1}\n\n',
+        [A],
+    ),
+    "empty data": (b'data:\n\ndata: \n\ndata\n\ndata: {"n": 1}\n\n', [A]),
+    "frames that are no objects": (
+        b'data: null\n\ndata: []\n\ndata: "ok"\n\ndata: 1\n\ndata: oops\n\ndata: {"n"\n\ndata: {"n": 1}\n\n',
+        [A],
+    ),
+    "no blank line at the end": (b'data: {"n": 1}\n\ndata: {"n": 2}', [A, B]),
+    "no line end behind the last": (b'data: {"n": 1}\n\ndata: [DONE]', [A, DONE]),
+    "data behind [DONE]": (b'data: {"n": 1}\n\ndata: [DONE]\n\ndata: {"n": 2}\n\n', [A, DONE]),
+    "blanks around [DONE]": (b"data:  [DONE] \n\n", [DONE]),
+    "more blank lines than needed": (b'\n\n\ndata: {"n": 1}\n\n\n\n\ndata: {"n": 2}\n\n\n', [A, B]),
+    "blank lines forgotten": (b'data: {"n": 1}\ndata: {"n": 2}\ndata: [DONE]\n\n', [A, B, DONE]),
+    "an error event with an object": (
+        b'event: error\ndata: {"message": "no", "code": 5}\n\n',
+        [{"error": {"message": "no", "code": 5}}],
+    ),
+    "an error event with an envelope": (
+        b'event: error\ndata: {"error": {"message": "no"}}\n\n',
+        [{"error": {"message": "no"}}],
+    ),
+    "an error event with a string": (b'event: error\ndata: "no"\n\n', [{"error": "no"}]),
+    "an error event with bare words": (b"event: error\ndata: no such\ndata: model\n\n", [{"error": "no such\nmodel"}]),
+    "an error event with nothing much": (b"event: error\ndata: {}\n\n", [{"error": "unknown error"}]),
+    "an error in a list": (b'data: [{"error": {"code": 400}}]\n\n', [{"error": {"code": 400}}]),
+    "UTF-8": ('data: {"s": "\u20ac\U0001f600"}\n\n'.encode(), [{"s": "\u20ac\U0001f600"}]),
+    "broken UTF-8": (b'data: {"s": "a\xffb"}\n\n', [{"s": "a\ufffdb"}]),
+    "numbers that JSON does not have": (b'data: {"a": -Infinity, "b": NaN}\n\n', [{"a": -9999.0, "b": None}]),
+    "numbers without an end": (b'data: {"a": -1e999, "b": 1e999, "c": 1.5, "d": NaN}\n\n', [ENDLESS]),
+    "nothing": (b"", []),
+    "only line ends": (b"\n\r\n\r\r\n", []),
+}
+
+
+@pytest.mark.parametrize(("data", "expected"), FRAMINGS.values(), ids=FRAMINGS)
+def test_a_framing_gives_its_chunks(data: bytes, expected: list[Chunk]) -> None:
+    assert decoded(data) == expected
+
+
+@pytest.mark.parametrize(("data", "expected"), FRAMINGS.values(), ids=FRAMINGS)
+def test_it_makes_no_difference_to_send_byte_by_byte(data: bytes, expected: list[Chunk]) -> None:
+    assert decoded(*(data[n : n + 1] for n in range(len(data)))) == expected
+
+
+FRAMES = st.sampled_from([data for data, _ in FRAMINGS.values() if b"[DONE]" not in data])
+LINES = st.sampled_from(
+    [
+        b"data: {}",
+        b'data: {"n":1}',
+        b'data: {"s":"\xe2\x82\xac"}',
+        b'data: {"s":"\\ud83d"}',
+        b": x",
+        b"event: error",
+        b"data",
+    ]
+)
+ENDS = st.sampled_from([b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n", b"\r\r"])
+STREAMS = st.lists(st.tuples(LINES, ENDS).map(b"".join) | FRAMES, max_size=8).map(b"".join)
+
+
+def test_a_byte_order_mark_is_one_only_at_the_beginning() -> None:
+    marked = b'\xef\xbb\xbfdata: {"n": 1}\n\n'
+    assert decoded(marked) == [{"n": 1}]
+    assert decoded(b"data: {}\n\n" + marked) == decoded(b"data: {}\n\n", marked) == [{}]
+
+
+@given(STREAMS, st.lists(st.integers(0, 400)))
+def test_any_cut_gives_the_same_chunks(stream: bytes, cuts: list[int]) -> None:
+    edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
+    assert decoded(*(stream[a:b] for a, b in itertools.pairwise(edges))) == decoded(stream)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_are_too_strange(data: bytes) -> None:
+    assert decoded(b"data: " + data + b'\n\n\ndata: {"n": 1}\n\n')[-1:] in ([A], [DONE])
+
+
+def test_a_chunk_is_there_as_soon_as_its_event_is() -> None:
+    decoder = ChunkDecoder()
+    assert decoder.decode(b'data: {"n": 1}\n\ndata: {"n"') == [A]
+    assert decoder.decode(b": 2}\r\n") == []
+    assert decoder.decode(b"\r") == [B]
+    assert decoder.decode(b'\ndata: {"n": 1}\n\n') == [A]
+
+
+def test_a_line_may_be_longer_than_any_buffer() -> None:
+    line = b"data: " + orjson.dumps(content("x" * 5_000_000)) + b"\n\n"
+    reads = [line[n : n + 16384] for n in range(0, len(line), 16384)]
+    assert decoded(*reads, b'data: {"n": 1}\n\n') == [content("x" * 5_000_000), A]
+
+
+def events(*chunks: Any) -> bytes:
+    return b"".join(b"data: %s\n\n" % json.dumps(chunk).encode() for chunk in chunks)
+
+
+def test_the_halves_of_a_character_are_joined_over_chunks() -> None:
+    stream = events(content("a\ud83d"), content("\ude00b"))
+    assert decoded(stream) == [content("a"), content("\U0001f600b")]
+
+
+def test_the_halves_of_arguments_are_joined_per_call() -> None:
+    def arguments(text: str) -> Chunk:
+        return {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 3, "function": {"arguments": text}}]}}]}
+
+    assert decoded(events(arguments('"\ud83d'), arguments('\ude00"'))) == [arguments('"'), arguments('\U0001f600"')]
+
+
+def test_a_half_without_the_other_is_replaced_where_it_stood() -> None:
+    stop = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    stream = events(content("\ud83d"), content("b"), content("\ude00"), content("c\ud83d"), stop)
+    assert decoded(stream) == [
+        content(""),
+        content("\ufffdb"),
+        content("\ufffd"),
+        content("c"),
+        content("\ufffd"),
+        stop,
+    ]
+
+
+@pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n"])
+def test_a_half_that_waits_at_the_end_is_replaced(end: bytes) -> None:
+    assert decoded(events(content("\ud83d")) + end)[:2] == [content(""), content("\ufffd")]
+
+
+def test_a_half_waits_behind_a_chunk_without_choices() -> None:
+    usage = {"choices": [], "usage": {"total_tokens": 1}}
+    assert decoded(events(content("\ud83d"), usage, content("\ude00"))) == [content(""), usage, content("\U0001f600")]
+
+
+SURROGATES = st.text(st.sampled_from("ab\ud83d\ude00\U0001f600"), max_size=5)
+
+
+@given(st.lists(SURROGATES, max_size=6))
+def test_the_text_of_halves_is_what_it_would_be_in_one_piece(texts: list[str]) -> None:
+    chunks = decoded(events(*map(content, texts)))
+    orjson.dumps(chunks)
+    whole = "".join(texts).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == whole
+
+
+def test_a_value_of_halves_is_made_encodable() -> None:
+    assert encodable({"\ud83d": ["\ud83d\ude00", "\ude00", 1, None]}) == {"\ufffd": ["\U0001f600", "\ufffd", 1, None]}

@@ -1,0 +1,187 @@
+"""The input of a custom tool is taken out of the arguments while they come, exactly."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.stream.arguments import InputReader, ObjectReader
+
+
+def told(*pieces: str) -> list[str]:
+    """What is told of arguments that come in these pieces; the last one when they are over."""
+    reader = InputReader()
+    return [*(reader.feed(piece) for piece in pieces), reader.end()]
+
+
+def read(*pieces: str) -> str:
+    return "".join(told(*pieces))
+
+
+def test_the_text_is_told_as_soon_as_it_is_written() -> None:
+    assert told('{"inp', 'ut": "', "Hel", "lo\\", "n", '"', "}") == ["", "", "Hel", "lo", "\n", "", "", ""]
+
+
+def test_an_escape_is_told_when_it_is_whole_and_half_a_pair_is_no_character() -> None:
+    assert told('{"input":"\\', "u00", "e9", "\\ud83d", "\\ude", '00"}')[1:6] == ["", "é", "", "", "😀"]
+    assert read('{"input": "\\ud83d"}') == "\ufffd"
+    assert read('{"input": "\\ud83d', '\\n"}') == "\ufffd\n"
+    assert read('{"input": "\\ude00 \\ud83d', '\\u0041"}') == "\ufffd \ufffdA"
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ('{"input": ""}', ""),
+        ("{}", ""),
+        (" { } ", ""),
+        ("", ""),
+        (' \n{ "input"\t:\r\n"x" } ', "x"),
+        ('{"\\u0069nput": "x"}', "x"),
+        ('{"input": "x", "why": "because", "n": [1, {"input": "y"}]}', "x"),
+        ('{"why": "so \\"it\\" }, {", "n": [1, {"input": "y"}], "input": "x"}', "x"),
+        ('{"a": -1.5e3, "b": null, "c": {}, "d": [], "input": "x"}', "x"),
+        ('{"input": "x", "input": "y"}', "x"),
+        ('"x\\ny"', "x\ny"),
+        (' "x" ', "x"),
+        ('{"input": "a\nb\tc"}', "a\nb\tc"),  # control characters that should have been escaped
+        ('{"input": "\\d\\.\\u12"}', "\\d\\.\\u12"),  # backslashes that should have been
+        ('{"input": "\\/\\b\\f\\r\\t\\\\"}', "/\b\f\r\t\\"),
+        (r'"{\"input\": \"ls\"}"', "ls"),
+        (r'"{\"command\": \"ls\"}"', '{"command": "ls"}'),
+        (r'"[\"input\"]"', '["input"]'),
+    ],
+)
+def test_the_input_is_found_in_what_the_model_wrote(arguments: str, text: str) -> None:
+    assert read(arguments) == text
+    assert read(*arguments) == text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "*** Begin Patch\n*** End Patch",
+        "  x",
+        '"use strict"; run();',
+        '"unended',
+        "[1, 2]",
+        "null",
+        "{ let x = 1; }",
+        '{"input": ["x"]}',
+        '{"input": null}',
+        '{"patch": "x"}',
+        '{"input" "x"}',
+        '{"a": 1, }',
+        '{"a": 1]}',
+        "{'input': 'x'}",
+        '```json\n{"input": "x"}\n```',
+    ],
+)
+def test_what_is_no_object_with_an_input_is_the_input_itself(arguments: str) -> None:
+    assert read(arguments) == arguments
+    assert read(*arguments) == arguments
+
+
+def test_text_that_is_not_wrapped_is_told_as_it_comes_too() -> None:
+    assert told("*** Beg", "in Patch") == ["*** Beg", "in Patch", ""]
+
+
+@pytest.mark.parametrize(
+    "written, closed, cut, cut_with_the_answer",
+    [
+        ('{"input": "x"}', True, False, False),
+        ("{}", True, False, False),
+        ('{"input": "x"', False, True, True),
+        ('{"input": "x', False, True, True),
+        ('{"inp', False, True, True),
+        ("raw", False, False, True),
+        ('"raw', False, False, True),
+        ("", False, False, True),
+    ],
+)
+def test_where_arguments_end_and_whether_they_were_cut(
+    written: str, closed: bool, cut: bool, cut_with_the_answer: bool
+) -> None:
+    reader = InputReader()
+    reader.feed(written)
+    assert reader.closed is closed
+    assert reader.cut(written, broken=False) is cut
+    assert reader.cut(written, broken=True) is cut_with_the_answer
+
+
+def test_nothing_behind_the_object_is_told() -> None:
+    assert told('{"input": "x"} and', '{"input": "y"}') == ["x", "", ""]
+
+
+# Laws.
+
+texts = st.text() | st.text(alphabet='{}[]",:\\\n\tinputé😀 ', max_size=20)
+others = st.dictionaries(
+    st.sampled_from(["why", "n", "Input", ""]), st.recursive(st.none() | st.integers() | texts, st.lists)
+)
+
+
+def in_pieces(text: str, cuts: list[int]) -> list[str]:
+    places = sorted({cut % (len(text) + 1) for cut in cuts})
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+cuts = st.lists(st.integers(0, 10_000), max_size=8)
+
+
+@given(text=texts, before=others, after=others, ascii=st.booleans(), indent=st.none() | st.just(2), cuts=cuts)
+def test_every_text_comes_out_as_it_was_however_it_was_written_and_cut(
+    text: str, before: Any, after: Any, ascii: bool, indent: Any, cuts: list[int]
+) -> None:
+    document = {**before, "input": text, **{name: value for name, value in after.items() if name not in before}}
+    arguments = json.dumps(document, ensure_ascii=ascii, indent=indent)
+    assert read(*in_pieces(arguments, cuts)) == text
+
+
+@given(text=texts, cuts=cuts)
+def test_no_cut_changes_what_comes_out(text: str, cuts: list[int]) -> None:
+    assert read(*in_pieces(text, cuts)) == read(text)
+
+
+@given(text=texts, cuts=cuts)
+def test_the_arguments_of_a_function_are_told_as_they_are(text: str, cuts: list[int]) -> None:
+    reader = ObjectReader()
+    told = "".join(map(reader.feed, in_pieces(text, cuts)))
+    held = reader.held()
+    assert bool(held) == (text.lstrip()[:1] == '"')
+    assert (told + held == text) or (reader.closed and text.startswith(told) and told.rstrip().endswith(("}", "]")))
+    assert reader.end() == (held or ("" if text.strip() else "{}"))
+
+
+@given(value=others, ascii=st.booleans(), cuts=cuts)
+def test_arguments_that_are_encoded_twice_are_told_as_the_object_that_they_are(
+    value: Any, ascii: bool, cuts: list[int]
+) -> None:
+    arguments = json.dumps(value)
+    reader = ObjectReader()
+    pieces = in_pieces(json.dumps(arguments, ensure_ascii=ascii), cuts)
+    assert ("".join(map(reader.feed, pieces)), reader.end()) == ("", arguments)
+
+
+@pytest.mark.parametrize("arguments", ['"Paris"', '"[1]"', '"{"', '"{\\"a\\": 1', '"{}" "{}"'])
+def test_a_string_that_holds_no_object_is_told_as_it_is(arguments: str) -> None:
+    reader = ObjectReader()
+    assert (reader.feed(arguments), reader.held(), reader.end()) == ("", arguments, arguments)
+
+
+@given(value=others, behind=texts, cuts=cuts)
+def test_what_stands_behind_the_arguments_is_not_told(value: Any, behind: str, cuts: list[int]) -> None:
+    arguments = json.dumps(value)
+    reader = ObjectReader()
+    told = "".join(map(reader.feed, in_pieces(arguments + behind, cuts)))
+    assert (told.rstrip(), reader.closed) == (arguments, True)
+
+
+@pytest.mark.parametrize("arguments", ['see {"a": 1} and {"b": 2}', '[{"a": 1}] [2]', "null {} x"])
+def test_what_is_no_object_is_told_to_its_end(arguments: str) -> None:
+    reader = ObjectReader()
+    assert (reader.feed(arguments), reader.closed, reader.end()) == (arguments, False, "")

@@ -1,0 +1,127 @@
+"""A stream that was broken off by the death of its process is ended by another one, as its own builder would have."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.core.dialects import DIALECTS
+from app.core.sse import encoder, log
+from app.core.stream import event_types
+from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.event_builder import EventBuilder
+from app.core.stream.event_types import Callee
+from app.core.stream.recovery import Recovered
+from app.core.types import items
+from app.core.types.request import Event
+from app.core.types.response import usage_of
+from app.errors import APIError
+from tests.core.stream import test_event_builder
+from tests.support import laws
+from tests.support.build import builder, call, delta, story
+
+DIED = APIError("The process died.")
+
+# What a call is to be that is told by its item alone is lost with the process.
+CALLEES = {"f": Callee(items.CUSTOM_TOOL_CALL, {"name": "f"}), "g": Callee(items.FUNCTION_CALL, {"name": "g"})}
+
+
+def begun(chunks: list[Any], reasoning: Any = None, **reading: Any) -> tuple[EventBuilder, list[Event]]:
+    """Return a builder in the middle of an answer, and what it has said by now."""
+    made = builder(**({"reasoning": reasoning} if reasoning else {}))
+    made.start()
+    reader = ChunkReader(made, **reading)
+    for chunk in chunks:
+        reader.feed(chunk)
+    return made, made.take()
+
+
+def ended(made: EventBuilder) -> list[Event]:
+    made.fail(DIED)
+    made.response["usage"] = usage_of(None, {}, made.response["output"])
+    made.end()
+    return made.take()
+
+
+def recovered(stored: dict[str, Any], events: list[Event]) -> list[Event]:
+    found = Recovered(stored, events)
+    found.lose(DIED)
+    found.response["usage"] = usage_of(None, {}, found.response["output"])
+    found.end()
+    return found.take()
+
+
+def spoken(events: list[Event]) -> bytes:
+    """What a client hears: the log of reasoning that has not said anything yet does not tell its dialect."""
+    return log.in_dialect(encoder.sse(events), DIALECTS["openresponses"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    chunks=st.lists(test_event_builder._chunk, max_size=15),
+    reasoning=st.sampled_from(
+        [None, event_types.SUMMARY_REASONING, event_types.BOTH_REASONING, event_types.OPENAI_BOTH_REASONING]
+    ),
+    callees=st.sampled_from([{}, CALLEES]),
+    parallel=st.booleans(),
+)
+def test_the_end_is_the_one_that_its_own_builder_would_have_made(chunks: list[Any], **how: Any) -> None:
+    made, events = begun(chunks, **how)
+    stored = {**copy.deepcopy(made.response), "output": [], "status": "in_progress"}
+    before = copy.deepcopy(events)
+
+    rest = recovered(stored, events)
+
+    laws.check([*events, *rest])
+    assert spoken(rest) == spoken(ended(made))
+    assert events == before, "an event never changes"
+
+
+@pytest.mark.parametrize(
+    ("events", "rest"),
+    [
+        ("", "created queued in_progress error failed"),
+        ("created queued", "in_progress error failed"),
+        ("created queued in_progress", "error failed"),
+    ],
+)
+def test_a_response_that_had_hardly_begun(events: str, rest: str) -> None:
+    made = builder()
+    made.response["background"] = True
+    stored = {**made.response}
+    made.queue()
+    made.start()
+    said = made.take()[: len(events.split())]
+    assert story(said) == events
+
+    found = recovered(stored, said)
+    assert story(found) == rest
+    laws.check([*said, *found])
+
+
+def test_what_was_open_is_closed() -> None:
+    chunks = [delta(content="Hi"), call(0, "a", "f", '{"x'), call(1, "b", "g", '{"y')]
+    made, events = begun(chunks)
+
+    rest = recovered(made.response, events)
+
+    assert story(rest) == (
+        "function_call_arguments.done output_item.done function_call_arguments.done output_item.done error failed"
+    )
+    statuses = [item["status"] for item in rest[-1]["response"]["output"]]
+    assert statuses == ["completed", "incomplete", "incomplete"]
+
+
+def test_how_sure_the_model_was_is_not_lost() -> None:
+    chunk = delta(content="Hi")
+    chunk["choices"][0]["logprobs"] = {"content": [{"token": "Hi", "logprob": -0.5, "top_logprobs": []}]}
+    made, events = begun([chunk, chunk], logprobs=True)
+
+    rest = recovered(made.response, events)
+
+    assert spoken(rest) == spoken(ended(made))
+    assert [one["token"] for one in rest[-1]["response"]["output"][0]["content"][0]["logprobs"]] == ["Hi", "Hi"]

@@ -1,0 +1,202 @@
+"""
+What agents send that are made of several: what one says to another, and what is said again with the results of tools.
+
+Codex sends items of type `agent_message`, whose content is sealed where OpenAI answers, else in the open.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.scripted import Scripted, Step
+from tests.support.serving import antiphon
+
+HELLO: list[Step] = [{"choices": [{"index": 0, "delta": {"content": "Hello."}, "finish_reason": None}]}]
+SEALED = "gAAAAABpM0Yj" + "x" * 120 + "=="
+HEAD = "Message Type: NEW_TASK\nTask name: /root/greet\nSender: /root\nPayload:"
+WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
+CALL: dict[str, Any] = {"index": 0, "id": "call_1", "type": "function"}
+CALLING: list[Step] = [
+    {
+        "choices": [
+            {
+                "index": 0,
+                "delta": {"tool_calls": [{**CALL, "function": {"name": "get_weather", "arguments": "{}"}}]},
+                "finish_reason": "tool_calls",
+            }
+        ]
+    }
+]
+
+
+def said(*content: dict[str, Any]) -> dict[str, Any]:
+    """A message as Codex passes it from one of its agents to another."""
+    return {
+        "type": "agent_message",
+        "id": "amsg_01",
+        "author": "/root",
+        "recipient": "/root/greet",
+        "content": [{"type": "input_text", "text": f"{HEAD}\n"}, *content],
+    }
+
+
+def sealed(text: str) -> dict[str, str]:
+    return {"type": "encrypted_content", "encrypted_content": text}
+
+
+async def asked(*items: dict[str, Any], **fields: Any) -> tuple[dict[str, Any], httpx.Response]:
+    """What the backend is asked for these items, and the answer."""
+    backend = Scripted(HELLO)
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        answer = await client.post("/v1/responses", json={"model": "m", "input": [*items], "store": False, **fields})
+    return (backend.asked[0] if backend.asked else {}), answer
+
+
+async def test_what_one_agent_says_to_another_reaches_the_model() -> None:
+    chat, answer = await asked({"role": "user", "content": "Let another greet."}, said(sealed("Say hello to Ada.")))
+    assert [message["role"] for message in chat["messages"]] == ["user", "user"]
+    assert chat["messages"][1]["content"] == f"{HEAD}\n\nSay hello to Ada."
+    assert "x-antiphon-warning" not in answer.headers
+
+
+async def test_what_was_sealed_elsewhere_is_left_out_and_told() -> None:
+    chat, answer = await asked(said(sealed(SEALED)))
+    assert chat["messages"] == [{"role": "user", "content": f"{HEAD}\n"}]
+    assert "agent_message" in answer.headers["x-antiphon-warning"]
+
+
+async def test_a_message_of_an_agent_is_listed_as_it_came() -> None:
+    async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        body = {"model": "m", "input": [said(sealed("Say hello."))]}
+        response = (await client.post("/v1/responses", json=body)).json()
+        listed = (await client.get(f"/v1/responses/{response['id']}/input_items")).json()["data"]
+    assert listed == body["input"]
+
+
+async def test_a_message_of_an_agent_that_is_wrong_is_refused() -> None:
+    _, answer = await asked(said({"type": "input_text"}))
+    assert answer.json()["error"]["param"] == "input[0].content[1].text"
+
+
+async def test_parameters_that_openai_would_encrypt_are_plain_to_a_backend() -> None:
+    message = {"type": "string", "description": "What to do.", "encrypted": True}
+    parameters = {"type": "object", "properties": {"message": message, "encrypted": {"type": "boolean"}}}
+    spawn = {"type": "function", "name": "spawn_agent", "parameters": parameters}
+    tools = [{"type": "namespace", "name": "collaboration", "tools": [spawn]}]
+    chat, _ = await asked({"role": "user", "content": "Hi."}, tools=tools)
+    properties = chat["tools"][0]["function"]["parameters"]["properties"]
+    assert properties == {
+        "message": {"type": "string", "description": "What to do."},
+        "encrypted": {"type": "boolean"},
+    }
+
+
+async def test_a_question_that_comes_again_with_the_results_is_not_asked_twice() -> None:
+    """Semantic Kernel sends it so, and all results once more with each: the model would call its tools for ever."""
+    question = {"role": "user", "content": [{"type": "input_text", "text": "What is the weather?"}]}
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
+    backend = Scripted(CALLING, HELLO)
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        body = {"model": "m", "input": [question], "tools": [WEATHER]}
+        first = (await client.post("/v1/responses", json=body)).json()
+        body |= {"input": [question, result], "previous_response_id": first["id"]}
+        answer = await client.post("/v1/responses", json=body)
+        third = {"model": "m", "input": [question], "previous_response_id": answer.json()["id"]}
+        await client.post("/v1/responses", json=third)
+    assert [message["role"] for message in backend.asked[1]["messages"]] == ["user", "assistant", "tool"]
+    assert "not asked twice" in answer.headers["x-antiphon-warning"]
+    # Without results it is a question like any other.
+    roles = [message["role"] for message in backend.asked[2]["messages"]]
+    assert roles == ["user", "assistant", "tool", "assistant", "user"]
+
+
+async def test_a_result_of_no_call_is_found_where_it_stood() -> None:
+    result = {"type": "function_call_output", "call_id": "call_9", "output": "Sunny."}
+    backend = Scripted(CALLING, HELLO)
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        question = {"role": "user", "content": "Weather?"}
+        body = {"model": "m", "input": [question], "tools": [WEATHER]}
+        first = (await client.post("/v1/responses", json=body)).json()
+        body = {"model": "m", "input": [question, result], "previous_response_id": first["id"]}
+        error = (await client.post("/v1/responses", json=body)).json()["error"]
+    assert error["param"] == "input[1].call_id"
+
+
+async def test_another_question_beside_the_results_is_asked() -> None:
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
+    backend = Scripted(CALLING, HELLO)
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        first = (
+            await client.post("/v1/responses", json={"model": "m", "input": "Weather?", "tools": [WEATHER]})
+        ).json()
+        more = {"role": "user", "content": "In Paris."}
+        body = {"model": "m", "input": [more, result], "previous_response_id": first["id"]}
+        await client.post("/v1/responses", json=body)
+    assert [message["content"] for message in backend.asked[1]["messages"] if message["role"] == "user"] == [
+        "Weather?",
+        "In Paris.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("updates", "effort"),
+    [((), "low"), (("high",), "high"), (("high", "medium"), "medium"), (("high", None), "high")],
+)
+async def test_a_conversation_may_change_the_effort(updates: tuple[str | None, ...], effort: str) -> None:
+    """
+    "Each setting stays in effect until a later update replaces it."
+    """
+    changes = [{"type": "configuration_update", "reasoning": {"effort": update}} for update in updates]
+    question = {"role": "user", "content": "Hi."}
+    chat, answer = await asked(*changes, question, reasoning={"effort": "low"})
+    assert chat["reasoning_effort"] == effort
+    assert chat["messages"] == [{"role": "user", "content": "Hi."}]
+    assert answer.json()["reasoning"]["effort"] == "low"
+    assert "x-antiphon-warning" not in answer.headers
+
+
+async def test_an_effort_that_there_is_not_is_refused() -> None:
+    change = {"type": "configuration_update", "reasoning": {"effort": "a lot"}}
+    _, answer = await asked(change, {"role": "user", "content": "Hi."})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "input[0].reasoning.effort"
+
+
+STANDALONE = {"type": "function_call_output", "name": "notes", "namespace": "app", "output": "Page 2 has changed."}
+
+
+@pytest.mark.parametrize("call_id", [{}, {"call_id": None}])
+async def test_a_tool_may_say_something_that_it_was_not_asked(call_id: dict[str, None]) -> None:
+    """Codex's app puts such items between the turns; OpenAI's own types have no call for them either."""
+    chat, answer = await asked({"role": "user", "content": "Hi."}, {**STANDALONE, **call_id})
+    assert answer.status_code == 200
+    assert chat["messages"] == [
+        {"role": "user", "content": "Hi."},
+        {"role": "user", "content": "The tool 'notes' says, without having been called:\nPage 2 has changed."},
+    ]
+
+
+async def test_what_a_tool_said_unasked_may_stand_in_a_conversation_that_is_kept() -> None:
+    backend = Scripted(CALLING, HELLO)
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        body = {"model": "m", "input": "Weather?", "tools": [WEATHER]}
+        first = (await client.post("/v1/responses", json=body)).json()
+        body = {"model": "m", "input": [result, STANDALONE], "previous_response_id": first["id"]}
+        second = (await client.post("/v1/responses", json=body)).json()
+        listed = (await client.get(f"/v1/responses/{second['id']}/input_items?order=asc")).json()["data"]
+        body = {"model": "m", "input": "And now?", "previous_response_id": second["id"]}
+        assert (await client.post("/v1/responses", json=body)).status_code == 200
+    assert listed[1].items() >= STANDALONE.items()
+    assert [message["role"] for message in backend.asked[2]["messages"]] == [
+        *("user", "assistant", "tool", "user", "assistant", "user")
+    ]
+
+
+async def test_a_result_that_is_nobodys_is_refused() -> None:
+    _, answer = await asked({"type": "function_call_output", "output": "Sunny."})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "input[0].call_id")

@@ -1,0 +1,101 @@
+"""No text that a stranger writes takes longer to look through than any other of its length."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from app.api.request_body import load
+from app.backends.chat.errors import scrubbed
+from app.backends.chat.errors.classification import kind_of
+from app.backends.chat.errors.retry_after import retry_after
+from app.backends.chat.filters.text_tool_calls import CallFinder
+from app.backends.demo.schema_values import value_for
+from app.core.dialects import dialect_of, needs_strings
+from app.core.history.truncation import share_that_fits
+from app.core.redaction import Redactor
+from app.core.request.grammar.lark import Lark, pattern
+from app.errors import InvalidRequest
+
+LENGTH = 60_000  # characters: about what the head of a request may have
+TIMES = 10
+LEAST = 0.001  # seconds; what is faster is fast enough
+
+
+def full(text: str, end: str = "") -> str:
+    """A text over and over, up to the length, with an end."""
+    return (text * (LENGTH // len(text)))[: LENGTH - len(end)] + end
+
+
+def matched(text: str) -> Any:
+    """A value for a field with a pattern that takes for ever where it nearly fits."""
+    return value_for({"type": "object", "properties": {"query": {"type": "string", "pattern": r"(a|a)*$"}}}, text)
+
+
+def agent(text: str) -> Any:
+    """What is known of the client with a user agent."""
+    return dialect_of({"user-agent": text}), needs_strings({"user-agent": text})
+
+
+def in_pieces(text: str) -> Any:
+    """What is found in a text that comes in small pieces."""
+    finder = CallFinder({})
+    return [finder.feed(text[at : at + 4]) for at in range(0, len(text), 4)], finder.end()
+
+
+ROWS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "logs: heads of web tokens": (Redactor(), full("eyJ-")),
+    "logs: bearers of nothing": (Redactor(), full("Bearer ", " ")),
+    "logs: the word and spaces": (Redactor(), "api_key" + full(" ")),
+    "logs: the word and quotation marks": (Redactor(), "api_key" + full('"')),
+    "logs: URLs": (Redactor(), full("://a:")),
+    "logs: URLs with long passwords": (Redactor(), "://a:" + full("b:")),
+    "logs: keys that are too short": (Redactor(), full("sk-a ")),
+    "grammar: blank lines": (Lark, full("\n")),
+    "grammar: blank lines, and then no alternative": (Lark, "start: /a/" + full("\n ", "b")),
+    "grammar: a string without an end": (Lark, '"' + full("\\a")),
+    "grammar: a long number": (lambda text: pattern("lark", f'start: "a" ~ {text}'), full("9")),
+    "grammar: a regular expression": (lambda text: pattern("regex", text), full("(a|b)")),
+    "truncation: a long number": (share_that_fits, "limit " + full("9")),
+    "truncation: limits without numbers": (share_that_fits, full("limit ")),
+    "dialects: the name of a client over and over": (agent, full("codex")),
+    "dialects: the name of a client and no version": (agent, full("codex0")),
+    "dialects: the beginning of a name": (agent, full("ai")),
+    "dialects: a name without its end": (agent, full("ai-sdk")),
+    "body: backslashes": (lambda text: load(text, "body"), full("\\")),
+    "body: halves of characters": (lambda text: load(text, "body"), full("\\ud83d")),
+    "body: escapes": (lambda text: load(text, "body"), full("\\n")),
+    "body: escapes, and half a character": (lambda text: load(text, "body"), '{"a": "' + full("\\n", '\\ud83d"}')),
+    "body: escapes, and no end": (lambda text: load(text, "body"), '{"a": "' + full("\\n")),
+    "demo: a number in place of a sum": (lambda text: value_for({"properties": {"expr": {}}}, text), full("1")),
+    "demo: names": (lambda text: value_for({"properties": {"name": {}}}, text), full("Aa A, ")),
+    "errors: blank lines": (scrubbed, full("\n")),
+    "errors: heads of web tokens": (scrubbed, full("eyJ-")),
+    "errors: what a 404 may consist of": (lambda text: kind_of(404, message=text), full("not_found", "!x")),
+    "retry-after: the words and no number": (lambda text: retry_after({}, text), full("retry in 9")),
+    "retry-after: a long number": (lambda text: retry_after({}, text), "retry in " + full("9")),
+    "retry-after: a header's name over and over": (lambda text: retry_after({}, text), '"' + full("ratelimit-")),
+    "call marks: one that is never closed": (in_pieces, "<tool_call>" + full("word ")),
+    "demo: a pattern of the caller's": (matched, full("a", "!")),
+}
+
+
+def took(function: Callable[[str], Any], text: str) -> float:
+    """The best time of three, in seconds of this thread's own; what is wrong with a text may be said."""
+    times = []
+    for _ in range(3):
+        began = time.thread_time()
+        with suppress(ValueError, InvalidRequest):
+            function(text)
+        times.append(time.thread_time() - began)
+    return min(times)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_it_takes_no_longer_than_a_plain_text(row: str) -> None:
+    function, hostile = ROWS[row]
+    assert took(function, hostile) <= TIMES * max(LEAST, took(function, full("word ")))

@@ -1,0 +1,225 @@
+"""What one key has made is for every other as if it had never been: on every route there is, and in every field."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from app.core.types.ids import new_id, new_key
+from app.main import create_app
+from tests.support import sockets
+from tests.support.build import delta
+from tests.support.scripted import Scripted
+from tests.support.serving import serving, settings
+
+OWNED = {"response_id", "conversation_id", "item_id", "file_id"}  # parts of paths that are somebody's
+PUBLIC = {"model"}  # and nobody's
+
+
+def with_files(path: str) -> dict[str, Any]:
+    return {"file_search": {"store_url": f"sqlite:///{path}/files.db"}}
+
+
+APP = create_app(settings(tools=with_files("not-used")), backend=Scripted([]))
+ROUTES = [
+    (method.upper(), path)
+    for path, methods in APP.openapi()["paths"].items()
+    for method in methods
+    if "{" in path and not any(f"{{{name}}}" in path for name in PUBLIC)
+]
+
+# Fields of a request that name what was made before.
+FIELDS: list[dict[str, Any]] = [
+    {"previous_response_id": "{response_id}"},
+    {"conversation": "{conversation_id}"},
+    {"conversation": {"id": "{conversation_id}"}},
+    {"input": [{"type": "item_reference", "id": "{input_id}"}]},
+    {"input": [{"id": "{input_id}"}]},
+    {"input": [{"type": "item_reference", "id": "{output_id}"}]},
+    {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "{file_id}"}]}]},
+]
+
+POSTED = ["/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"]
+NAMES_NOTHING = ["/v1/conversations", "/v1/files"]  # that was made before
+
+
+def each(routes: Iterable[Any]) -> Iterator[Any]:
+    """Every route, also those of routers within."""
+    for route in routes:
+        if hasattr(route, "path"):
+            yield route
+        yield from each(
+            getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", ())
+        )
+
+
+@dataclass
+class Made:
+    """What one caller has made, by the names of the paths' parts, and a client with each key."""
+
+    ids: dict[str, str]
+    owner: httpx.AsyncClient
+    other: httpx.AsyncClient
+
+
+@contextlib.asynccontextmanager
+async def made() -> AsyncIterator[Made]:
+    backend = Scripted([delta(content="secret")])
+    async with contextlib.AsyncExitStack() as stack:
+        tools = with_files(stack.enter_context(tempfile.TemporaryDirectory()))
+        app = create_app(settings(api_keys="ada,bob", tools=tools), backend=backend)
+        url = await stack.enter_async_context(serving(app))
+        ada, bob = [
+            await stack.enter_async_context(
+                httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=60, trust_env=False)
+            )
+            for key in ("ada", "bob")
+        ]
+        items = [{"type": "message", "role": "user", "content": "secret"}]
+        conversation = (await ada.post("/v1/conversations", json={"items": items})).json()["id"]
+        item = (await ada.get(f"/v1/conversations/{conversation}/items")).json()["data"][0]["id"]
+        body = {"model": "m", "input": "secret", "background": True}
+        response = (await ada.post("/v1/responses", json=body)).json()["id"]
+        while (told := (await ada.get(f"/v1/responses/{response}")).json())["status"] != "completed":
+            pass
+        inputs = (await ada.get(f"/v1/responses/{response}/input_items")).json()["data"]
+        form = {"purpose": "user_data"}
+        file = (await ada.post("/v1/files", data=form, files={"file": ("secret.txt", b"secret")})).json()["id"]
+        ids = {
+            "file_id": file,
+            "response_id": response,
+            "conversation_id": conversation,
+            "item_id": item,
+            "input_id": inputs[0]["id"],
+            "output_id": told["output"][0]["id"],
+        }
+        yield Made(ids, ada, bob)
+
+
+def unknown(ids: dict[str, str]) -> dict[str, str]:
+    """Ids of the same kinds that nobody has ever been given."""
+    key = new_key()
+    return {name: _like(id, key) for name, id in ids.items()}
+
+
+def _like(id: str, key: str) -> str:
+    prefix, sign, rest = re.fullmatch(r"([a-z]+)([_-])(.*)", id).groups()  # type: ignore[union-attr]
+    return new_id(prefix, key) if sign == "_" else f"{prefix}-{secrets.token_hex(len(rest) // 2)}"
+
+
+def filled(value: Any, ids: dict[str, str]) -> Any:
+    """Put ids in their places."""
+    match value:
+        case str():
+            return value.format(**ids)
+        case dict():
+            return {name: filled(one, ids) for name, one in value.items()}
+        case list():
+            return [filled(one, ids) for one in value]
+        case _:
+            return value
+
+
+def without(text: str, ids: dict[str, str]) -> str:
+    """Leave out of an answer what only repeats the question."""
+    for name, id in ids.items():
+        text = text.replace(id, name)
+    return text
+
+
+def test_the_walk_takes_every_part_of_a_path_for_what_it_is() -> None:
+    parts = {part.strip("{}") for _, path in ROUTES for part in path.split("/") if part.startswith("{")}
+    assert parts == OWNED
+    assert len(ROUTES) >= 11
+
+
+def test_the_walk_leaves_no_route_out() -> None:
+    walked = {(method, path.removeprefix("/v1")) for method, path in ROUTES}
+    routes = [*each(APP.routes)]
+    assert len({route.path for route in routes}) >= len({path for _, path in ROUTES}) + len(POSTED)
+    for route in routes:
+        path, methods = route.path.removeprefix("/v1"), getattr(route, "methods", None) or {"WEBSOCKET"}
+        if "{" in path and not any(f"{{{name}" in path for name in PUBLIC):
+            assert {(method, path) for method in methods} <= walked
+        elif "WEBSOCKET" not in methods:
+            # What is posted names things of callers in its body.
+            assert "POST" not in methods or f"/v1{path}" in {*POSTED, *NAMES_NOTHING}
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_on_every_route_a_foreign_id_is_as_good_as_none(method: str, path: str) -> None:
+    # A body that would do for any of them, so that it is the id that is refused.
+    body = (
+        {"items": [{"type": "message", "role": "user", "content": "x"}], "metadata": {}} if method == "POST" else None
+    )
+    async with made() as given:
+        before = {name: (await given.owner.get(where)).text for name, where in places(given.ids).items()}
+        answers = []
+        for ids in (given.ids, unknown(given.ids)):
+            answer = await given.other.request(method, filled(path, ids), json=body)
+            answers.append((answer.status_code, without(answer.text, ids)))
+        assert answers[0] == answers[1]
+        assert answers[0][0] == 404
+        assert "secret" not in answers[0][1]
+        assert {name: (await given.owner.get(where)).text for name, where in places(given.ids).items()} == before
+
+
+def places(ids: dict[str, str]) -> dict[str, str]:
+    response, conversation = f"/v1/responses/{ids['response_id']}", f"/v1/conversations/{ids['conversation_id']}"
+    return {
+        "response": response,
+        "its input": f"{response}/input_items",
+        "its events": f"{response}?stream=true",
+        "conversation": conversation,
+        "its items": f"{conversation}/items",
+        "file": f"/v1/files/{ids['file_id']}",
+        "its content": f"/v1/files/{ids['file_id']}/content",
+    }
+
+
+@pytest.mark.parametrize("path", POSTED)
+@pytest.mark.parametrize("fields", FIELDS, ids=[" ".join(fields) for fields in FIELDS])
+async def test_in_every_field_a_foreign_id_is_as_good_as_none(path: str, fields: dict[str, Any]) -> None:
+    async with made() as given:
+        answers = []
+        for ids in (given.ids, unknown(given.ids)):
+            answer = await given.other.post(path, json={"model": "m", "input": "x", **filled(fields, ids)})
+            answers.append((answer.status_code, without(answer.text, ids)))
+        assert answers[0] == answers[1]
+        assert answers[0][0] in (400, 404)
+        # It is no wonder that was refused: for its owner it is there.
+        own = await given.owner.post(path, json={"model": "m", "input": "x", **filled(fields, given.ids)})
+        assert own.status_code == 200, own.text
+
+
+@pytest.mark.parametrize("fields", FIELDS, ids=[" ".join(fields) for fields in FIELDS])
+async def test_over_a_websocket_a_foreign_id_is_as_good_as_none_too(fields: dict[str, Any]) -> None:
+    async with made() as given:
+        url = str(given.other.base_url).rstrip("/")
+        refusals = []
+        for ids in (given.ids, unknown(given.ids)):
+            async with sockets.dial(url, additional_headers={"authorization": "Bearer bob"}) as socket:
+                (frame,) = await sockets.ask(socket, **filled(fields, ids))
+                refusals.append(without(json.dumps(frame), ids))
+        assert refusals[0] == refusals[1]
+        assert json.loads(refusals[0])["status"] in (400, 404)
+        async with sockets.dial(url, additional_headers={"authorization": "Bearer ada"}) as socket:
+            assert (await sockets.response(socket, **filled(fields, given.ids)))["status"] == "completed"
+
+
+async def test_what_was_sealed_for_one_key_is_nothing_to_another() -> None:
+    async with made() as given:
+        body = {"model": "m", "input": "secret"}
+        sealed = (await given.owner.post("/v1/responses/compact", json=body)).json()["output"][-1]
+        for client, opened in ((given.owner, True), (given.other, False)):
+            answer = await client.post("/v1/responses", json={"model": "m", "input": [sealed], "store": False})
+            assert (answer.status_code == 200) is opened, answer.text

@@ -1,0 +1,194 @@
+"""What clients send that have no package to run: each request as it was seen on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import zstandard
+from openai import AsyncOpenAI
+
+from tests.support.scripted import Scripted, Step
+from tests.support.serving import antiphon
+
+HELLO: list[Step] = [{"choices": [{"index": 0, "delta": {"content": "Hello."}, "finish_reason": None}]}]
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+async def test_vs_code_writes_the_models_words_as_input_and_may_forget_a_call() -> None:
+    backend = Scripted(HELLO)
+    said = [
+        {"type": "message", "role": "system", "content": [{"type": "input_text", "text": "Be brief."}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, _image(PIXEL)]},
+        {"role": "assistant", "content": [{"type": "input_text", "text": "A pixel."}]},
+        {"type": "function_call_output", "call_id": "call_gone", "output": "It is red."},
+        {"role": "user", "content": [{"type": "input_text", "text": "And now?"}]},
+    ]
+    headers = {"user-agent": "GitHubCopilotChat/0.30.0", "originator": "vscode"}
+    async with (
+        antiphon(backend) as url,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as client,
+    ):
+        answer = await client.post("/v1/responses", json={"model": "m", "input": said, "store": False})
+    assert answer.status_code == 200
+    assert "call_gone" in answer.headers["x-antiphon-warning"]
+    system, asked, told, stray, again = backend.asked[0]["messages"]
+    assert system == {"role": "system", "content": "Be brief."}
+    assert asked["content"][1]["image_url"]["url"] == PIXEL
+    assert told == {"role": "assistant", "content": "A pixel."}
+    assert stray["role"] == "user" and "It is red." in stray["content"]
+    assert again == {"role": "user", "content": "And now?"}
+
+
+async def test_a_body_may_be_packed_as_codex_packs_it() -> None:
+    backend = Scripted(HELLO)
+    body = zstandard.compress(b'{"model": "m", "input": "Hi.", "stream": false}')
+    headers = {"content-type": "application/json", "content-encoding": "zstd"}
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        answer = await client.post("/v1/responses", content=body, headers=headers)
+    assert answer.json()["output"][0]["content"][0]["text"] == "Hello."
+    assert backend.asked[0]["messages"] == [{"role": "user", "content": "Hi."}]
+
+
+async def test_a_template_that_only_openai_has_is_not_passed_over() -> None:
+    """Without it the model would not know what it is there for, and nobody would be told."""
+    backend = Scripted(HELLO)
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        body = {"model": "m", "input": "Hi.", "prompt": {"id": "pmpt_1", "variables": {"city": "Paris"}}}
+        error = (await client.post("/v1/responses", json=body)).json()["error"]
+        assert (await client.post("/v1/responses", json={**body, "prompt": None})).status_code == 200
+    assert (error["param"], error["code"]) == ("prompt", "invalid_value")
+    assert "instructions" in error["message"]
+    assert len(backend.asked) == 1
+
+
+@pytest.mark.parametrize("tier", ["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"])
+async def test_every_tier_of_openais_client_is_taken(tier: str) -> None:
+    async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        body = {"model": "m", "input": "Hi.", "service_tier": tier, "safety_identifier": "a" * 128}
+        assert (await client.post("/v1/responses", json=body)).status_code == 200
+
+
+async def test_what_was_said_may_be_named_item_by_item_and_by_nobody_else() -> None:
+    backend = Scripted(HELLO)
+    keys = {"alice": {"authorization": "Bearer alice"}, "bob": {"authorization": "Bearer bob"}}
+    async with (
+        antiphon(backend, api_keys=[*keys]) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client,
+    ):
+        first = await client.post("/v1/responses", json={"model": "m", "input": "Hi."}, headers=keys["alice"])
+        reference = {"type": "item_reference", "id": first.json()["output"][0]["id"]}
+        user = [{"role": "user", "content": text} for text in ("Hi.", "And now?")]
+        asked = {"model": "m", "input": [user[0], reference, user[1]]}
+        answers = {name: await client.post("/v1/responses", json=asked, headers=key) for name, key in keys.items()}
+    assert [answer.status_code for answer in answers.values()] == [200, 404]
+    assert [message["content"] for message in backend.asked[-1]["messages"]] == ["Hi.", "Hello.", "And now?"]
+    assert answers["bob"].json()["error"]["param"] == "input[1].id"
+
+
+def _image(url: str) -> dict[str, str]:
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ({"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}, {"url": PIXEL, "detail": "low"}),
+        ({"type": "image_url", "image_url": PIXEL}, {"url": PIXEL}),
+        ({"type": "input_image", "image_url": {"url": PIXEL}, "detail": "high"}, {"url": PIXEL, "detail": "high"}),
+    ],
+)
+async def test_an_image_may_be_written_as_in_chat(sent: dict[str, Any], told: dict[str, str]) -> None:
+    """LangChain for Node does so where an image is in its newer form; the model would see nothing."""
+    backend = Scripted(HELLO)
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        body = {"model": "m", "input": [{"role": "user", "content": [sent]}]}
+        response = (await client.post("/v1/responses", json=body)).json()
+        (listed,) = (await client.get(f"/v1/responses/{response['id']}/input_items")).json()["data"]
+    assert backend.asked[0]["messages"][0]["content"] == [{"type": "image_url", "image_url": told}]
+    assert listed["content"][0]["type"] == "input_image"
+    assert listed["content"][0]["image_url"] == PIXEL
+
+
+async def test_a_file_may_be_written_as_in_chat() -> None:
+    backend = Scripted(HELLO)
+    file = {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        body = {"model": "m", "input": [{"role": "user", "content": [{"type": "file", "file": file}]}]}
+        await client.post("/v1/responses", json=body)
+    assert backend.asked[0]["messages"][0]["content"] == [{"type": "file", "file": file}]
+
+
+@pytest.mark.parametrize(
+    ("part", "param"),
+    [
+        ({"type": "image_url", "image_url": {"url": 5}}, "image_url"),
+        ({"type": "image_url", "image_url": {"url": PIXEL, "detail": "some"}}, "detail"),
+        ({"type": "file", "file": {"file_data": 5}}, "file_data"),
+    ],
+)
+async def test_what_is_wrong_with_it_is_told(part: dict[str, Any], param: str) -> None:
+    async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        body = {"model": "m", "input": [{"role": "user", "content": [part]}]}
+        error = (await client.post("/v1/responses", json=body)).json()["error"]
+    assert error["param"] == f"input[0].content[0].{param}"
+
+
+@pytest.mark.parametrize(
+    ("head", "format"),
+    [
+        ("data:audio/wav;base64", "wav"),
+        ("data:audio/x-wav;base64", "wav"),
+        ("data:audio/mpeg;base64", "mp3"),
+        ("data:audio/ogg;codecs=opus;base64", "ogg"),
+    ],
+)
+async def test_sound_may_be_a_data_url(head: str, format: str) -> None:
+    """Codex sends it so where its catalog says that the model hears, also in what tools return."""
+    sound = {"type": "input_audio", "audio_url": f"{head},UklGRg=="}
+    call = {"type": "function_call", "call_id": "call_1", "name": "record", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "call_1", "output": [sound]}
+    backend = Scripted(HELLO)
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        body = {"model": "m", "input": [{"role": "user", "content": [sound]}, call, result]}
+        assert (await client.post("/v1/responses", json=body)).status_code == 200
+    asked, _, _, heard = backend.asked[0]["messages"]
+    told = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": format}}
+    assert asked["content"] == [told]
+    assert heard["content"][1:] == [told]
+
+
+@pytest.mark.parametrize("place", ["https://example.com/a.wav", "data:audio/wav,RIFF", "data:image/png;base64,AA==", 5])
+async def test_sound_that_is_somewhere_else_is_refused(place: object) -> None:
+    async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        content = [{"type": "input_audio", "audio_url": place}]
+        answer = await client.post(
+            "/v1/responses", json={"model": "m", "input": [{"role": "user", "content": content}]}
+        )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "input[0].content[0].input_audio"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_may_be_sent_ahead(stream: bool) -> None:
+    """ "Prepares the prompt cache without generating output": it is kept, to be continued from."""
+    backend = Scripted(HELLO)
+    async with antiphon(backend) as url, AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as client:
+        options: Any = {"ttl": "30m", "prewarm": True}
+        if stream:
+            *_, last = [
+                event
+                async for event in await client.responses.create(
+                    model="m", input="Be brief.", prompt_cache_options=options, stream=True
+                )
+            ]
+            ahead = last.response  # type: ignore[union-attr]
+        else:
+            ahead = await client.responses.create(model="m", input="Be brief.", prompt_cache_options=options)
+        assert (ahead.status, ahead.output, backend.asked) == ("completed", [], [])
+        again = await client.responses.create(
+            model="m", input="Hi.", previous_response_id=ahead.id, prompt_cache_options={"ttl": "30m"}
+        )
+    assert again.output_text == "Hello."
+    assert [message["content"] for message in backend.asked[0]["messages"]] == ["Be brief.", "Hi."]

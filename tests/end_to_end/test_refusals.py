@@ -1,0 +1,147 @@
+"""What a refusal says beside its status: to whom to come back, when, and by which methods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api.routes.responses import _headers
+from app.errors import BackendError
+from tests.support import sockets
+from tests.support.build import delta
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon
+
+HELLO: list[Any] = [delta(content="Hello")]
+
+
+@contextlib.asynccontextmanager
+async def served(backend: Any = None, **settings: Any) -> Any:
+    async with antiphon(backend or Scripted(HELLO), **settings) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            yield http
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    {
+        "/v1/responses": {"POST"},
+        "/v1/responses/resp_x": {"GET", "DELETE"},
+        "/v1/responses/compact": {"POST"},
+        "/responses/input_tokens": {"POST"},
+        "/v1/conversations": {"POST"},
+        "/v1/conversations/x": {"GET", "POST", "DELETE"},
+        "/v1/conversations/x/items": {"GET", "POST"},
+        "/v1/conversations/x/items/y": {"GET", "DELETE"},
+        "/v1/models/a/b": {"GET"},
+        "/healthz": {"GET", "HEAD"},
+    }.items(),
+)
+async def test_a_method_that_is_not_allowed_is_told_which_are(path: str, methods: set[str]) -> None:
+    async with served() as http:
+        answer = await http.put(path, json={})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert set(answer.headers["allow"].split(", ")) == methods
+
+
+async def test_a_late_refusal_says_when_to_come_back() -> None:
+    busy = BackendError("Busy.", status=429, type="too_many_requests", code="rate_limit_exceeded", retry_after=2.5)
+    async with served(Scripted([0.3, busy]), open_after=0.05) as http:
+        text = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": True})).text
+    events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: {")]
+    (error,) = (event for event in events if event["type"] == "error")
+    assert error["error"]["headers"] == {"Retry-After": "3"}
+    assert "headers" not in events[-1]["response"]["error"]
+
+
+async def test_a_late_failure_for_which_there_is_no_such_time_has_no_headers() -> None:
+    async with served(Scripted([0.3, BackendError("Broken.")]), open_after=0.05) as http:
+        text = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": True})).text
+    (error,) = (json.loads(line[6:]) for line in text.splitlines() if line.startswith('data: {"type":"error"'))
+    assert "headers" not in error["error"]
+
+
+@pytest.mark.parametrize("conversation", ["conv_x", "x"])
+async def test_a_conversation_that_cannot_be_is_named_as_one_that_is_not(conversation: str) -> None:
+    async with served() as http:
+        answer = await http.post("/v1/responses", json={"model": "m", "input": "x", "conversation": conversation})
+        there = await http.get(f"/v1/conversations/{conversation}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (404, "conversation")
+    assert (there.status_code, there.json()["error"]["param"]) == (404, "conversation_id")
+
+
+async def test_whoever_asks_if_the_server_is_ready_does_not_hear_the_backends_words() -> None:
+    class Refusing(Scripted):
+        async def check(self) -> None:
+            error = BackendError("You asked: my secret prompt", status=503, code="overloaded")
+            error.quoted = True
+            raise error
+
+    async with served(Refusing(HELLO)) as http:
+        answer = await http.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json() == {"status": "unavailable", "backend": "503 overloaded", "store": "ok"}
+
+
+def test_no_warning_ends_its_header() -> None:
+    run: Any = SimpleNamespace(warnings=["one\r\nx-mine: yes", "two\x00\x1b\x7f", "thr\u00e9e"])
+    (value,) = _headers(run).values()
+    assert value == "one x-mine: yes; two ; thr?e"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"include": ["nope"]}, ["nope"]),
+        ({"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]}, []),
+        ({"include": ["a\nb", "c" * 500, *"defghijk" * 99]}, ["a"]),
+        ({"stream_options": {"include_obfuscation": True}}, ["include_obfuscation"]),
+        ({"stream_options": {"include_obfuscation": False}}, []),
+        ({"stream_options": {}}, []),
+    ],
+)
+async def test_what_is_not_done_is_said(fields: dict[str, Any], said: list[str]) -> None:
+    async with served() as http:
+        answer = await http.post("/v1/responses", json={"model": "m", "input": "x", **fields})
+    assert answer.status_code == 200
+    warning = answer.headers.get("x-antiphon-warning", "")
+    assert bool(warning) == bool(said)
+    assert all(word in warning for word in said)
+    assert len(warning) < 400
+
+
+async def test_a_connection_that_dies_of_a_bug_is_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("app.api.routes.websocket.Connection._answer", broken)
+    async with sockets.listening(Scripted(HELLO)) as url, sockets.dial(url) as socket:
+        await sockets.send(socket)
+        async with asyncio.timeout(10):
+            await socket.wait_closed()
+    assert [record for record in caplog.records if record.exc_info and record.exc_info[0] is ZeroDivisionError]
+
+
+async def test_a_stored_turn_behind_one_that_is_not_is_told_to_be_continued_only_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What was not to be stored is not, so over HTTP a part of the conversation is missing."""
+    async with sockets.listening(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        async with sockets.dial(url) as socket:
+            first = await sockets.response(socket, store=False)
+            assert not [one for one in caplog.records if one.msg == "request adapted"]
+            second = await sockets.response(socket, store=True, previous_response_id=first["id"])
+        (warning,) = (one.reason for one in caplog.records if one.msg == "request adapted")  # type: ignore[attr-defined]
+        assert "store" in warning
+        assert (await http.get(f"/v1/responses/{second['id']}")).status_code == 200
+        body = {"model": "m", "input": "Hi", "previous_response_id": second["id"]}
+        answer = await http.post("/v1/responses", json=body)
+    assert answer.json()["error"]["code"] == "previous_response_not_found"

@@ -1,0 +1,86 @@
+"""A server that is told to stop gives all that it has begun the same time to come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.routes.responses import unless_gone
+from app.main import create_app
+from tests.support.build import delta
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon, serving, settings
+
+HELLO: list[Any] = [delta(content="Hel"), delta(content="lo")]
+GRACE = 2  # seconds
+AS_SERVED: dict[str, Any] = {
+    "http": "app.api.uvicorn.http:Http",
+    "ws": "app.api.uvicorn.websocket:Socket",
+    "timeout_graceful_shutdown": GRACE,
+}
+
+
+async def stopped_while(store_url: str, stream: list[Any] | None, background: list[Any]) -> str:
+    """Stop a server in the midst of a background response, and maybe of a stream; return what the former has become."""
+    backend = Scripted(*([stream] if stream else []), background)
+    app = create_app(settings(store_url=store_url, shutdown_grace=GRACE), backend=backend)
+    async with contextlib.AsyncExitStack() as stack:
+        async with serving(app, **AS_SERVED) as url:
+            http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60, trust_env=False))
+            asked = {"model": "m", "input": "Hi"}
+            if stream:
+                request = http.build_request("POST", "/v1/responses", json={**asked, "stream": True})
+                stack.push_async_callback((await http.send(request, stream=True)).aclose)
+            id = (await http.post("/v1/responses", json={**asked, "background": True})).json()["id"]
+            while backend.open < 1 + bool(stream):
+                await asyncio.sleep(0.01)
+    async with (
+        antiphon(Scripted([]), store_url=store_url) as url,
+        httpx.AsyncClient(timeout=60, trust_env=False) as http,
+    ):
+        status: str = (await http.get(f"{url}/v1/responses/{id}")).json()["status"]
+        return status
+
+
+@pytest.mark.parametrize(
+    ("stream", "background", "status"),
+    [
+        (None, [*HELLO, 0.5], "completed"),
+        (None, [*HELLO, 60.0], "failed"),
+        # The stream takes the time that there is, and so does the background response: it is not there for each.
+        ([*HELLO, 60.0], [*HELLO, 0.5], "completed"),
+        ([*HELLO, 60.0], [*HELLO, 3.4], "failed"),
+    ],
+)
+async def test_background_responses_have_the_time_that_streams_have(
+    stream: list[Any] | None, background: list[Any], status: str, tmp_path: Path
+) -> None:
+    assert await stopped_while(f"sqlite:///{tmp_path}/store.db", stream, background) == status
+
+
+async def test_a_client_that_goes_in_the_same_moment_does_not_keep_a_request_from_being_stopped() -> None:
+    begun, gone = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> Any:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def answer() -> Response:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    answering = asyncio.create_task(unless_gone(Request({"type": "http"}, receive), answer()))
+    await begun.wait()
+    await asyncio.sleep(0)
+    gone.set()
+    answering.cancel()
+    await asyncio.wait({answering})
+    assert answering.cancelled()

@@ -1,0 +1,304 @@
+"""What the model said in a turn finds together, and each of its calls finds its result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.conversation import (
+    CHAT_IMAGE,
+    IMAGE,
+    ask,
+    assistant,
+    call,
+    called,
+    messages,
+    output,
+    refused,
+    tool,
+    user,
+)
+
+
+def test_text_and_calls_of_a_turn_are_one_message() -> None:
+    assert messages(user("Hi"), assistant("Let me look."), call("a"), call("b"), output("a"), output("b")) == [
+        user("Hi"),
+        called("a", "b", content="Let me look."),
+        tool("a"),
+        tool("b"),
+    ]
+
+
+def test_text_before_between_and_behind_calls_is_of_the_same_turn() -> None:
+    items = [assistant("One."), call("a"), assistant("Two."), call("b"), assistant("Three."), output("a"), output("b")]
+    assert messages(user("Hi"), *items) == [
+        user("Hi"),
+        called("a", "b", content="One.\n\nTwo.\n\nThree."),
+        tool("a"),
+        tool("b"),
+    ]
+
+
+def test_calls_one_after_the_other_are_turns_of_their_own() -> None:
+    assert messages(user("Hi"), call("a"), output("a"), call("b"), output("b"), assistant("Done.")) == [
+        user("Hi"),
+        called("a"),
+        tool("a"),
+        called("b"),
+        tool("b"),
+        {"role": "assistant", "content": "Done."},
+    ]
+
+
+def test_two_messages_of_the_assistant_stay_two() -> None:
+    assert messages(user("Hi"), assistant("One."), assistant("Two."), call("a"), output("a")) == [
+        user("Hi"),
+        {"role": "assistant", "content": "One."},
+        called("a", content="Two."),
+        tool("a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [call("a"), call("b"), output("a"), output("b")],
+        [call("a"), call("b"), output("b"), output("a")],
+        [output("a"), output("b"), call("a"), call("b")],
+        [call("a"), output("b"), call("b"), output("a")],
+        [output("b"), call("a"), call("b"), output("a")],
+    ],
+)
+def test_results_follow_in_the_order_of_the_calls_however_they_came(items: list[Any]) -> None:
+    assert messages(user("Hi"), *items) == [user("Hi"), called("a", "b"), tool("a"), tool("b")]
+
+
+def test_a_call_between_the_results_of_a_turn_that_is_not_over_belongs_to_it() -> None:
+    items = [call("a"), call("b"), output("a"), call("c"), output("b"), output("c"), call("d"), output("d")]
+    assert messages(user("Hi"), *items) == [
+        user("Hi"),
+        called("a", "b", "c"),
+        tool("a"),
+        tool("b"),
+        tool("c"),
+        called("d"),
+        tool("d"),
+    ]
+
+
+def test_a_user_who_speaks_before_the_result_is_heard_after_it() -> None:
+    assert messages(user("Hi"), call("a"), user("Hurry!"), output("a")) == [
+        user("Hi"),
+        called("a"),
+        tool("a"),
+        user("Hurry!"),
+    ]
+
+
+def test_a_call_without_output_is_answered_all_the_same() -> None:
+    chat = ask(user("Hi"), call("a"), user("Never mind."))
+    assert chat.body["messages"] == [user("Hi"), called("a"), tool("a", "(no output)"), user("Never mind.")]
+    assert chat.warnings == ("The call 'a' has no output; the backend was told so.",)
+
+
+LATER = "(This runs on; its result comes later.)"
+
+
+def test_the_output_of_an_asynchronous_call_is_not_demanded() -> None:
+    chat = ask(user("Hi"), call("a", **{"async": True}), call("b"), output("b"), user("Meanwhile?"))
+    assert chat.body["messages"] == [user("Hi"), called("a", "b"), tool("a", LATER), tool("b"), user("Meanwhile?")]
+    assert chat.warnings == ()
+
+
+def test_the_output_of_an_asynchronous_call_stands_where_it_came() -> None:
+    items = [user("Hi"), call("a", **{"async": True}), user("Meanwhile?"), assistant("Well."), output("a")]
+    chat = ask(*items)
+    assert chat.body["messages"] == [
+        user("Hi"),
+        called("a"),
+        tool("a", LATER),
+        user("Meanwhile?"),
+        {"role": "assistant", "content": "Well."},
+        user("The result of the tool call 'a':\nseen"),
+    ]
+    assert chat.warnings == ()
+
+
+def test_what_is_said_behind_another_result_stays_behind_it() -> None:
+    items = [call("a", **{"async": True}), call("b"), output("b"), assistant("B is done."), output("a")]
+    assert [message.get("content") for message in messages(user("Hi"), *items)] == [
+        *("Hi", None, LATER, "seen", "B is done."),
+        "The result of the tool call 'a':\nseen",
+    ]
+
+
+def test_the_output_of_an_asynchronous_call_that_comes_at_once_is_its_result() -> None:
+    custom = {"type": "custom_tool_call", "call_id": "b", "name": "look", "input": "", "async": True}
+    items = [call("a", **{"async": True}), custom, output("a"), {**output("b"), "type": "custom_tool_call_output"}]
+    assert [message.get("content") for message in messages(user("Hi"), *items)] == ["Hi", None, "seen", "seen"]
+
+
+def test_an_output_without_call_is_kept_as_context() -> None:
+    chat = ask(user("Hi"), output("a", [{"type": "input_text", "text": "42"}, IMAGE]))
+    about = "The result of the tool call 'a', which is not in this conversation:"
+    parts = [{"type": "text", "text": about}, {"type": "text", "text": "42"}, CHAT_IMAGE]
+    assert chat.body["messages"] == [user("Hi"), user(parts)]
+    assert chat.warnings == ("The output of 'a' answers no call of this conversation; it goes as a message.",)
+
+
+def test_the_first_of_two_outputs_answers_the_call_and_the_other_is_kept_as_context() -> None:
+    chat = ask(user("Hi"), call("a"), output("a", "41"), output("a", "42"))
+    context = user("Another result of the tool call 'a':\n42")
+    assert chat.body["messages"] == [user("Hi"), called("a"), tool("a", "41"), context]
+    assert chat.warnings == ("The call 'a' has more than one output; those after the first go as messages.",)
+
+
+def test_an_output_that_is_there_twice_is_told_once() -> None:
+    chat = ask(user("Hi"), call("a"), output("a"), output("a"))
+    assert chat.body["messages"] == [user("Hi"), called("a"), tool("a")]
+    assert chat.warnings == ()
+
+
+def test_a_backend_that_counts_its_calls_anew_in_each_turn_gets_its_results_right() -> None:
+    first, second = messages(call("0"), output("0", "one"), call("0"), output("0", "two"))[1::2]
+    assert (first["content"], second["content"]) == ("one", "two")
+    assert first["tool_call_id"] != second["tool_call_id"]
+
+
+# Results of tools.
+
+
+@pytest.mark.parametrize(
+    "result, content",
+    [
+        ("", ""),
+        ([], ""),
+        ([{"type": "input_text", "text": "One"}, {"type": "output_text", "text": "Two"}], "One\nTwo"),
+    ],
+)
+def test_results_of_text_are_strings(result: Any, content: str) -> None:
+    assert messages(call("a"), output("a", result))[1] == tool("a", content)
+
+
+def test_results_as_lists_for_backends_that_want_them() -> None:
+    assert messages(call("a"), output("a"), content__tool_content="array")[1] == tool(
+        "a", [{"type": "text", "text": "seen"}]
+    )
+
+
+def test_what_is_no_text_in_results_is_hoisted_behind_the_whole_batch_in_order() -> None:
+    audio = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+    both = [{"type": "input_text", "text": "Here."}, IMAGE]
+    assert messages(call("a"), call("b"), output("b", [audio]), output("a", both), user("Well?")) == [
+        called("a", "b"),
+        tool("a", "Here."),
+        tool("b", "(see the message after this one)"),
+        user(
+            [
+                {"type": "text", "text": "From the result of the tool call 'a':"},
+                CHAT_IMAGE,
+                {"type": "text", "text": "From the result of the tool call 'b':"},
+                audio,
+            ]
+        ),
+        user("Well?"),
+    ]
+
+
+def test_images_stay_in_results_where_the_backend_takes_them_there() -> None:
+    assert messages(call("a"), output("a", [IMAGE]), content__tool_images="inline") == [
+        called("a"),
+        tool("a", [CHAT_IMAGE]),
+    ]
+
+
+def test_images_in_results_are_dropped_and_never_refused_where_nothing_can_be_done_with_them() -> None:
+    chat = ask(call("a"), output("a", [IMAGE]), content__tool_images="drop", content__images="error")
+    assert chat.body["messages"] == [called("a"), tool("a", "(what the tool returned cannot be shown)")]
+    assert chat.warnings == ("This backend takes only text from tools; what else they returned was left out.",)
+
+
+@pytest.mark.parametrize("items", [[call("a")], []])
+def test_images_in_results_are_refused_where_the_profile_says_so(items: list[Any]) -> None:
+    error = refused(user("Hi"), *items, output("a", [IMAGE]), content__tool_images="error")
+    assert error.param == f"input[{len(items) + 1}].output"
+
+
+# Calls.
+
+
+@pytest.mark.parametrize("option, content", [("omit", {}), ("null", {"content": None}), ("empty", {"content": ""})])
+def test_content_of_a_message_that_only_calls(option: str, content: Any) -> None:
+    assert messages(call("a"), output("a"), content__assistant_null=option)[0] == called("a", **content)
+
+
+@pytest.mark.parametrize(
+    "arguments, sent",
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ("", "{}"),
+        (" ", "{}"),
+        ("null", "{}"),
+        ('{"a": ', '{"_raw": "{\\"a\\": "}'),
+        ("[1]", '{"_raw": "[1]"}'),
+        ("NaN", '{"_raw": "NaN"}'),
+    ],
+)
+def test_arguments_are_an_object_for_certain(arguments: str, sent: str) -> None:
+    assert messages(call("a", arguments), output("a"))[0] == called("a", arguments=sent)
+
+
+@pytest.mark.parametrize("arguments, sent", [('{"a": ', '{"a": '), ("", "{}")])
+def test_arguments_are_left_as_they_are_where_the_backend_does_not_mind(arguments: str, sent: str) -> None:
+    assert messages(call("a", arguments), output("a"), repair_arguments=False)[0] == called("a", arguments=sent)
+
+
+def test_ids_of_calls_go_as_they_came() -> None:
+    assert messages(call("functions.look:0"), output("functions.look:0"))[1] == tool("functions.look:0")
+
+
+def test_ids_that_the_backend_does_not_take_become_others_always_the_same() -> None:
+    items = [call("call_1"), call("AbCdEf123"), output("call_1"), output("AbCdEf123")]
+    first, second = messages(*items, tool_ids="[A-Za-z0-9]{9}"), messages(*items, tool_ids="[A-Za-z0-9]{9}")
+    assert first == second
+    made, kept = (one["id"] for one in first[0]["tool_calls"])
+    assert len(made) == 9 and made.isalnum() and kept == "AbCdEf123"
+    assert [one["tool_call_id"] for one in first[1:]] == [made, kept]
+
+
+def test_ids_that_are_too_long_for_everybody_are_shortened() -> None:
+    asked, answered = messages(call("x" * 65), output("x" * 65))
+    assert asked["tool_calls"][0]["id"] == answered["tool_call_id"]
+    assert len(answered["tool_call_id"]) <= 64
+
+
+def test_the_server_that_made_an_id_too_long_to_be_told_gets_it_back() -> None:
+    made = "call_1__thought__" + "c2ln" * 20
+    items = [{**call("call_1"), "id": "fc_1"}, output("call_1")]
+    asked, answered = messages(*items, upstream={"fc_1": {"said_id": made}})
+    assert asked["tool_calls"][0]["id"] == answered["tool_call_id"] == made
+    asked, answered = messages(*items, upstream={"fc_1": {"said_id": made}}, tool_ids="^.{1,64}$")
+    assert asked["tool_calls"][0]["id"] == answered["tool_call_id"] == "call_1"
+
+
+def test_a_call_into_a_namespace_has_the_name_that_the_backend_knows() -> None:
+    sent = messages(call("a", name="add", namespace="mcp__lab"), output("a"))
+    assert sent[0]["tool_calls"][0]["function"]["name"] == "mcp__lab__add"
+
+
+def test_a_long_conversation_with_the_same_id_in_every_turn_keeps_its_ids_apart() -> None:
+    sent = messages(*(item for _ in range(2000) for item in (call("call_0"), output("call_0"))))
+    assert len({message["tool_call_id"] for message in sent[1::2]}) == 2000
+
+
+def test_ids_stay_apart_even_where_the_backend_has_too_few() -> None:
+    items = [item for name in "abcdefghijkl" for item in (call(name), output(name))]
+    ids = [message["tool_call_id"] for message in messages(*items, tool_ids="[0-9]")[1::2]]
+    assert len(set(ids)) == 12 and sum(id.isdigit() and len(id) == 1 for id in ids) == 10
+
+
+def test_a_second_output_of_a_call_does_not_answer_the_next_of_its_id() -> None:
+    chat = ask(call("0"), output("0", "one"), output("0", "more"), call("0"), output("0", "two"))
+    sent = [message["content"] for message in chat.body["messages"] if "content" in message]
+    assert sent == ["one", "Another result of the tool call '0':\nmore", "two"]

@@ -1,0 +1,131 @@
+"""
+Let all kinds of callers call for a while, and see whether anything of them is left.
+
+    python -m tests.load.soak --seconds 120
+
+Prints what the server has in use as time goes by. Ends with 1 if its memory goes on growing, if it keeps a file, a
+socket or a stream of the model that nobody needs any more, or if a caller got what it did not expect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import IO
+
+from tests.load.echo import Echo
+from tests.load.replicas import replicas, shown_if_it_fails
+from tests.load.tables import table
+from tests.load.traffic import CALLERS, Traffic, calling
+from tests.support.redis_server import RedisServer
+
+AT_ONCE = 24
+SAMPLES = 12
+GROWTH = 0.04  # of its memory, that it may grow from the second quarter to the last
+PATIENCE = 30.0  # seconds in which all that is open comes to its end
+SPARE = AT_ONCE  # files more than at rest before: connections to the model and the store, kept for the next caller
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What there was at some moment."""
+
+    seconds: float
+    calls: int
+    memory: float  # bytes
+    files: int
+    open: float  # responses and WebSockets that are open, and questions that wait, as the server says
+    answering: int  # questions that the model is answering
+
+    def row(self) -> list[str]:
+        parts = (f"{self.seconds:.0f}", f"{self.calls}", f"{self.memory / 1e6:.1f} MB", f"{self.files}")
+        return [*parts, f"{self.open:.0f}", f"{self.answering}"]
+
+
+HEAD = ["seconds", "calls", "memory", "files", "open", "streams of the model"]
+
+
+def main() -> int:
+    """Run it; return 1 if anything is left, or went wrong."""
+    parser = argparse.ArgumentParser(description="See whether a server leaks.")
+    parser.add_argument("--seconds", type=float, default=120, help="for which the callers call")
+    seconds = parser.parse_args().seconds
+    with tempfile.TemporaryFile() as log, shown_if_it_fails(log):
+        problems = asyncio.run(soak(seconds, log))
+    for problem in problems[:20]:
+        print(f"WRONG: {problem}")
+    return bool(problems)
+
+
+async def soak(seconds: float, log: IO[bytes]) -> list[str]:
+    """Let them call; print samples, and return what is wrong."""
+    with RedisServer() as redis:
+        async with Echo(pace=0.01) as model:
+            settings = {"backend_url": model.url, "limit_streams": 4 * AT_ONCE, "background_log_ttl": 60}
+            async with (
+                replicas(1, log, store_url=f"{redis.url}?max_connections=8", **settings) as (server,),
+                calling(server.url) as observer,
+            ):
+                began, called = time.monotonic(), Traffic(server.url, observer.http)
+
+                async def sample() -> Sample:
+                    open = sum((await observer.gauges()).values())
+                    taken = time.monotonic() - began
+                    return Sample(taken, called.done.total(), server.memory, sum(server.files), open, model.answering)
+
+                async def call(seconds: float) -> None:
+                    until = time.monotonic() + seconds
+                    async with calling(server.url) as traffic:
+                        traffic.done, traffic.wrong = called.done, called.wrong
+
+                        async def keep_calling() -> None:
+                            while time.monotonic() < until:
+                                await traffic.one()
+
+                        await asyncio.gather(*(keep_calling() for _ in range(AT_ONCE)))
+
+                await call(min(5.0, seconds / 10))
+                samples = [await _rest(sample)]
+                calling_on = asyncio.create_task(call(seconds))
+                for _ in range(SAMPLES):
+                    await asyncio.sleep(seconds / SAMPLES)
+                    samples.append(await sample())
+                await calling_on
+                samples.append(await _rest(sample, samples[0].files + SPARE))
+    print(f"{AT_ONCE} callers at once, of {len(CALLERS)} kinds\n")
+    print(table([HEAD, *(each.row() for each in samples)]))
+    return [*called.wrong, *_left(samples)]
+
+
+async def _rest(sample: Callable[[], Awaitable[Sample]], files: float = math.inf) -> Sample:
+    """Return the first sample with nothing open and so few files, or the last that there was time for."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        last = await sample()
+        if (not last.open and not last.answering and last.files <= files) or time.monotonic() > until:
+            return last
+        await asyncio.sleep(0.2)
+
+
+def _left(samples: Sequence[Sample]) -> Iterator[str]:
+    first, *between, last = samples
+    if last.open or last.answering:
+        yield f"{last.open:.0f} things are still open, and {last.answering} streams of the model"
+    if last.files > first.files + SPARE:
+        yield f"{last.files} files are open, and {first.files} were so before"
+    quarter = len(between) // 4
+    early = median(each.memory for each in between[quarter : 2 * quarter])
+    late = median(each.memory for each in between[-quarter:])
+    if late > early * (1 + GROWTH):
+        yield f"memory has grown from {early / 1e6:.1f} MB to {late / 1e6:.1f} MB"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

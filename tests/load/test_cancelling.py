@@ -1,0 +1,48 @@
+"""Who is told to stop while the store is asked does stop: at whatever point of the question it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from app.stores import Batch, RunKey
+from tests.support.redis_server import RedisServer
+from tests.support.store_places import redis_store
+
+RUN = RunKey("cancelling:c0ffee", "resp_1")
+
+
+@pytest.mark.parametrize("question", ["put", "all", "append"])
+async def test_a_question_to_redis_does_not_swallow_that_it_was_cancelled(
+    redis_server: RedisServer, question: str
+) -> None:
+    store = redis_store(redis_server.url)
+    log = store.log(ttl=1000, lease=20)
+    await log.begin(RUN, "w1")
+    ask: Callable[[], Awaitable[object]] = {
+        "put": lambda: store.put(*RUN, b"record"),
+        "all": lambda: store.all(RUN.bucket),
+        "append": lambda: log.append(RUN, "w1", Batch(0, 0, b"a")),
+    }[question]
+    went_on = []
+
+    async def asking() -> None:
+        await ask()
+        went_on.append(asyncio.current_task())
+
+    for turns in range(200):
+        task = asyncio.create_task(asking())
+        for _ in range(turns % 20):
+            await asyncio.sleep(0)
+        told = task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled() is told
+        assert (task in went_on) is not told
+
+    assert await store.all("nothing") == {}
+    await log.delete(RUN)  # it would be an orphan, to every server that has this Redis
+    await store.delete(*RUN)
+    await log.aclose()
+    await store.aclose()

@@ -1,0 +1,24 @@
+"""What every event log does, once more over a Redis Cluster of three nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.load.cluster import Cluster, cluster
+from tests.stores.test_event_logs import *  # noqa: F403
+from tests.support.store_places import Redis
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Cluster]:
+    with cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def place(nodes: Cluster) -> Redis:
+    place = Redis(nodes.primaries)
+    place.clear()
+    return place

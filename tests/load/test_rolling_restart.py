@@ -1,0 +1,32 @@
+"""Replicas behind a balancer, without sticky sessions, restarted one after the other: nobody loses anything."""
+
+from __future__ import annotations
+
+import tempfile
+
+from tests.load.conversations import TURNS, roll, talk
+from tests.load.echo import Echo
+from tests.load.proxy import balanced
+from tests.load.replicas import replicas, shown_if_it_fails
+from tests.support.redis_server import RedisServer
+
+CONVERSATIONS = 100
+
+
+async def test_conversations_lose_nothing_while_the_replicas_are_restarted_one_after_the_other() -> None:
+    with RedisServer() as redis, tempfile.TemporaryFile() as log, shown_if_it_fails(log):
+        async with (
+            Echo() as model,
+            replicas(2, log, store_url=redis.patient_url, backend_url=model.url, shutdown_grace=60) as servers,
+            balanced([server.port for server in servers]) as (balancer, url),
+        ):
+            figures = await talk(url, roll(servers), conversations=CONVERSATIONS, at_once=16)
+            log.seek(0)
+            logged = log.read().decode()
+
+    assert figures.wrong == []
+    assert figures.conversations >= CONVERSATIONS
+    assert figures.turns.total() == figures.kept == TURNS * figures.conversations
+    assert balancer.refused >= 2, "each replica was away, and found to be"
+    assert min(balancer.sent.values()) > balancer.sent.total() / 4, "and each of them had its share"
+    assert "Traceback" not in logged

@@ -1,0 +1,83 @@
+"""A server that is told to stop answers whoever has reached it before, on connections that it may not have read yet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from app.api.uvicorn import http as uvicorn_http
+from app.main import create_app
+from tests.support.build import delta
+from tests.support.scripted import Scripted
+from tests.support.serving import serving, settings
+
+ASK = (
+    b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 29\r\n\r\n"
+    b'{"model": "m", "input": "Hi"}'
+)
+
+
+@contextlib.asynccontextmanager
+async def stopping(*already: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection on which some bytes were sent to a server, that was then told to stop and takes no other one."""
+    app = create_app(settings(), backend=Scripted([delta(content="Hello")]))
+    serve = serving(app, http="app.api.uvicorn.http:Http", ws="app.api.uvicorn.websocket:Socket")
+    async with contextlib.AsyncExitStack() as stack:
+        address = httpx.URL(await stack.enter_async_context(serve))
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        for data in already:
+            writer.write(data)
+        await asyncio.sleep(0.05)  # so that it is accepted, and read
+        ending = asyncio.create_task(stack.aclose())
+        async with asyncio.timeout(60):
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    _, late = await asyncio.open_connection(address.host, address.port)
+                    late.close()
+                    await asyncio.sleep(0.01)
+        yield reader, writer
+        writer.close()
+        await ending
+
+
+@pytest.mark.parametrize("already", [0, 9, 50])
+async def test_a_request_is_answered_that_comes_on_a_connection_made_before(already: int) -> None:
+    async with stopping(ASK[:already]) as (reader, writer):
+        writer.write(ASK[already:])
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"\r\nconnection: close" in head
+    assert b'"status":"completed"' in body
+
+
+async def test_and_so_is_the_next_one_on_a_kept_connection_if_it_has_begun_to_come() -> None:
+    async with stopping(ASK, ASK[:9]) as (reader, writer):
+        writer.write(ASK[9:])
+        answers = await reader.read()
+
+    assert answers.count(b"HTTP/1.1 200 ") == 2
+    assert answers.count(b"\r\nconnection: close") == 1
+
+
+async def test_but_it_does_not_wait_long_for_one_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn_http, "LAST", 0.05)
+    async with stopping() as (reader, _):
+        async with asyncio.timeout(60):
+            assert await reader.read() == b""
+
+
+async def test_and_it_opens_no_websocket_any_more() -> None:
+    async with stopping() as (reader, writer):
+        writer.write(
+            b"GET /v1/responses HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        head = await reader.read()
+
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\nretry-after: 1\r\n" in head

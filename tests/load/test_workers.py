@@ -1,0 +1,64 @@
+"""Several workers of one server: what they must share, and what is said where they cannot."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import run, served
+
+ENCRYPTED = {"model": "demo", "include": ["reasoning.encrypted_content"], "store": False}
+
+
+@pytest.mark.parametrize("store", ["memory://", ""])
+def test_workers_that_could_not_share_their_store_do_not_start(tmp_path: Path, store: str) -> None:
+    refused = run(tmp_path, "serve", "--workers", "3", ANTIPHON_STORE_URL=store)
+
+    assert refused.returncode == 2
+    assert refused.stderr.strip() == (
+        "ANTIPHON_STORE_URL: should be a store that 3 workers can share, such as "
+        "sqlite:///antiphon.db or redis://localhost:6379/0; or set ANTIPHON_WORKERS=1"
+    )
+
+
+def test_sqlite_in_memory_is_no_store_for_anybody(tmp_path: Path) -> None:
+    refused = run(tmp_path, "serve", "--workers", "2", ANTIPHON_STORE_URL="sqlite:///:memory:")
+
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("ANTIPHON_STORE_URL: ")
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_secret_key_that_was_made_is_told_of_once_however_many_workers_have_it(tmp_path: Path, workers: int) -> None:
+    with served(tmp_path, "--workers", str(workers), "--store-url", "sqlite:///shared.db"):
+        pass
+
+    said = [line for line in (tmp_path / "serve.log").read_text().splitlines() if "ANTIPHON_SECRET_KEY" in line]
+    assert len(said) == 1
+    assert "is not set: encrypted_content can be read only by this process" in said[0]
+
+
+def test_a_secret_key_that_was_given_is_not_spoken_of(tmp_path: Path) -> None:
+    with served(tmp_path, "--workers", "2", "--store-url", "sqlite:///shared.db", ANTIPHON_SECRET_KEY="of the tests"):
+        pass
+
+    assert "SECRET_KEY" not in (tmp_path / "serve.log").read_text()
+
+
+def test_what_one_worker_has_sealed_every_other_can_open(tmp_path: Path) -> None:
+    with served(tmp_path, "--workers", "2", "--store-url", "sqlite:///shared.db") as (_, address):
+        sealed = _post(f"{address}/v1/responses/compact", {"model": "demo", "input": "My name is Ada."})
+        for _ in range(12):  # each on a connection of its own, which either of them may take
+            answer = _post(f"{address}/v1/responses", {"model": "demo", "store": False, "input": sealed["output"]})
+            assert answer["status"] == "completed"
+
+
+def _post(url: str, body: object) -> dict[str, object]:
+    headers = {"Content-Type": "application/json", "Connection": "close"}
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60) as answer:
+        answered: dict[str, object] = json.load(answer)
+        return answered

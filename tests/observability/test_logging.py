@@ -1,0 +1,458 @@
+"""One line for each event, and no secret in any of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import io
+import json
+import logging
+import re
+import socket
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from app.main import create_app
+from app.observability import log_context
+from app.observability import logging as logs
+from app.settings import Settings
+from tests.support import sockets
+from tests.support.build import delta
+from tests.support.ports import free_port
+from tests.support.raw_server import CERTIFICATE
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon, serving
+from tests.support.serving import settings as given
+from tests.support.upstream import CLOSE, DONE, HANG, Upstream, chunk, finish, reply, sse, status
+
+Logged = Callable[[], str]
+
+
+@pytest.fixture
+def root() -> Iterator[None]:
+    """Put the standard library's logging back as it was."""
+    loggers = [logging.getLogger(name) for name in (None, "app", "app.content", "uvicorn")]
+    before = [(one, one.level, one.propagate, list(one.handlers)) for one in loggers]
+    yield
+    for one, level, propagate, handlers in before:
+        one.setLevel(level)
+        one.propagate = propagate
+        one.handlers[:] = handlers
+
+
+def configured(**settings: Any) -> logging.Logger:
+    logs.configure(Settings(_env_file=None, **settings))
+    return logging.getLogger("app.test")
+
+
+@pytest.mark.usefixtures("root")
+def test_text_is_a_line_with_the_extra_fields_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    extra = {"response": "resp_1", "seconds": 1.5, "reason": "too long", "usage": {"input_tokens": 1}}
+    configured().info("response %s", "completed", extra=extra)
+    time, _, line = capsys.readouterr().err.partition(" ")
+    assert line == (
+        'info app.test response completed response=resp_1 seconds=1.5 reason="too long" usage={"input_tokens": 1}\n'
+    )
+    assert time.endswith("Z")
+
+
+@pytest.mark.usefixtures("root")
+def test_json_is_an_object_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    configured(log_format="json").warning("two\nlines", extra={"response": "resp_1", "of": {"many": 1}, "at": object})
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    fields = json.loads(line)
+    assert fields.pop("time").endswith("Z")
+    assert fields == {
+        "level": "warning",
+        "logger": "app.test",
+        "message": "two\nlines",
+        "response": "resp_1",
+        "of": {"many": 1},
+        "at": "<class 'object'>",
+    }
+
+
+@pytest.mark.usefixtures("root")
+def test_a_line_break_in_a_message_does_not_pass_for_another_event(capsys: pytest.CaptureFixture[str]) -> None:
+    configured().info("model %s", "x\n2026-01-01T00:00:00Z info app.test forged", extra={"user": "a\r\nb"})
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize(
+    "character",
+    ["\x00", "\x1b", "\x7f", "\x85", "\x9b", "\u2028", "\u2029", "\u202e", "\ufeff", "\U000e0041", "\ud800"],
+)
+def test_what_is_not_printable_is_escaped(character: str, log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f"before{character}after é 中 🦉"
+    try:
+        raise ValueError(text)
+    except ValueError:
+        configured(log_format=log_format).error("of %s", text, extra={"model": text, "of": [text]}, exc_info=True)
+    logged = capsys.readouterr().err
+    assert character not in logged
+    assert logged.count("after é 中 🦉") == logged.count("before") >= 4
+    assert logged.replace("\n", "").isprintable()
+    if log_format == "json":
+        assert json.loads(logged)["model"].encode("utf-16", "surrogatepass") == text.encode("utf-16", "surrogatepass")
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_traceback_is_kept_and_its_secrets_are_not(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    key = 'odd"hush\\key'
+    logger = configured(log_format=log_format, backend_url="http://localhost/v1", backend_api_key=key)
+    try:
+        raise RuntimeError(f"refused {key}")
+    except RuntimeError:
+        logger.exception("backend failed")
+    said = capsys.readouterr().err
+    assert "RuntimeError: refused ***" in said
+    assert "hush" not in said
+
+
+@pytest.mark.usefixtures("root")
+def test_what_is_below_the_level_is_not_logged_and_libraries_are_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = configured(log_level="info")
+    logger.debug("below")
+    logging.getLogger("httpx").info("chatter")
+    logging.getLogger("uvicorn.error").info("Application startup complete.")
+    assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == [
+        "info uvicorn.error Application startup complete."
+    ]
+
+
+def test_every_secret_of_the_settings_is_known() -> None:
+    settings = Settings(
+        _env_file=None,
+        api_keys=["caller"],
+        secret_key=["encryption"],
+        store_url="redis://:store-password@localhost",
+        backend_api_key="passthrough",
+        backends={"local": {"url": "http://user:url-password@localhost/v1", "api_key": "upstream"}},
+    )
+    assert set(logs.secrets_of(settings)) == {"caller", "encryption", "store-password", "url-password", "upstream"}
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_line_has_the_ids_of_what_it_is_about(capsys: pytest.CaptureFixture[str], format: str) -> None:
+    log = configured(log_format=format)
+
+    def work() -> None:
+        log_context.begin(request_id="req_1")
+        log_context.add(response_id="resp_1")
+        log.info("done", extra={"status": "completed"})
+        log_context.begin(request_id="req_2")
+        log.info("next")
+
+    contextvars.copy_context().run(work)
+    first, second = capsys.readouterr().err.splitlines()
+    for id in ("req_1", "resp_1", "completed"):
+        assert id in first
+    assert "req_2" in second
+    assert "resp_1" not in second
+
+
+async def test_lines_of_one_request_do_not_speak_of_another_on_the_same_connection() -> None:
+    lines: list[dict[str, Any]] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(json.loads(logs.JSONFormatter().format(record)))
+
+    access = logging.getLogger("app.access")
+    handler, level = Lines(), access.level
+    access.addHandler(handler)
+    access.setLevel(logging.INFO)
+    try:
+        async with antiphon(Scripted([delta(content="Hi")])) as url:
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                made = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": True})).text
+                await http.get("/v1/models")
+                await http.get("/healthz")
+    finally:
+        access.removeHandler(handler)
+        access.setLevel(level)
+    asked, listed = lines
+    assert asked["response_id"] in made
+    assert "response_id" not in listed
+    assert asked["request_id"] != listed["request_id"]
+
+
+async def test_of_a_long_path_the_log_has_the_beginning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "app.access")
+    async with antiphon(Scripted([delta(content="Hi")])) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            assert (await http.get("/" + "x" * 30_000)).status_code == 404
+    (path,) = (record.path for record in caplog.records if record.name == "app.access")  # type: ignore[attr-defined]
+    assert path == "/" + "x" * 999
+
+
+# What callers and models say, and the keys of either side.
+
+CALLER, BACKEND, PASSWORD, WRONG = "caller-key-7f", "backend-key-3c", "url-password-9d", "sk-wrong-key-1a2b"
+ASKED, ANSWERED = "the password is xyzzy", "and the answer is plugh"
+KEYED = {"authorization": f"Bearer {CALLER}"}
+
+# What a backend says that quotes what it has heard, and what it says that is no answer at all.
+QUOTING: list[Any] = [
+    sse(chunk(ANSWERED), finish(), DONE),
+    status(400, {"error": {"message": f"{ASKED}? {BACKEND}"}}),
+    status(401, {"error": {"message": f"Incorrect API key provided: {BACKEND}"}}),
+    status(503, {"error": {"message": f"{ASKED}? Authorization: Bearer {BACKEND}", "code": "x"}}),
+    reply(f"<html>{ASKED}</html>".encode(), "text/html"),
+    sse(f"no JSON: {ASKED}", chunk(ANSWERED), finish(), DONE),
+    sse({"error": {"message": f"{ASKED}? {BACKEND}"}}),
+    sse(chunk(ANSWERED), CLOSE),
+]
+# What a caller says that is wrong, and quoted by whoever checks it.
+WRONGS: list[dict[str, Any]] = [
+    {"temperature": ASKED},
+    {"input": [{"type": "message", "role": ASKED, "content": ASKED}]},
+    {"text": {"format": {"type": ASKED}}},
+    {"previous_response_id": f"resp_{ASKED}"},
+]
+
+
+@pytest.fixture
+def lines(root: None) -> Iterator[io.StringIO]:
+    """What is written to the log, once it is configured."""
+    yield io.StringIO()
+
+
+def listen(lines: io.StringIO, configured: Settings) -> None:
+    logs.configure(configured)
+    (handler,) = logging.getLogger().handlers
+    assert isinstance(handler, logging.StreamHandler)
+    handler.setStream(lines)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+async def test_nothing_that_was_said_and_no_key_is_in_the_log(log_format: str, lines: io.StringIO) -> None:
+    async with Upstream() as upstream:
+        url = upstream.url.replace("://", f"://user:{PASSWORD}@")
+        keys = {"api_keys": CALLER, "backend_api_key": BACKEND, "secret_key": "x" * 20}
+        configured = given(log_format=log_format, log_level="debug", backend_url=url, backend_retries=1, **keys)
+        listen(lines, configured)
+        async with serving(create_app(configured), ws="app.api.uvicorn.websocket:Socket") as served:
+            async with httpx.AsyncClient(base_url=served, headers=KEYED, timeout=60, trust_env=False) as http:
+                body = {"model": "m", "input": ASKED}
+                async with sockets.dial(
+                    served, subprotocols=["realtime", f"openai-insecure-api-key.{CALLER}"]
+                ) as socket:
+                    upstream.always(QUOTING[-1])
+                    await sockets.ask(socket, **body)
+                with pytest.raises(InvalidStatus):
+                    await sockets.dial(served, subprotocols=[f"openai-insecure-api-key.{WRONG}"])
+                for answer in QUOTING:
+                    for stream in (False, True):
+                        upstream.always(answer)
+                        await http.post("/v1/responses", json={**body, "stream": stream})
+                for wrong in WRONGS:
+                    assert (await http.post("/v1/responses", json={**body, **wrong})).status_code == 400
+                await http.post("/v1/responses", content=f'{{"input": "{ASKED}')
+                await http.post("/v1/responses", json=body, headers={"authorization": f"Bearer {WRONG}"})
+                await http.get(f"/v1/responses/{WRONG}?api_key={CALLER}", headers={"x-request-id": CALLER})
+                await http.get(f"/v1/nowhere/{CALLER}")
+                upstream.always(QUOTING[0])
+                await http.post("/v1/responses/compact", json=body)
+                id = (await http.post("/v1/responses", json={**body, "background": True})).json()["id"]
+                while (await http.get(f"/v1/responses/{id}")).json()["status"] != "completed":
+                    pass
+        logged = lines.getvalue()
+    assert logged.count("response ended") >= 2 * len(QUOTING)
+    for secret in (CALLER, BACKEND, PASSWORD, WRONG, "xyzzy", "plugh"):
+        assert secret not in logged
+
+
+@pytest.mark.parametrize("content", [False, True])
+@pytest.mark.parametrize("log_format", ["text", "json"])
+async def test_an_error_that_quotes_a_prompt_is_told_by_its_kind_and_its_place(
+    log_format: str, content: bool, lines: io.StringIO
+) -> None:
+    class Careless(Scripted):
+        def profile(self, model: str) -> Any:
+            try:
+                int(ASKED)
+            except ValueError as error:
+                raise RuntimeError(f"What is {ASKED}?") from error
+
+    listen(lines, given(log_format=log_format, log_content=content))
+    async with sockets.listening(Careless([]), log_content=content) as url, sockets.dial(url) as socket:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            assert (await http.post("/v1/responses", json={"model": "m", "input": ASKED})).status_code == 500
+        assert await sockets.refusal(socket, input=ASKED) == (500, "server_error")
+    logged = lines.getvalue()
+    assert logged.count("Traceback (most recent call last)") == 4
+    assert all(word in logged for word in ("ValueError", "RuntimeError", "in profile"))
+    assert ("xyzzy" in logged) is content
+
+
+async def test_content_is_logged_where_that_is_wanted_and_the_response_is_stored(lines: io.StringIO) -> None:
+    for log_level, log_content, store, wanted in (
+        ("debug", True, True, True),
+        ("debug", True, False, False),
+        ("info", True, True, False),
+        ("debug", False, True, False),
+    ):
+        lines.truncate(0)
+        listen(lines, given(log_level=log_level, log_content=log_content))
+        async with antiphon(Scripted([delta(content=ANSWERED)])) as url:
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                await http.post("/v1/responses", json={"model": "m", "input": ASKED, "store": store})
+        assert [word in lines.getvalue() for word in ("xyzzy", "plugh")] == [wanted] * 2
+
+
+# Why a backend cannot be reached: what callers are told, and what the system says of it.
+UNREACHABLE = {
+    "refused": ("it refuses connections", "Connect call failed"),
+    "unknown host": ("its host name is not known", "Name or service not known"),
+    "tls": ("TLS failed", "CERTIFICATE_VERIFY_FAILED"),
+}
+
+
+@contextlib.asynccontextmanager
+async def unreachable(why: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """Give the URL, with a password, of a backend that cannot be reached."""
+    if why == "refused":
+        yield f"http://user:{PASSWORD}@127.0.0.1:{free_port()}/v1"
+    elif why == "unknown host":
+        known = socket.getaddrinfo
+
+        def getaddrinfo(host: Any, *args: Any, **options: Any) -> Any:
+            if host == "nowhere.invalid":
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            return known(host, *args, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        yield f"http://user:{PASSWORD}@nowhere.invalid/v1"
+    else:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(CERTIFICATE)
+        async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=context) as server:
+            port = server.sockets[0].getsockname()[1]
+            yield f"https://user:{PASSWORD}@localhost:{port}/v1"
+
+
+async def ask_and_fail(url: str, way: str) -> str:
+    """Ask in one of the four ways for a response that fails; return all that the caller is told."""
+    body: dict[str, Any] = {"model": "m", "input": "Hi"}
+    if way == "websocket":
+        async with sockets.dial(url) as socket:
+            return str(await sockets.ask(socket, **body))
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        if way != "background":
+            return (await http.post("/v1/responses", json={**body, "stream": way == "sse"})).text
+        streamed = await http.post("/v1/responses", json={**body, "stream": True, "background": True})
+        id = re.search(r"resp_\w+", streamed.text)
+        assert id
+        return streamed.text + (await http.get(f"/v1/responses/{id[0]}")).text
+
+
+@pytest.mark.parametrize("way", ["json", "sse", "websocket", "background"])
+@pytest.mark.parametrize("why", UNREACHABLE)
+async def test_a_backend_that_cannot_be_reached_is_a_warning_with_url_and_cause(
+    why: str, way: str, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, system = UNREACHABLE[why]
+    async with unreachable(why, monkeypatch) as backend:
+        shown = backend.replace(f"user:{PASSWORD}@", "***@")
+        configured = given(log_format="json", log_level="warning", backend_url=backend, backend_retries=0)
+        app = create_app(configured)
+        async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url:
+            listen(lines, configured)
+            told = await ask_and_fail(url, way)
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                ready = [(await http.get("/readyz")).text for _ in range(3)]
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    ended, unready = logged  # one line for the response, and one for all three checks
+    for line in (ended, unready):
+        assert (line["level"], line["server"]) == ("warning", f"default {shown}")
+        assert system in line["detail"]
+        assert words in line["reason"]
+    assert (ended["message"], ended["status"]) == ("response ended", "failed")
+    for text in (told, *ready):
+        assert words in text
+        assert not [word for word in (PASSWORD, system, backend.rpartition("@")[2]) if word in text]
+
+
+async def test_what_is_the_server_s_fault_is_a_warning_and_what_is_the_callers_is_none(lines: io.StringIO) -> None:
+    async with Upstream() as upstream:
+        upstream.models = None
+        configured = given(log_format="json", log_level="warning", backend_url=upstream.url, backend_retries=0)
+        async with serving(create_app(configured)) as url:
+            listen(lines, configured)
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                for code in (503, 400, 429):
+                    upstream.always(status(code, {"error": {"message": ASKED}}))
+                    await http.post("/v1/responses", json={"model": "m", "input": "Hi"})
+                upstream.always(status(500, {"error": {"message": ASKED}}))
+                await http.get("/v1/models")
+    answered, listed = (json.loads(line) for line in lines.getvalue().splitlines())
+    assert (answered["message"], answered["code"], answered["detail"]) == (
+        *("response ended", "server_is_overloaded"),
+        "HTTP 503",
+    )
+    assert (listed["message"], listed["status"], listed["server"]) == ("request failed", 502, f"default {upstream.url}")
+    assert ASKED not in lines.getvalue()
+
+
+async def test_log_and_metrics_agree_on_how_a_response_ended(lines: io.StringIO) -> None:
+    async with Upstream() as upstream:
+        configured = given(log_format="json", backend_url=upstream.url, backend_retries=0)
+        async with serving(create_app(configured)) as url:
+            listen(lines, configured)
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                for steps in (
+                    sse(chunk("Hi"), finish(), DONE),
+                    status(503),
+                    sse(chunk("Hi"), CLOSE),
+                    sse(chunk("Hi"), finish("length"), DONE),
+                ):
+                    upstream.always(steps)
+                    for stream in (False, True):
+                        await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": stream})
+                upstream.always(HANG)
+                with pytest.raises(httpx.ReadTimeout):
+                    await http.post("/v1/responses", json={"model": "m", "input": "Hi"}, timeout=0.5)
+                while (metrics := (await http.get("/metrics")).text).count('"interrupted"') != 1:
+                    pass
+    entries = map(json.loads, lines.getvalue().splitlines())
+    logged = Counter(entry["status"] for entry in entries if entry["message"] == "response ended")
+    counted: Counter[str] = Counter()
+    for found in re.finditer(r'^antiphon_responses_total\{.*status="(\w+)".*\} (\S+)$', metrics, re.MULTILINE):
+        counted[found[1]] += round(float(found[2]))
+    assert logged == counted == {"completed": 2, "failed": 4, "incomplete": 2, "interrupted": 1}
+
+
+async def test_a_backend_that_another_stands_in_for_is_a_warning_too(lines: io.StringIO) -> None:
+    async with Upstream() as upstream:
+        upstream.always(sse(chunk("Hi"), finish(), DONE))
+        dead = f"127.0.0.1:{free_port()}/v1"
+        served = {
+            "one": {"url": f"http://user:{PASSWORD}@{dead}", "max_failures": 2, "check_interval": 0},
+            "two": {"url": upstream.url},
+        }
+        configured = given(log_level="warning", backends=served)
+        async with serving(create_app(configured)) as url:
+            listen(lines, configured)
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                for _ in range(3):
+                    answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi"})
+                    assert answer.json()["status"] == "completed"
+    logged = lines.getvalue()
+    assert logged.count(f"backend one http://***@{dead}: The backend cannot be reached: it refuses connections. (") == 2
+    assert logged.count(f"asking two {upstream.url} instead") == 2
+    assert logged.count(f"backend one: http://***@{dead} is left alone: ") == 1
+    assert logged.count("\n") == 3
+    assert PASSWORD not in logged

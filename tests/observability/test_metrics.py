@@ -1,0 +1,489 @@
+"""What `GET /metrics` tells, after things have happened to a running server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from app import __version__
+from app.core.profile import Profile
+from app.core.stream.chunk_reader import DONE
+from app.errors import BackendError, StoreUnavailable
+from app.observability.lifecycle import Course, Labels
+from app.observability.metrics import MODELS, Metrics
+from app.stores.memory import MemoryStore
+from tests.support import sockets
+from tests.support.build import delta, finish
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon
+from tests.support.upstream import DONE as END
+from tests.support.upstream import Upstream, chunk, sse
+from tests.support.upstream import finish as stop
+
+ROOT = Path(__file__).parents[2]
+USAGE = {
+    "prompt_tokens": 100,
+    "completion_tokens": 11,
+    "total_tokens": 111,
+    "prompt_tokens_details": {"cached_tokens": 64},
+    "completion_tokens_details": {"reasoning_tokens": 3},
+}
+HELLO: list[Any] = [
+    delta(content="Hel"),
+    0.05,
+    delta(content="lo"),
+    finish("stop"),
+    {"choices": [], "usage": USAGE},
+    DONE,
+]
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+class Scrape:
+    """One scrape, to be asked for samples by name and labels."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.samples = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def __call__(self, name: str, **labels: str) -> float:
+        return self.samples.get((f"antiphon_{name}", frozenset(labels.items())), 0.0)
+
+    def labels(self, label: str) -> set[str]:
+        return {value for _, labels in self.samples for name, value in labels if name == label}
+
+
+async def scrape(http: httpx.AsyncClient, **headers: str) -> Scrape:
+    answer = await http.get("/metrics", headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    return Scrape(answer.text)
+
+
+@contextlib.asynccontextmanager
+async def served(backend: Any = None, **values: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with antiphon(backend, **values) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        yield http
+
+
+async def ask(http: httpx.AsyncClient, **fields: Any) -> httpx.Response:
+    return await http.post("/v1/responses", json={"model": "m", "input": "Hi", **fields})
+
+
+async def test_responses_are_counted_by_how_they_were_asked_for_and_how_they_ended() -> None:
+    async with served(Scripted(HELLO)) as http:
+        for stream in (False, True, True):
+            await ask(http, stream=stream)
+        told = await scrape(http)
+    assert told("responses_total", model="m", way="json", status="completed") == 1
+    assert told("responses_total", model="m", way="sse", status="completed") == 2
+    assert told("response_seconds_count", model="m", way="sse") == 2
+    assert told("responses_open", way="sse") == told("responses_open", way="json") == 0
+    assert told("http_requests_total", method="POST", route="/responses", status="200") == 3
+
+
+async def test_tokens_are_those_that_the_backend_counted() -> None:
+    async with served(Scripted(HELLO)) as http:
+        await ask(http)
+        await ask(http, stream=True)
+        told = await scrape(http)
+    counted = {kind: told("tokens_total", model="m", kind=kind) for kind in sorted(told.labels("kind"))}
+    assert counted == {"cached_input": 128, "input": 200, "output": 22, "reasoning": 6}
+
+
+async def test_the_time_for_a_token_is_that_between_the_first_and_the_last_of_the_others() -> None:
+    async with served(Scripted([0.1, *HELLO])) as http:
+        await ask(http, stream=True)
+        told = await scrape(http)
+    first, each = (told(f"{name}_seconds_sum", model="m") for name in ("time_to_first_token", "time_per_output_token"))
+    whole = told("response_seconds_sum", model="m", way="sse")
+    # 0.1 seconds to the first token, and 0.05 for the ten behind it.
+    assert first >= 0.1
+    assert each >= 0.005
+    assert first + 10 * each <= whole
+
+
+async def test_failures_are_told_apart() -> None:
+    refusal = BackendError("Slow down.", status=429, code="rate_limit_exceeded")
+    broken = [delta(content="Hel"), BackendError("The connection broke.", code="server_error")]
+    async with served(Scripted([refusal], broken, [delta(content="Hel"), finish("length"), DONE])) as http:
+        assert (await ask(http)).status_code == 429
+        await ask(http, stream=True)
+        await ask(http, stream=True)
+        told = await scrape(http)
+    assert told("backend_errors_total", kind="rate_limit_exceeded") == 1
+    assert told("backend_errors_total", kind="server_error") == 1
+    assert told("response_failures_total", kind="rate_limit_exceeded") == 1
+    assert told("responses_total", model="m", way="sse", status="incomplete") == 1
+    # No backend had answered to the name before.
+    assert told("responses_total", model="other", way="json", status="failed") == 1
+    assert told("http_requests_total", method="POST", route="/responses", status="429") == 1
+    assert told("backend_answer_seconds_count") == 2
+
+
+async def test_a_stream_that_ends_without_an_end_is_a_failure() -> None:
+    profile = Profile().override({"response.finish_required": True})
+    async with served(Scripted([delta(content="Hel"), DONE], profile=profile)) as http:
+        assert (await ask(http)).json()["status"] == "failed"
+        told = await scrape(http)
+    assert told("response_failures_total", kind="server_error") == 1
+
+
+async def test_what_is_open_is_seen_while_it_is_open() -> None:
+    go = asyncio.Event()
+    backend = Scripted([go, *HELLO])
+    async with served(backend) as http:
+        asking = asyncio.ensure_future(ask(http))
+        while not backend.asked:
+            await asyncio.sleep(0.01)
+        told = await scrape(http)
+        assert (told("responses_open", way="json"), told("backend_waiting")) == (1, 1)
+        go.set()
+        await asking
+        told = await scrape(http)
+        assert (told("responses_open", way="json"), told("backend_waiting")) == (0, 0)
+
+
+async def test_who_waits_for_a_place_at_a_backend_is_in_the_queue() -> None:
+    go = asyncio.Event()
+    async with Upstream() as upstream:
+        upstream.always(go, sse(chunk("Hi"), stop(), END))
+        async with served(backends={"local": {"url": upstream.url, "max_concurrency": 1}}) as http:
+            asking = [asyncio.ensure_future(ask(http)) for _ in range(3)]
+            while (told := await scrape(http))("backend_queue") != 2:
+                await asyncio.sleep(0.01)
+            assert told("backend_waiting") == 1
+            go.set()
+            assert [answer.status_code for answer in await asyncio.gather(*asking)] == [200] * 3
+            assert (await scrape(http))("backend_queue") == 0
+
+
+async def test_a_client_that_goes_leaves_an_interrupted_response_and_nothing_open() -> None:
+    backend = Scripted([*HELLO[:1], 60.0])
+    async with served(backend) as http:
+        asking = asyncio.ensure_future(ask(http, stream=True))
+        while not backend.open:
+            await asyncio.sleep(0.01)
+        asking.cancel()
+        while backend.open:
+            await asyncio.sleep(0.01)
+        told = await scrape(http)
+    assert told("responses_total", model="other", way="sse", status="interrupted") == 1
+    assert told("responses_open", way="sse") == 0
+    # Nobody came to say what it has cost, so that was estimated.
+    assert told("tokens_total", model="other", kind="input") > 0
+
+
+@pytest.mark.parametrize("said", [[], HELLO[:1]], ids=["before its first word", "in the middle"])
+async def test_a_background_response_that_is_cancelled_is_counted_as_that(said: list[Any]) -> None:
+    async with served(Scripted([*said, 60.0])) as http:
+        id = (await ask(http, background=True)).json()["id"]
+        assert (await http.post(f"/v1/responses/{id}/cancel")).json()["status"] == "cancelled"
+        told = await scrape(http)
+    assert told("responses_total", model="other", way="background", status="cancelled") == 1
+    assert told("response_seconds_count", model="other", way="background") == 1
+    assert told("tokens_total", model="other", kind="input") > 0
+
+
+async def test_a_background_response_that_the_backend_refuses_has_failed_and_costs_nothing() -> None:
+    refusal = BackendError("Slow down.", status=429, code="rate_limit_exceeded")
+    async with served(Scripted([refusal])) as http:
+        id = (await ask(http, background=True)).json()["id"]
+        while (await http.get(f"/v1/responses/{id}")).json()["status"] != "failed":
+            await asyncio.sleep(0.01)
+        told = await scrape(http)
+    assert told("responses_total", model="other", way="background", status="failed") == 1
+    assert told("response_failures_total", kind="rate_limit_exceeded") == 1
+    assert not told.labels("kind") & {"input", "output"}
+
+
+async def test_background_responses_are_told_apart() -> None:
+    async with served(Scripted(HELLO)) as http:
+        id = (await ask(http, background=True)).json()["id"]
+        while (await http.get(f"/v1/responses/{id}")).json()["status"] != "completed":
+            await asyncio.sleep(0.01)
+        told = await scrape(http)
+    assert told("responses_total", model="m", way="background", status="completed") == 1
+    assert told("http_requests_total", method="GET", route="/responses/{response_id}", status="200") >= 1
+
+
+async def gone_in_the_middle(http: httpx.AsyncClient, backend: Scripted, **fields: Any) -> None:
+    """Ask, and go when the answer has begun."""
+    asking = asyncio.ensure_future(ask(http, **fields))
+    while not backend.open:
+        await asyncio.sleep(0.01)
+    asking.cancel()
+    while backend.open:
+        await asyncio.sleep(0.01)
+
+
+async def test_whatever_becomes_of_responses_nothing_stays_open() -> None:
+    refusal, broken = BackendError("Busy.", status=503), BackendError("The connection broke.")
+    endless = [*HELLO[:1], 60.0]
+    scripts = [HELLO, HELLO, [refusal], [refusal], [broken], [*HELLO[:1], broken], endless, endless]
+    backend = Scripted(*scripts, endless, endless, HELLO)
+    async with sockets.listening(backend) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            for stream in (False, True, False, True, True, True):
+                await ask(http, stream=stream)
+            for stream in (False, True):
+                await gone_in_the_middle(http, backend, stream=stream)
+            id = (await ask(http, background=True)).json()["id"]
+            while not backend.open:
+                await asyncio.sleep(0.01)
+            await http.delete(f"/v1/responses/{id}")
+            while backend.open:
+                await asyncio.sleep(0.01)
+            async with sockets.dial(url) as socket:
+                await sockets.send(socket)
+                while not backend.open:
+                    await asyncio.sleep(0.01)
+            async with sockets.dial(url) as socket:
+                await sockets.ask(socket)
+                await sockets.ask(socket, model=7)
+            while (told := await scrape(http))("websockets_open"):
+                await asyncio.sleep(0.01)
+    gauges = {"responses_open", "backend_waiting", "backend_queue", "websockets_open"}
+    values = {name: value for (name, _), value in told.samples.items() if name.removeprefix("antiphon_") in gauges}
+    assert values.keys() == {f"antiphon_{name}" for name in gauges}
+    assert set(values.values()) == {0}
+    ended = sum(value for (name, _), value in told.samples.items() if name == "antiphon_responses_total")
+    assert ended == sum(value for (name, _), value in told.samples.items() if name == "antiphon_response_seconds_count")
+    assert ended == len(backend.asked) == 11
+
+
+async def test_who_goes_while_it_waits_is_not_in_the_queue_any_more() -> None:
+    go = asyncio.Event()
+    async with Upstream() as upstream:
+        upstream.always(go, sse(chunk("Hi"), stop(), END))
+        async with served(backends={"local": {"url": upstream.url, "max_concurrency": 1}}) as http:
+            first, *others = [asyncio.ensure_future(ask(http, stream=stream)) for stream in (True, True, False)]
+            while (await scrape(http))("backend_queue") != 2:
+                await asyncio.sleep(0.01)
+            for one in others:
+                one.cancel()
+            while (await scrape(http))("backend_queue"):
+                await asyncio.sleep(0.01)
+            go.set()
+            assert (await first).status_code == 200
+
+
+async def test_websockets_are_counted_while_they_are_open() -> None:
+    async with (
+        sockets.listening(Scripted(HELLO)) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
+    ):
+        async with sockets.dial(url) as socket:
+            await sockets.ask(socket)
+            told = await scrape(http)
+        assert told("websockets_open") == 1
+        assert told("responses_total", model="m", way="websocket", status="completed") == 1
+        while (await scrape(http))("websockets_open"):
+            await asyncio.sleep(0.01)
+
+
+async def test_the_store_is_measured() -> None:
+    class Away(MemoryStore):
+        async def all(self, bucket: str) -> dict[str, bytes]:
+            raise StoreUnavailable
+
+    async with (
+        antiphon(Scripted(HELLO), Away(ttl=60)) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
+    ):
+        first = (await ask(http)).json()["id"]
+        assert (await ask(http, previous_response_id=first)).status_code == 503
+        told = await scrape(http)
+    assert told("store_seconds_count", operation="put") == 1
+    assert told("store_errors_total", operation="put") == 0
+    assert told("store_seconds_count", operation="all") == told("store_errors_total", operation="all") == 1
+
+
+async def test_names_that_callers_make_up_do_not_become_labels() -> None:
+    refusal = BackendError("No such model.", status=404, code="model_not_found")
+    async with served(Scripted([refusal])) as http:
+        for number in range(3):
+            await ask(http, model=f"made-up-{number}")
+            await http.get(f"/v1/made-up/{number}")
+        told = await scrape(http)
+    assert told("responses_total", model="other", way="json", status="failed") == 3
+    assert "made-up" not in told.text
+
+
+async def test_a_turn_for_which_no_backend_is_asked_proves_no_name() -> None:
+    async with (
+        sockets.listening(Scripted(HELLO)) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
+    ):
+        async with sockets.dial(url) as socket:
+            await sockets.ask(socket, model="made-up", generate=False)
+            told = await scrape(http)
+    assert told("responses_total", model="other", way="websocket", status="completed") == 1
+    assert "made-up" not in told.text
+
+
+def test_there_is_an_end_to_names_that_backends_answer_to() -> None:
+    labels = Labels(MODELS)
+    assert labels("early", proven=False) == "other"
+    known = [labels(f"model-{number}") for number in range(MODELS)]
+    assert known == [f"model-{number}" for number in range(MODELS)]
+    assert labels("one-too-many") == "other"
+    assert labels("model-0", proven=False) == "model-0"
+
+
+async def test_other_formats_are_there_for_who_asks() -> None:
+    async with served(Scripted(HELLO)) as http:
+        await ask(http)
+        answer = await http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+    families = {family.name for family in openmetrics.text_string_to_metric_families(answer.text)}
+    assert {name.removesuffix("_total") for name in known()} <= families
+
+
+async def test_the_description_of_the_server_says_that_metrics_are_text() -> None:
+    async with served(Scripted(HELLO)) as http:
+        described = (await http.get("/openapi.json")).json()["paths"]["/metrics"]["get"]["responses"]["200"]
+    assert described["content"].keys() == {"text/plain"}
+
+
+async def test_metrics_can_be_turned_off() -> None:
+    async with served(Scripted(HELLO), metrics=False) as http:
+        assert (await ask(http)).status_code == 200
+        assert (await http.get("/metrics")).status_code == 404
+
+
+# Those who speak of metrics.
+
+
+def known() -> set[str]:
+    """The names of all metrics, as a scrape has them."""
+    text, _ = Metrics().expose()
+    return set(re.findall(r"^# TYPE (antiphon_\w+) ", text.decode(), re.MULTILINE))
+
+
+def documented() -> dict[str, set[str]]:
+    """The labels of each metric, as the table has them."""
+    table = (ROOT / "docs" / "operation.md").read_text().partition("## Metrics")[2].partition("`way` is")[0]
+    rows = re.findall(r"^\| `(antiphon_\w+)` \|([^|]*)\|", table, re.MULTILINE)
+    return {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
+
+
+def test_the_documentation_has_every_metric_and_no_other() -> None:
+    assert documented().keys() == known()
+
+
+async def test_the_documentation_has_the_labels_that_the_samples_have() -> None:
+    refusal = BackendError("Slow down.", status=429, code="rate_limit_exceeded")
+    async with served(Scripted([refusal], HELLO), limit_requests_per_minute=2) as http:
+        for _ in range(3):
+            await ask(http)
+        told = await scrape(http)
+    for (sample, labels), _ in told.samples.items():
+        if sample.startswith("antiphon_"):
+            name = re.sub(r"_(bucket|count|sum)$", "", sample)
+            assert {label for label, _ in labels} - {"le"} == documented()[name]
+
+
+DASHBOARD = json.loads((ROOT / "docker" / "grafana" / "antiphon.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+RULES = (ROOT / "docs" / "operation.md").read_text().partition("```promql\n")[2].partition("```")[0]
+
+
+@pytest.mark.parametrize("query", [*QUERIES, *re.findall(r"^[^#\n].*$", RULES, re.MULTILINE)])
+def test_queries_ask_for_metrics_and_labels_that_there_are(query: str) -> None:
+    asked = {re.sub(r"_bucket$", "", name) for name in re.findall(r"antiphon_\w+", query)}
+    assert asked <= known()
+    there = set.union({"job", "instance", "le"}, *(documented()[name] for name in asked))
+    by = {label.strip() for labels in re.findall(r"by \((.*?)\)", query) for label in labels.split(",")}
+    selected = {label for labels in re.findall(r"{(.*?)}", query) for label in re.findall(r"(\w+)\s*=", labels)}
+    assert by | selected <= there
+
+
+def test_every_metric_of_a_response_and_of_what_it_needs_is_on_the_dashboard() -> None:
+    assert not {name for name in known() if not any(name in query for query in QUERIES)}
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+# Several processes.
+
+
+class Workers:
+    """`antiphon serve --workers`, as a user starts it."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("ANTIPHON_", "PROM"))}
+        self._log = folder / "log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "app", "serve", "--port", "0", "--workers", str(count)],
+                cwd=folder,
+                env=inherited | {"ANTIPHON_STORE_URL": f"sqlite:///{folder}/store.db", "PYTHONPATH": str(ROOT)},
+                stdout=log,
+                stderr=log,
+            )
+
+    def wait_for(self, pattern: str, count: int = 1) -> list[str]:
+        """Return what the log has of something, once it is there so many times."""
+        while len(found := re.findall(pattern, self._log.read_text())) < count:
+            assert self._process.poll() is None, self._log.read_text()
+            time.sleep(0.05)
+        return found
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(60)
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    started = Workers(tmp_path, 2)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+async def test_any_worker_answers_for_all_and_for_none_that_is_dead(workers: Workers) -> None:
+    [url] = workers.wait_for(r"running on (http://\S+)")
+    workers.wait_for("startup complete", 2)
+    each_anew = httpx.Limits(max_keepalive_connections=0)  # so that both get some
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=each_anew) as http:
+        for _ in range(20):
+            (await ask(http, model="demo")).raise_for_status()
+        seen = [await scrape(http) for _ in range(8)]
+        assert {told("responses_total", model="demo", way="json", status="completed") for told in seen} == {20}
+        assert {told("build_info", version=__version__) for told in seen} == {2}
+
+        first, *_ = workers.wait_for(r"Started server process \[(\d+)\]", 2)
+        os.kill(int(first), signal.SIGKILL)
+        workers.wait_for("startup complete", 3)  # another one takes its place
+        told = await scrape(http)
+        assert told("build_info", version=__version__) == 2
+        assert told("responses_total", model="demo", way="json", status="completed") == 20
+
+
+@pytest.mark.parametrize(("tokens", "seconds"), [(5, 0.5), (2, 2.0), (1, None), (0, None)])
+def test_the_time_of_a_token_is_from_one_to_the_next(tokens: int, seconds: float | None) -> None:
+    course = Course({}, "sse", first=1.0, last=3.0, usage={"output_tokens": tokens})
+    assert course.seconds_per_token == seconds

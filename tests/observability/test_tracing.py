@@ -1,0 +1,387 @@
+"""What OpenTelemetry hears of a request, from its caller to the backend."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.context import Context
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
+from opentelemetry.trace import SpanKind, StatusCode
+
+from app.main import create_app
+from app.observability import tracing
+from app.observability.logging import JSONFormatter
+from app.observability.tracing import Tracing
+from tests.support import sockets
+from tests.support.serving import serving, settings
+from tests.support.upstream import CLOSE, DONE, HANG, Upstream, chunk, finish, reply, sse, status, usage
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SECRET = "the password is xyzzy"
+
+
+class Telemetry:
+    """Tracing that keeps what it hears."""
+
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        self._spans = InMemorySpanExporter()
+        self._metrics = InMemoryMetricReader()
+        traces = TracerProvider(shutdown_on_exit=False)
+        traces.add_span_processor(SimpleSpanProcessor(self._spans))
+        self.tracing = tracing or Tracing(traces, MeterProvider([self._metrics], shutdown_on_exit=False))
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return [*self._spans.get_finished_spans()]
+
+    def span(self, kind: SpanKind) -> ReadableSpan:
+        (found,) = [span for span in self.spans if span.kind is kind]
+        return found
+
+    def points(self) -> dict[str, list[tuple[dict[str, Any], float]]]:
+        """What was recorded, by the metric's name: attributes and sum of each point."""
+        data = json.loads(self._metrics.get_metrics_data().to_json())  # type: ignore[union-attr]
+        (resource,) = data["resource_metrics"]
+        return {
+            metric["name"]: [(point["attributes"], point["sum"]) for point in metric["data"]["data_points"]]
+            for scope in resource["scope_metrics"]
+            for metric in scope["metrics"]
+        }
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    async with Upstream() as backend:
+        yield backend
+
+
+@pytest.fixture
+def telemetry() -> Telemetry:
+    return Telemetry()
+
+
+@contextlib.asynccontextmanager
+async def served(upstream: Upstream, telemetry: Telemetry, **values: Any) -> AsyncIterator[httpx.AsyncClient]:
+    configured = settings(backend_url=upstream.url, backend_profile="mistral", backend_retries=0, **values)
+    async with serving(create_app(configured, tracing=telemetry.tracing)) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            yield http
+
+
+async def ask(http: httpx.AsyncClient, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    body = {"model": "m", "input": SECRET, "instructions": SECRET, "temperature": 0.5, **fields}
+    return await http.post("/v1/responses", json=body, headers=headers)
+
+
+async def test_a_request_and_its_question_are_spans_of_the_callers_trace(
+    upstream: Upstream, telemetry: Telemetry
+) -> None:
+    upstream.say(sse(chunk("Hi"), finish(), usage(5, 2), DONE))
+    async with served(upstream, telemetry) as http:
+        id = (await ask(http, {"traceparent": f"00-{TRACE}-{PARENT}-01"})).json()["id"]
+
+    request, question = telemetry.span(SpanKind.SERVER), telemetry.span(SpanKind.CLIENT)
+    assert f"{request.parent.span_id:016x}" == PARENT  # type: ignore[union-attr]
+    assert question.parent.span_id == request.context.span_id  # type: ignore[union-attr]
+    assert {f"{span.context.trace_id:032x}" for span in (request, question)} == {TRACE}
+    assert (request.name, question.name) == ("POST /responses", "chat m")
+    assert request.attributes == {
+        "http.request.method": "POST",
+        "url.scheme": "http",
+        "url.path": "/v1/responses",
+        "http.response.status_code": 200,
+        "http.route": "/responses",
+        "gen_ai.response.id": id,
+    }
+    said = dict(question.attributes or {})
+    assert said.pop("gen_ai.response.time_to_first_chunk") > 0
+    assert said == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "mistral_ai",
+        "gen_ai.request.model": "m",
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.stream": True,
+        "server.address": "127.0.0.1",
+        "server.port": upstream.port,
+        "gen_ai.response.id": "c",
+        "gen_ai.response.model": "m",
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.usage.input_tokens": 5,
+        "gen_ai.usage.output_tokens": 2,
+        "gen_ai.usage.cache_read.input_tokens": 0,
+        "gen_ai.usage.reasoning.output_tokens": 0,
+    }
+
+
+async def test_the_backend_is_told_of_the_trace_and_of_nothing_else(upstream: Upstream, telemetry: Telemetry) -> None:
+    upstream.say(sse(chunk("Hi"), finish(), DONE))
+    async with served(upstream, telemetry) as http:
+        await ask(http, {"traceparent": f"00-{TRACE}-{PARENT}-01", "baggage": "user=ada", "tracestate": "a=b"})
+    question = telemetry.span(SpanKind.CLIENT)
+    headers = upstream.requests[0].headers
+    assert headers["traceparent"] == f"00-{TRACE}-{question.context.span_id:016x}-01"
+    assert headers["tracestate"] == "a=b"
+    assert "baggage" not in headers
+
+
+async def test_requests_over_one_connection_are_traces_of_their_own(upstream: Upstream, telemetry: Telemetry) -> None:
+    upstream.always(sse(chunk("Hi"), finish(), DONE))
+    async with served(upstream, telemetry) as http:
+        for _ in range(3):
+            await ask(http, stream=True)
+    assert len({span.context.trace_id for span in telemetry.spans}) == 3
+    assert [span.parent for span in telemetry.spans if span.kind is SpanKind.SERVER] == [None] * 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refusal_is_an_error_of_the_question(upstream: Upstream, telemetry: Telemetry, stream: bool) -> None:
+    upstream.say(status(503, {"error": {"message": f"I cannot say {SECRET}"}}))
+    async with served(upstream, telemetry) as http:
+        assert (await ask(http, stream=stream)).status_code == 503
+    request, question = telemetry.span(SpanKind.SERVER), telemetry.span(SpanKind.CLIENT)
+    assert (question.status.status_code, question.status.description) == (StatusCode.ERROR, "server_is_overloaded")
+    assert (question.attributes or {})["error.type"] == "server_is_overloaded"
+    assert (request.attributes or {})["error.type"] == "503"
+
+
+async def test_an_answer_that_breaks_off_is_an_error_of_the_question_alone(
+    upstream: Upstream, telemetry: Telemetry
+) -> None:
+    upstream.say(sse(chunk("Hi"), CLOSE))
+    async with served(upstream, telemetry) as http:
+        assert (await ask(http, stream=True)).status_code == 200
+    assert telemetry.span(SpanKind.CLIENT).status.status_code is StatusCode.ERROR
+    assert telemetry.span(SpanKind.SERVER).status.status_code is StatusCode.UNSET
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"choices": [None]},
+        {"choices": "x"},
+        {"choices": 5},
+        {"choices": [], "usage": "none"},
+        {"choices": [], "usage": [1]},
+        {"choices": [], "id": {"a": 1}, "model": ["m"]},
+    ],
+)
+async def test_an_odd_chunk_is_answered_as_without_tracing(
+    upstream: Upstream, telemetry: Telemetry, odd: dict[str, Any]
+) -> None:
+    upstream.say(sse(odd, chunk("Hi"), finish(), DONE))
+    async with served(upstream, telemetry) as http:
+        answer = await ask(http)
+    assert (answer.status_code, answer.json()["output"][0]["content"][0]["text"]) == (200, "Hi")
+    assert (telemetry.span(SpanKind.CLIENT).attributes or {})["gen_ai.response.finish_reasons"] == ("stop",)
+
+
+class Failing(SpanProcessor):
+    """What somebody put behind the spans, and does not work."""
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        raise RuntimeError(SECRET)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        raise RuntimeError(SECRET)
+
+
+class FailingAtTheEnd(Failing):
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("processor", [Failing(), FailingAtTheEnd()])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_telemetry_that_fails_changes_no_answer(
+    upstream: Upstream, caplog: pytest.LogCaptureFixture, processor: SpanProcessor, stream: bool
+) -> None:
+    traces, meters = TracerProvider(shutdown_on_exit=False), MeterProvider(shutdown_on_exit=False)
+    traces.add_span_processor(processor)
+    upstream.say(sse(chunk("Hi"), finish(), usage(5, 2), DONE))
+    upstream.say(status(400, {"error": {"message": "No."}}))
+    async with served(upstream, Telemetry(Tracing(traces, meters))) as http:
+        answer, refused = await ask(http, stream=stream), await ask(http, stream=stream)
+    assert (answer.status_code, refused.status_code) == (200, 400)
+    assert '"Hi"' in answer.text
+    assert "response.failed" not in answer.text
+    assert {record.getMessage() for record in caplog.records if record.levelname == "ERROR"} == {"tracing failed"}
+
+
+async def test_metrics_that_fail_change_no_answer(
+    upstream: Upstream, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError
+
+    for histogram in ("_request", "_first", "_each", "operation", "tokens"):
+        monkeypatch.setattr(getattr(telemetry.tracing, histogram), "record", fail)
+    upstream.say(sse(chunk("Hi"), finish(), usage(5, 2), DONE))
+    async with served(upstream, telemetry) as http:
+        assert (await ask(http)).json()["status"] == "completed"
+
+
+async def test_nothing_that_was_said_is_told(upstream: Upstream, telemetry: Telemetry) -> None:
+    upstream.say(sse(chunk(SECRET), finish(), DONE))
+    upstream.say(status(400, {"error": {"message": SECRET}}))
+    async with served(upstream, telemetry) as http:
+        await ask(http, user=SECRET, metadata={"a": SECRET}, prompt_cache_key=SECRET)
+        await ask(http)
+    told = "".join(span.to_json() for span in telemetry.spans) + json.dumps(telemetry.points())
+    assert SECRET not in told
+    assert all(span.events == () for span in telemetry.spans)
+
+
+async def test_a_background_run_belongs_to_the_request_that_began_it(upstream: Upstream, telemetry: Telemetry) -> None:
+    upstream.say(sse(chunk("Hi"), finish(), DONE))
+    async with served(upstream, telemetry) as http:
+        id = (await ask(http, background=True)).json()["id"]
+        while (await http.get(f"/v1/responses/{id}")).json()["status"] != "completed":
+            await asyncio.sleep(0.01)
+    (began,) = [span for span in telemetry.spans if span.name == "POST /responses"]
+    question = telemetry.span(SpanKind.CLIENT)
+    assert question.parent and question.parent.span_id == began.context.span_id
+
+
+async def test_the_turns_of_a_websocket_belong_to_its_connection(upstream: Upstream, telemetry: Telemetry) -> None:
+    upstream.always(sse(chunk("Hi"), finish(), DONE))
+    app = create_app(settings(backend_url=upstream.url), tracing=telemetry.tracing)
+    async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url:
+        headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+        async with sockets.dial(url, additional_headers=headers) as socket:
+            await sockets.ask(socket)
+            await sockets.ask(socket)
+        while not [span for span in telemetry.spans if span.kind is SpanKind.SERVER]:
+            await asyncio.sleep(0.01)
+    connection = telemetry.span(SpanKind.SERVER)
+    turns = [span for span in telemetry.spans if span.kind is SpanKind.CLIENT]
+    assert connection.name == "WEBSOCKET /responses"
+    assert [turn.parent.span_id for turn in turns if turn.parent] == [connection.context.span_id] * 2
+
+
+async def test_metrics_have_the_conventions_names(upstream: Upstream, telemetry: Telemetry) -> None:
+    upstream.say(sse(chunk("Hi"), chunk(" there"), finish(), usage(5, 2), DONE))
+    upstream.say(status(429, {"error": {"message": "Slow down."}}))
+    async with served(upstream, telemetry) as http:
+        await ask(http)
+        await ask(http)
+    points = telemetry.points()
+    question = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "mistral_ai", "gen_ai.request.model": "m"}
+    assert points["gen_ai.client.token.usage"] == [
+        ({**question, "gen_ai.token.type": "input"}, 5),
+        ({**question, "gen_ai.token.type": "output"}, 2),
+    ]
+    failed = {**question, "error.type": "rate_limit_exceeded"}
+    assert [told for told, _ in points["gen_ai.client.operation.duration"]] == [question, failed]
+    response = {**question, "gen_ai.provider.name": "antiphon"}
+    for name in ("time_to_first_token", "time_per_output_token"):
+        assert [told for told, _ in points[f"gen_ai.server.{name}"]] == [response]
+    assert len(points["gen_ai.server.request.duration"]) == 2
+
+
+def test_every_name_is_one_of_the_conventions() -> None:
+    values = [*vars(gen_ai_attributes).values(), *vars(gen_ai_metrics).values()]
+    conventional = {value for value in values if isinstance(value, str)}
+    assert set(re.findall(r"gen_ai\.[a-z_.]*[a-z]", Path(tracing.__file__).read_text())) <= conventional
+    providers = {provider.value for provider in gen_ai_attributes.GenAiProviderNameValues}
+    assert set(tracing._PROVIDERS.values()) <= providers
+
+
+@pytest.mark.parametrize("way", ["json", "sse", "websocket"])
+async def test_a_client_that_goes_leaves_no_span_open(upstream: Upstream, telemetry: Telemetry, way: str) -> None:
+    upstream.always(sse(chunk("Hi"), HANG))
+    app = create_app(settings(backend_url=upstream.url), tracing=telemetry.tracing)
+    async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url:
+        if way == "websocket":
+            async with sockets.dial(url) as socket:
+                await sockets.send(socket)
+                while not upstream.requests:
+                    await asyncio.sleep(0.01)
+        else:
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                asking = asyncio.ensure_future(ask(http, stream=way == "sse"))
+                while not upstream.requests:
+                    await asyncio.sleep(0.01)
+                asking.cancel()
+        await upstream.requests[0].gone.wait()
+        while len(telemetry.spans) < 2:
+            await asyncio.sleep(0.01)
+    question = telemetry.span(SpanKind.CLIENT)
+    assert (question.status.status_code, question.events) == (StatusCode.UNSET, ())
+
+
+async def test_who_asks_whether_the_server_lives_is_no_request(upstream: Upstream, telemetry: Telemetry) -> None:
+    async with served(upstream, telemetry) as http:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await http.get(path)).status_code == 200
+    assert telemetry.spans == []
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[list[dict[str, Any]]]:
+    """The lines of the application's log, as JSON."""
+    lines: list[dict[str, Any]] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(json.loads(JSONFormatter().format(record)))
+
+    handler = Lines()
+    caplog.set_level(logging.INFO, "app")
+    logging.getLogger("app").addHandler(handler)
+    yield lines
+    logging.getLogger("app").removeHandler(handler)
+
+
+async def test_every_line_of_the_log_leads_to_its_request_response_and_trace(
+    upstream: Upstream, telemetry: Telemetry, log: list[dict[str, Any]]
+) -> None:
+    upstream.say(sse(chunk("Hi"), finish(), DONE))
+    async with served(upstream, telemetry) as http:
+        response = await ask(http, {"traceparent": f"00-{TRACE}-{PARENT}-01"}, stream=True)
+    lines = {line["message"]: line for line in log if "request_id" in line}
+    assert {"response started", "response ended", "request"} <= lines.keys()
+    for message in ("response started", "response ended", "request"):
+        assert lines[message]["request_id"] == response.headers["x-request-id"]
+        assert lines[message]["response_id"].startswith("resp_")
+    assert lines["response ended"]["trace_id"] == TRACE
+
+
+async def test_telemetry_goes_where_opentelemetrys_own_variables_say(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream.always(sse(chunk("Hi"), finish(), DONE))
+    async with Upstream() as collector:
+        collector.always(reply(b"", "application/x-protobuf"))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
+        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=here")
+        async with serving(create_app(settings(backend_url=upstream.url, otel=True))) as url:
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                await ask(http)
+        sent = {request.path: request.body for request in collector.requests}
+    assert sent.keys() == {"/v1/traces", "/v1/metrics"}
+    assert all(word in sent["/v1/traces"] for word in (b"antiphon", b"here", b"chat m", b"POST /responses"))
+    assert b"gen_ai.client.operation.duration" in sent["/v1/metrics"]
+    assert SECRET.encode() not in b"".join(sent.values())
+
+
+async def test_a_collector_that_is_away_holds_nobody_up(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream.always(sse(chunk("Hi"), finish(), DONE))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    async with serving(create_app(settings(backend_url=upstream.url, otel=True))) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            assert (await ask(http)).status_code == 200

@@ -1,0 +1,302 @@
+"""What is sealed for a caller comes back as it was, to that caller, and to nobody else."""
+
+from __future__ import annotations
+
+import base64
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.stream.chunk_reader import ChunkReader
+from app.core.types.request import CreateResponse, Event
+from app.core.types.response import new_response
+from app.errors import InvalidRequest
+from app.responses.encryption import MARK, Broken, Foreign, SealingBuilder, Seals, unsealed
+from app.responses.generate import settle
+from tests.support import laws
+from tests.support.build import ChatRequest, call, counted, delta, story, whole
+
+SEALS = Seals(["the secret"])
+THOUGHT = {"said": {"reasoning_content": "The user wants a greeting."}}
+KEY = "0" * 24
+
+
+def test_what_was_sealed_comes_back() -> None:
+    sealed = SEALS.seal("reasoning", "alice", THOUGHT)
+
+    assert SEALS.open("reasoning", "alice", sealed) == THOUGHT
+    assert Seals(["the secret"]).open("reasoning", "alice", sealed) == THOUGHT  # after a restart
+
+
+def test_a_seal_is_opaque_and_never_the_same_twice() -> None:
+    one, other = (SEALS.seal("reasoning", "alice", THOUGHT) for _ in range(2))
+
+    assert one != other
+    assert one.startswith(MARK)
+    assert b"greeting" not in base64.urlsafe_b64decode(one.removeprefix(MARK) + "==")
+
+
+def test_a_long_thought_is_shorter_sealed_than_said() -> None:
+    said = {"said": {"reasoning_content": "The user asks for the weather, so I call get_weather. " * 100}}
+
+    assert len(SEALS.seal("reasoning", "alice", said)) < 300
+
+
+@pytest.mark.parametrize(("kind", "owner"), [("reasoning", "bob"), ("compaction", "alice")])
+def test_a_seal_is_bound_to_its_caller_and_its_kind(kind: Any, owner: str) -> None:
+    with pytest.raises(Broken):
+        SEALS.open(kind, owner, SEALS.seal("reasoning", "alice", THOUGHT))
+
+
+@given(st.data())
+def test_whatever_is_changed_is_seen(data: st.DataObject) -> None:
+    sealed = SEALS.seal("compaction", "alice", {"summary": "We launch on Tuesday."})
+    place = data.draw(st.integers(0, len(sealed) - 1))
+    other = data.draw(st.characters().filter(lambda character: character != sealed[place]))
+
+    with pytest.raises((Broken, Foreign)):
+        SEALS.open("compaction", "alice", sealed[:place] + other + sealed[place + 1 :])
+
+
+@given(st.integers(0, 200))
+def test_half_a_seal_is_none(length: int) -> None:
+    sealed = SEALS.seal("compaction", "alice", {"summary": "We launch on Tuesday."})
+
+    with pytest.raises((Broken, Foreign)):
+        SEALS.open("compaction", "alice", sealed[: min(length, len(sealed) - 1)])
+
+
+def test_keys_rotate() -> None:
+    old = Seals(["old"]).seal("reasoning", "alice", THOUGHT)
+    both = Seals(["new", "old"])
+    new = both.seal("reasoning", "alice", THOUGHT)
+
+    assert both.open("reasoning", "alice", old) == THOUGHT
+    assert Seals(["new"]).open("reasoning", "alice", new) == THOUGHT
+    with pytest.raises(Foreign):
+        Seals(["new"]).open("reasoning", "alice", old)
+
+
+def test_a_server_without_a_key_makes_one_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    seals = Seals()
+
+    assert "ANTIPHON_SECRET_KEY" in caplog.text
+    assert seals.open("reasoning", "alice", seals.seal("reasoning", "alice", THOUGHT)) == THOUGHT
+    with pytest.raises(Foreign):
+        Seals().open("reasoning", "alice", seals.seal("reasoning", "alice", THOUGHT))
+
+
+# Into items, and out of them.
+
+
+def opened(items: list[dict[str, Any]], owner: str = "alice", **options: Any) -> tuple[Any, Any, list[str]]:
+    warnings: list[str] = []
+    found, said = unsealed(items, SEALS, owner, key=KEY, known=options.get("known", {}), warnings=warnings)
+    return found, said, warnings
+
+
+def reasoning(sealed: str | None, **fields: Any) -> dict[str, Any]:
+    return {"type": "reasoning", "summary": [], "encrypted_content": sealed, **fields}
+
+
+def test_reasoning_of_ours_is_opened_under_its_id() -> None:
+    item = reasoning(SEALS.seal("reasoning", "alice", THOUGHT), id="rs_1")
+
+    assert opened([item]) == ([item], {"rs_1": THOUGHT["said"]}, [])
+
+
+def test_an_item_without_an_id_gets_one() -> None:
+    [item], said, _ = opened([reasoning(SEALS.seal("reasoning", "alice", THOUGHT))])
+
+    assert item["id"].startswith("rs_") and item["id"].endswith(KEY)
+    assert said == {item["id"]: THOUGHT["said"]}
+
+
+GONE = Seals(["gone"])
+
+
+@pytest.mark.parametrize(
+    "sealed",
+    ["gAAAAABpM0Yj-of-another-server=", GONE.seal("reasoning", "alice", THOUGHT)],
+    ids=["another server", "a key that is gone"],
+)
+def test_reasoning_sealed_elsewhere_is_passed_over_with_a_warning(sealed: str) -> None:
+    assert opened([reasoning(sealed)]) == (
+        [reasoning(sealed)],
+        {},
+        ["Encrypted reasoning that this server cannot read was left out."],
+    )
+
+
+def test_reasoning_without_a_seal_is_taken_at_its_word() -> None:
+    assert opened([reasoning(None), reasoning("")]) == ([reasoning(None), reasoning("")], {}, [])
+
+
+def test_what_the_store_knows_needs_no_opening() -> None:
+    item = reasoning("unreadable", id="rs_1")
+
+    assert opened([item], known={"rs_1": {"reasoning": "Known."}}) == ([item], {}, [])
+
+
+MINE = SEALS.seal("compaction", "alice", {"summary": "We launch on Tuesday."})
+
+
+@pytest.mark.parametrize(
+    ("item", "owner"),
+    [
+        (reasoning(SEALS.seal("reasoning", "alice", THOUGHT)[:-4] + "AAAA"), "alice"),
+        (reasoning(SEALS.seal("reasoning", "alice", THOUGHT)), "bob"),
+        ({"type": "compaction", "encrypted_content": MINE[:-4] + "AAAA"}, "alice"),
+        ({"type": "compaction", "encrypted_content": MINE}, "bob"),
+        ({"type": "compaction", "encrypted_content": "gAAAAABpM0Yj-of-another-server="}, "alice"),
+        ({"type": "compaction", "encrypted_content": GONE.seal("compaction", "alice", {})}, "alice"),
+    ],
+)
+def test_what_was_changed_or_is_not_the_callers_is_refused_by_its_place(item: dict[str, Any], owner: str) -> None:
+    hello = {"type": "message", "role": "user", "content": "hello"}
+
+    with pytest.raises(InvalidRequest) as refused:
+        opened([hello, item], owner)
+
+    assert (refused.value.status, refused.value.code) == (400, "invalid_encrypted_content")
+    assert refused.value.param == "input[1].encrypted_content"
+
+
+def test_a_compaction_gives_its_summary() -> None:
+    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": MINE}
+
+    assert opened([item]) == ([item], {"cmp_1": {"summary": "We launch on Tuesday."}}, [])
+
+
+# From a backend's stream to the items of the client, and back.
+
+
+def answer(*chunks: dict[str, Any]) -> list[Event]:
+    response = new_response(CreateResponse(model="m", input="hi"), id="resp_0", created_at=1, model="m")
+    builder = SealingBuilder(
+        response,
+        new_id=counted(),
+        clock=lambda: 2.0,
+        seal=lambda content: SEALS.seal("reasoning", "alice", content),
+    )
+    reader = ChunkReader(builder)
+    builder.start()
+    for chunk in whole(*chunks):
+        reader.feed(chunk)
+    settle(builder, reader, ChatRequest({"messages": []}), None)
+    builder.end()
+    events = builder.take()
+    laws.check(events)
+    return events
+
+
+def replayed(events: list[Event], *, with_ids: bool = True) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The output as a client sends it back that keeps nothing but the items."""
+    items = events[-1]["response"]["output"]
+    if not with_ids:
+        items = [{name: value for name, value in item.items() if name != "id"} for item in items]
+    found, said, warnings = opened(items)
+    assert warnings == []
+    return found, said
+
+
+def signed(id: str, signature: str | None) -> dict[str, Any]:
+    chunk = call(0, id, "look", "{}")
+    if signature:
+        fragment = chunk["choices"][0]["delta"]["tool_calls"][0]
+        fragment["extra_content"] = {"google": {"thought_signature": signature}}
+    return chunk
+
+
+def test_reasoning_comes_back_under_the_name_that_the_backend_had_for_it() -> None:
+    events = answer(delta(reasoning="Let me "), delta(reasoning="think."), delta(content="Hello."))
+    items, said = replayed(events)
+
+    assert [item["type"] for item in items] == ["reasoning", "message"]
+    assert said == {items[0]["id"]: {"reasoning": "Let me think."}}
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_a_signature_beside_a_call_comes_back_with_the_reasoning_before_it(with_ids: bool) -> None:
+    events = answer(delta(reasoning_content="I look."), signed("c1", "abc"))
+    items, said = replayed(events, with_ids=with_ids)
+
+    assert [item["type"] for item in items] == ["reasoning", "function_call"]
+    assert said == {
+        items[0]["id"]: {"reasoning_content": "I look."},
+        items[1]["id"]: {"extra_content": {"google": {"thought_signature": "abc"}}},
+    }
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_a_signature_without_reasoning_gets_an_item_that_says_nothing(with_ids: bool) -> None:
+    events = answer(delta(content="I look."), signed("c1", "abc"))
+    items, said = replayed(events, with_ids=with_ids)
+
+    assert story(events).split().count("output_item.added") == 3
+    assert [item["type"] for item in items] == ["message", "reasoning", "function_call"]
+    assert items[1]["summary"] == [] and "content" not in items[1]
+    assert said[items[2]["id"]] == {"extra_content": {"google": {"thought_signature": "abc"}}}
+
+
+def test_a_signature_that_comes_late_gets_an_item_of_its_own() -> None:
+    late = {"type": "reasoning.encrypted", "data": "abc", "index": 1}
+    events = answer(delta(reasoning="I think."), delta(content="Hello."), delta(reasoning_details=[late]))
+    items, said = replayed(events)
+
+    assert [item["type"] for item in items] == ["reasoning", "message", "reasoning"]
+    assert said == {items[0]["id"]: {"reasoning": "I think."}, items[2]["id"]: {"reasoning_details": [late]}}
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "x"},
+        {"type": "tool_search_call", "call_id": "c1", "execution": "client", "arguments": {"query": "add"}},
+    ],
+    ids=lambda call: call["type"],
+)
+def test_a_signature_comes_back_with_a_call_of_any_kind(call: dict[str, Any], with_ids: bool) -> None:
+    beside = {"extra_content": {"google": {"thought_signature": "abc"}}}
+    sealed = SEALS.seal("reasoning", "alice", {"said": {}, "calls": {"c1": beside}})
+    items, said, _ = opened([reasoning(sealed), {**call, "id": "its_own"} if with_ids else call])
+
+    assert said[items[1]["id"]] == beside
+    assert (items[1]["id"] == "its_own") is with_ids
+
+
+def test_a_search_that_ran_elsewhere_has_no_id_to_know_it_by() -> None:
+    call = {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {}}
+    sealed = SEALS.seal("reasoning", "alice", {"said": {}, "calls": {"c1": {"extra_content": {}}}})
+
+    assert opened([reasoning(sealed, id="rs_1"), call])[0] == [reasoning(sealed, id="rs_1"), call]
+
+
+def test_calls_without_a_signature_add_nothing() -> None:
+    items, said = replayed(answer(signed("c1", None)))
+
+    assert [item["type"] for item in items] == ["function_call"]
+    assert said == {}
+
+
+def test_a_seal_has_one_spelling() -> None:
+    """Of the last character some bits may stand for nothing."""
+    seals = (SEALS.seal("reasoning", "alice", {"said": {"reasoning": "x" * length}}) for length in range(1, 9))
+    sealed = next(seal for seal in seals if len(seal.removeprefix(MARK)) % 4)
+    letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+    other = sealed[:-1] + letters[letters.index(sealed[-1]) ^ 1]
+
+    assert len({base64.urlsafe_b64decode(one.removeprefix(MARK) + "==") for one in (sealed, other)}) == 1
+    with pytest.raises(Broken):
+        SEALS.open("reasoning", "alice", other)
+
+
+def test_a_call_that_the_store_knows_is_taken_at_the_word_of_the_store() -> None:
+    sealed = SEALS.seal("reasoning", "alice", {"said": {}, "calls": {"c1": {"extra_content": {"x": 1}}}})
+    looks = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": "{}"}
+
+    assert opened([reasoning(sealed, id="rs_1"), looks], known={"fc_1": {}})[1] == {"rs_1": {}}

@@ -1,0 +1,97 @@
+"""What becomes of an answer that goes wrong in a way that nobody thought of."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any, cast
+
+import pytest
+
+from app.backends import ChatRequest
+from app.core.stream.chunk_reader import DONE, ChunkReader
+from app.core.types.request import Event
+from app.responses.generate import respond
+from tests.support import laws
+from tests.support.build import builder, delta, finish
+from tests.support.scripted import Scripted
+
+NOT_A_CHUNK = cast(Any, None)
+
+
+async def ask(
+    *script: Any, open_after: float | None = 1, reading: type[ChunkReader] = ChunkReader, seconds: float = 0
+) -> list[Event]:
+    made = builder()
+    said: list[Event] = []
+    question, backend = ChatRequest({"messages": []}), Scripted([*script])
+    async for events in respond(made, reading(made), backend, question, open_after=open_after, seconds=seconds):
+        said += events
+    made.end()
+    return [*said, *made.take()]
+
+
+async def test_a_chunk_that_cannot_be_read_fails_the_response_and_keeps_what_there_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    events = await ask(delta(content="Hel"), NOT_A_CHUNK)
+    laws.check(events)
+    assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+    failed = events[-1]["response"]
+    assert failed["output"][0]["content"][0]["text"] == "Hel"
+    assert failed["error"]["message"] == "The backend's answer could not be read."
+    assert [(record.levelno, record.exc_info is not None) for record in caplog.records] == [(logging.ERROR, True)]
+
+
+async def test_where_it_is_the_first_chunk_the_response_has_failed_with_nothing_in_it() -> None:
+    events = await ask(NOT_A_CHUNK, open_after=None)
+    laws.check(events)
+    assert (events[-1]["type"], events[-1]["response"]["output"]) == ("response.failed", [])
+
+
+class Unending(ChunkReader):
+    """A reader that cannot say how an answer ended, nor what it took."""
+
+    @property
+    def ended(self) -> str | None:
+        raise ZeroDivisionError
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        raise ZeroDivisionError
+
+    @usage.setter
+    def usage(self, usage: dict[str, Any] | None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05])
+async def test_an_answer_that_cannot_be_ended_ends_all_the_same(
+    caplog: pytest.LogCaptureFixture, seconds: float
+) -> None:
+    events = await ask(delta(content="Hel"), *([10.0] if seconds else []), reading=Unending, seconds=seconds)
+    laws.check(events)
+    assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+    failed = events[-1]["response"]
+    assert (failed["output"][0]["content"][0]["text"], failed["usage"]["output_tokens"] > 0) == ("Hel", True)
+    assert [record.getMessage() for record in caplog.records] == ["an answer could not be ended"]
+
+
+@pytest.mark.parametrize("count", [-math.inf, math.inf, math.nan])
+async def test_a_count_without_an_end_takes_nothing_from_the_answer(count: float) -> None:
+    events = await ask(delta(content="Hello"), {**finish("stop"), "usage": {"prompt_tokens": count}})
+    laws.check(events)
+    assert events[-1]["type"] == "response.completed"
+
+
+async def test_each_failure_is_an_exception_of_its_own() -> None:
+    """One that is raised keeps the frames that it went through, and what was said in them."""
+    failures = []
+    for _ in range(2):
+        made, cut = builder(), Scripted([delta(content="Hel"), DONE])
+        reader = ChunkReader(made, finish_required=True)
+        async for _ in respond(made, reader, cut, ChatRequest({"messages": []}), open_after=None):
+            pass
+        failures.append(made.failure)
+    assert failures[0] is not None
+    assert failures[0] is not failures[1]

@@ -1,0 +1,94 @@
+"""A response ends once, whatever becomes of whoever listens to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import ASGIApp, Message, Scope
+
+from app.errors import StoreUnavailable
+from app.main import create_app
+from app.stores.memory import MemoryStore
+from tests.support.build import delta
+from tests.support.scripted import Scripted
+from tests.support.serving import settings
+
+
+def scope(**body: Any) -> tuple[Scope, bytes]:
+    """A request as an ASGI server hands it over."""
+    address = {"server": ("localhost", 80), "client": ("127.0.0.1", 1), "scheme": "http", "root_path": ""}
+    asked = {"method": "POST", "path": "/v1/responses", "raw_path": b"/v1/responses", "query_string": b""}
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    versions = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1"}
+    return {**versions, **asked, **address, "headers": headers, "state": {}}, json.dumps(body).encode()
+
+
+async def cancelled_at(app: ASGIApp, word: bytes) -> list[dict[str, Any]]:
+    """Stop a request while there is no room for the first event with that word; return all that was sent."""
+    request, body = scope(model="m", input="Hi", stream=True)
+    sent: list[bytes] = []
+    slow = asyncio.Event()
+
+    async def messages() -> AsyncIterator[Message]:
+        yield {"type": "http.request", "body": body, "more_body": False}
+        await asyncio.Event().wait()
+
+    async def send(message: Message) -> None:
+        said = message.get("body", b"")
+        if word in said and not slow.is_set():
+            slow.set()
+            await asyncio.Event().wait()  # there is no room for it, and there will be none
+        sent.append(said)
+
+    task = asyncio.create_task(app(request, messages().__anext__, send))  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        await slow.wait()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    lines = b"".join(sent).decode().splitlines()
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+async def status(app: ASGIApp, id: str) -> str:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        return str((await http.get(f"/v1/responses/{id}")).json()["status"])
+
+
+@pytest.mark.parametrize(
+    ("word", "ending"),
+    [(b"response.output_text.delta", "failed"), (b"response.completed", "completed")],
+)
+async def test_a_server_that_stops_does_not_take_back_what_has_ended(word: bytes, ending: str) -> None:
+    app = create_app(settings(), backend=Scripted([delta(content="Hello")]), store=MemoryStore(ttl=60))
+    events = await cancelled_at(app, word)
+    terminal = [event["type"] for event in events if event["type"] in ("response.completed", "response.failed")]
+    assert terminal == [f"response.{ending}"]
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    assert await status(app, events[0]["response"]["id"]) == ending
+
+
+class Late(MemoryStore):
+    """A store that keeps what it is given, and the first time is away when it should say so."""
+
+    late = True
+
+    async def put(self, bucket: str, name: str, record: bytes) -> None:
+        await super().put(bucket, name, record)
+        if self.late:
+            self.late = False
+            raise StoreUnavailable("The store is away.")
+
+
+async def test_what_is_stored_after_all_says_the_same_as_the_stream() -> None:
+    app = create_app(settings(), backend=Scripted([delta(content="Hello")]), store=Late(ttl=60))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        told = (await http.post("/v1/responses", json={"model": "m", "input": "Hi"})).json()
+        assert (told["status"], told["error"]["message"]) == ("failed", "The store is away.")
+        assert (await http.get(f"/v1/responses/{told['id']}")).json() == told

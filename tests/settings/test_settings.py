@@ -1,0 +1,393 @@
+"""What can be configured, from where, and what is said when it does not fit."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from app.settings import (
+    BackendSettings,
+    Settings,
+    SettingsError,
+    env_example,
+    load_settings,
+    unknown_variables,
+)
+
+ENV_EXAMPLE = Path(__file__).parents[2] / ".env.example"
+
+
+class Place:
+    """An empty directory to start in, and an environment with nothing of ours in it."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._path = path
+        self._monkeypatch = monkeypatch
+
+    def variables(self, **values: str) -> None:
+        for name, value in values.items():
+            self._monkeypatch.setenv(name, value)
+
+    def dotenv(self, text: str) -> None:
+        (self._path / ".env").write_text(text)
+
+    def toml(self, text: str) -> None:
+        (self._path / "antiphon.toml").write_text(text)
+        self.variables(ANTIPHON_CONFIG="antiphon.toml")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    for name in [name for name in os.environ if name.upper().startswith("ANTIPHON_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return Place(tmp_path, monkeypatch)
+
+
+def problems() -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    return caught.value.problems
+
+
+def test_without_any_setting_the_demo_is_served_on_loopback_from_memory(place: Place) -> None:
+    settings = load_settings()
+    assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8080, 1)
+    assert settings.store_url == "memory://"
+    assert settings.store_ttl == 30 * 24 * 3600
+    assert settings.max_body_bytes == 64 * 1024 * 1024
+    assert settings.served() == {"default": BackendSettings(backend="demo")}
+
+
+def test_every_setting_is_in_the_example_with_its_default_and_nothing_else_is() -> None:
+    text = ENV_EXAMPLE.read_text()
+    written = dict(re.findall(r"^#(ANTIPHON_\w+)=(.*)$", text, re.MULTILINE))
+    assert written.keys() == {f"ANTIPHON_{name.upper()}" for name in Settings.model_fields}
+    assert (written["ANTIPHON_PORT"], written["ANTIPHON_STORE_URL"]) == ("8080", "memory://")
+    assert text == env_example(), "write it anew with `make env-example`"
+
+
+def test_the_example_taken_at_its_word_changes_nothing(place: Place) -> None:
+    place.dotenv(re.sub(r"^#(?=ANTIPHON_)", "", ENV_EXAMPLE.read_text(), flags=re.MULTILINE))
+    assert load_settings() == Settings(_env_file=None)
+    assert unknown_variables() == []
+
+
+def test_every_setting_says_what_it_is() -> None:
+    fields = {**Settings.model_fields, **BackendSettings.model_fields}
+    assert [name for name, field in fields.items() if not field.description] == []
+
+
+def test_the_environment_wins_over_dotenv_and_dotenv_over_toml(place: Place) -> None:
+    place.toml('port = 1001\nlog_level = "error"\ndialect = "openai"')
+    place.dotenv("ANTIPHON_PORT=1002\nANTIPHON_LOG_LEVEL=warning\n")
+    place.variables(ANTIPHON_PORT="1003")
+    settings = load_settings()
+    assert (settings.port, settings.log_level, settings.dialect) == (1003, "warning", "openai")
+    assert load_settings(port=1004).port == 1004
+
+
+def test_an_empty_variable_is_not_set(place: Place) -> None:
+    place.variables(ANTIPHON_PORT="", ANTIPHON_API_KEYS="", ANTIPHON_BACKEND_URL="", ANTIPHON_CONFIG="")
+    settings = load_settings()
+    assert (settings.port, settings.api_keys, settings.config) == (8080, [], None)
+
+
+def test_the_file_of_settings_may_be_named_in_dotenv(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "other.toml").write_text("port = 9")
+    place.dotenv("ANTIPHON_CONFIG=other.toml")
+    assert load_settings().port == 9
+
+
+def test_lists_are_separated_by_commas_and_objects_are_json(place: Place) -> None:
+    place.variables(
+        ANTIPHON_API_KEYS="sk-one, sk-two,",
+        ANTIPHON_SECRET_KEY="new,old",
+        ANTIPHON_CORS_ORIGINS="https://a.example,https://b.example",
+        ANTIPHON_BACKEND_OVERRIDES='{"response.think_tags": "auto"}',
+        ANTIPHON_MAX_BODY_BYTES="1MiB",
+    )
+    settings = load_settings()
+    assert [key.get_secret_value() for key in settings.api_keys] == ["sk-one", "sk-two"]
+    assert [key.get_secret_value() for key in settings.secret_key] == ["new", "old"]
+    assert settings.cors_origins == ["https://a.example", "https://b.example"]
+    assert settings.backend_overrides == {"response.think_tags": "auto"}
+    assert settings.max_body_bytes == 1024 * 1024
+
+
+def test_a_url_makes_the_single_backend_the_one_named_default(place: Place) -> None:
+    place.variables(
+        ANTIPHON_BACKEND_URL="http://localhost:8000/v1/",
+        ANTIPHON_BACKEND_API_KEY="sk-upstream",
+        ANTIPHON_BACKEND_PROFILE="vllm",
+        ANTIPHON_BACKEND_OVERRIDES='{"response.think_tags": "auto"}',
+        ANTIPHON_BACKEND_RETRIES="0",
+    )
+    (name, backend), *others = load_settings().served().items()
+    assert (name, others) == ("default", [])
+    assert (backend.backend, backend.url, backend.models, backend.retries) == (
+        "openai",
+        "http://localhost:8000/v1",
+        ["*"],
+        0,
+    )
+    profile = backend.options()
+    assert (profile.name, profile.response.think_tags) == ("vllm", "auto")
+    assert (profile.transport.base_url, profile.transport.api_key) == ("http://localhost:8000/v1", "sk-upstream")
+
+
+def test_passthrough_is_not_sent_as_a_key(place: Place) -> None:
+    place.variables(ANTIPHON_BACKEND_URL="http://localhost/v1", ANTIPHON_BACKEND_API_KEY="passthrough")
+    backend = load_settings().served()["default"]
+    assert backend.key and backend.key.get_secret_value() == "passthrough"
+    assert backend.options().transport.api_key is None
+
+
+def test_the_demo_can_be_asked_for_beside_a_url(place: Place) -> None:
+    place.variables(ANTIPHON_BACKEND="demo", ANTIPHON_BACKEND_URL="http://localhost/v1")
+    assert load_settings().served()["default"].backend == "demo"
+
+
+SEVERAL = """
+[backends.local]
+url = "http://localhost:8000/v1"
+api_key_env = "LOCAL_KEY"
+models = ["qwen*", "llama*"]
+aliases = { "gpt-4o" = "qwen3" }
+profile = "vllm"
+overrides = { "response.think_tags" = "auto" }
+max_concurrency = 8
+
+[backends.cloud]
+url = "https://api.example/v1"
+api_key = "sk-cloud"
+"""
+
+
+def test_several_backends_come_from_the_file_in_its_order(place: Place) -> None:
+    place.toml(SEVERAL)
+    place.dotenv("LOCAL_KEY=sk-local\n")
+    backends = load_settings().served()
+    assert list(backends) == ["local", "cloud"]
+    local, cloud = backends.values()
+    assert (local.models, local.aliases, local.max_concurrency) == (["qwen*", "llama*"], {"gpt-4o": "qwen3"}, 8)
+    assert local.options().response.think_tags == "auto"
+    assert (local.options().transport.api_key, cloud.options().transport.api_key) == ("sk-local", "sk-cloud")
+
+
+def test_the_single_backend_is_asked_after_those_of_the_file(place: Place) -> None:
+    place.toml(SEVERAL)
+    place.variables(LOCAL_KEY="sk-local", ANTIPHON_BACKEND_URL="http://localhost:1/v1")
+    assert list(load_settings().served()) == ["local", "cloud", "default"]
+
+
+def test_the_variables_win_over_a_table_named_default(place: Place) -> None:
+    place.toml('[backends.default]\nurl = "http://file/v1"')
+    assert load_settings().served()["default"].url == "http://file/v1"
+    place.variables(ANTIPHON_BACKEND_URL="http://variable/v1")
+    assert load_settings().served()["default"].url == "http://variable/v1"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("PORT", "http", "should be a valid integer, unable to parse string as an integer"),
+        ("PORT", "65536", "should be less than or equal to 65535"),
+        ("WORKERS", "0", "should be greater than or equal to 1"),
+        ("DIALECT", "openrouter", "should be 'auto', 'openresponses' or 'openai'"),
+        ("OPEN_AFTER", "-1", "should be greater than or equal to 0"),
+        ("STORE_TTL", "0", "should be greater than or equal to 1"),
+        ("STORE_TTL", "10000000000000000", "should be less than or equal to 1000000000000"),
+        ("BACKGROUND_LOG_TTL", "10000000000000000", "should be less than or equal to 1000000000000"),
+        ("MAX_BODY_BYTES", "0", "should be greater than 0"),
+        ("MAX_BODY_BYTES", "-1", "should be a number of bytes, or one with a unit, such as 64MiB"),
+        ("WEBSOCKET_MEMORY", "16 lines", "should be a number of bytes, or one with a unit, such as 64MiB"),
+        ("BACKEND", "ollama", "should be one of auto, demo, openai, or an import path, `package.module:Class`"),
+        ("BACKEND", "nowhere:Backend", "cannot import 'nowhere:Backend': No module named 'nowhere'"),
+        ("BACKEND_URL", "localhost:8000", "should be an http or https URL, such as http://localhost:8000/v1"),
+        ("BACKEND_URL", "http://localhost:80000", "should be an http or https URL, such as http://localhost:8000/v1"),
+        ("BACKEND_URL", "http://[::1:8000/v1", "should be an http or https URL, such as http://localhost:8000/v1"),
+        (
+            "BACKEND_URL",
+            "http://localhost/v1/chat/completions",
+            "should be the base URL, such as http://localhost:8000/v1, without the endpoint's own path",
+        ),
+        (
+            "STORE_URL",
+            "postgres://localhost",
+            "should begin with memory://, sqlite://, redis://, rediss://, redis+cluster://, rediss+cluster://, "
+            "or be an import path",
+        ),
+        *(
+            (
+                "STORE_URL",
+                slip,
+                "should begin with memory://, sqlite://, redis://, rediss://, redis+cluster://, rediss+cluster://, "
+                "or be an import path",
+            )
+            for slip in ("memory:", "sqlite:/antiphon.db", "redis:localhost:6379")
+        ),
+        ("BACKEND_OVERRIDES", "think", "should be a JSON object; Expecting value: line 1 column 1 (char 0)"),
+        ("BACKEND_OVERRIDES", "[1]", "should be a valid dictionary"),
+        (
+            "BACKEND_OVERRIDES",
+            '{"response.think": 1}',
+            "response.think: there is no such option; did you mean response.think_tags?",
+        ),
+        ("BACKEND_OVERRIDES", '{"zzz": 1}', "zzz: there is no such option"),
+    ],
+)
+def test_an_error_names_the_variable_and_what_would_be_right(place: Place, name: str, value: str, problem: str) -> None:
+    place.variables(**{f"ANTIPHON_{name}": value})
+    assert problems() == [f"ANTIPHON_{name}: {problem}"]
+
+
+@pytest.mark.parametrize("origin", ["https://chat.example/", "https://chat.example/page", "chat.example", "https://"])
+def test_an_origin_is_what_browsers_send(place: Place, origin: str) -> None:
+    fit = "https://chat.example:8443, http://[::1]:3000, app://obsidian.md, null, *"
+    place.variables(ANTIPHON_CORS_ORIGINS=fit)
+    assert load_settings().cors_origins == fit.split(", ")
+    place.variables(ANTIPHON_CORS_ORIGINS=f"https://other.example, {origin}")
+    problem = "should be an origin, such as https://chat.example, without a slash or a path behind it; or *"
+    assert problems() == [f"ANTIPHON_CORS_ORIGINS.1: {problem}"]
+
+
+def test_an_unknown_profile_is_answered_with_those_there_are(place: Place) -> None:
+    place.variables(ANTIPHON_BACKEND_PROFILE="vlm")
+    (problem,) = problems()
+    assert problem.startswith("ANTIPHON_BACKEND_PROFILE: there is no profile 'vlm'; there are default, ")
+    assert "vllm" in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("port = 0x10000", "port: should be less than or equal to 65535"),
+        ("prot = 1", "prot: unknown key in antiphon.toml; did you mean port?"),
+        ("port = ", "antiphon.toml: Invalid value (at end of document)"),
+        (
+            "[backends.local]\nmodels = ['*']",
+            "backends.local.url: should be the base URL of a Chat Completions server, such as http://localhost:8000/v1",
+        ),
+        (
+            "[backends.local]\nurl = 'localhost'",
+            "backends.local.url: should be an http or https URL, such as http://localhost:8000/v1",
+        ),
+        (
+            "[backends.local]\nurl = 'http://a/v1'\nmodel = 'x'",
+            "backends.local.model: unknown key; did you mean models?",
+        ),
+        ("[backends.local]\nurl = 'http://a/v1'\nmodels = 'x'", "backends.local.models: should be a valid list"),
+        (
+            "[backends.local]\nurl = 'http://a/v1'\napi_key_env = 'NO_SUCH_KEY'",
+            "backends.local.api_key_env: the environment variable NO_SUCH_KEY is not set",
+        ),
+        (
+            "[backends.local]\nurl = 'http://a/v1'\noverrides = { 'request.strict' = 'no' }",
+            "backends.local.overrides: request.strict: Input should be 'send', 'drop' or 'force'",
+        ),
+    ],
+)
+def test_an_error_names_the_key_of_the_file(place: Place, text: str, problem: str) -> None:
+    place.toml(text)
+    assert problems() == [problem]
+
+
+def test_the_variable_is_named_where_it_won_over_the_file(place: Place) -> None:
+    place.toml("port = 8000")
+    place.variables(ANTIPHON_PORT="http")
+    assert problems()[0].startswith("ANTIPHON_PORT: ")
+
+
+def test_a_missing_file_of_settings_is_an_error(place: Place) -> None:
+    place.variables(ANTIPHON_CONFIG="nowhere.toml")
+    assert problems() == ["ANTIPHON_CONFIG: cannot read 'nowhere.toml': No such file or directory"]
+
+
+def test_files_may_begin_with_a_byte_order_mark(place: Place) -> None:
+    place.toml("\ufeffport = 8001")
+    place.dotenv("\ufeffANTIPHON_WORKERS=2\nANTIPHON_STORE_URL=sqlite:///antiphon.db\n")
+    settings = load_settings()
+    assert (settings.port, settings.workers) == (8001, 2)
+
+
+def test_a_dotenv_file_that_is_not_utf_8_is_an_error(place: Place, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes("ANTIPHON_API_KEYS=schlüssel".encode("latin-1"))
+    (problem,) = problems()
+    assert problem.startswith(".env: should be UTF-8; ")
+
+
+def test_the_variable_that_kubernetes_sets_is_recognised(place: Place) -> None:
+    place.variables(ANTIPHON_PORT="tcp://10.0.0.1:8080")
+    (problem,) = problems()
+    assert "Kubernetes" in problem
+
+
+def test_no_error_shows_a_value(place: Place) -> None:
+    place.toml("[backends.local]\nurl = 'ftp://user:hush@localhost'\napi_key = ['hush']\noverrides = 'hush'")
+    place.variables(
+        ANTIPHON_BACKEND_URL="ftp://user:hush@localhost",
+        ANTIPHON_STORE_URL="reddis://:hush@localhost",
+        ANTIPHON_BACKEND_OVERRIDES='"hush"',
+        ANTIPHON_PORT="hush",
+    )
+    found = problems()
+    assert len(found) == 7
+    assert "hush" not in "\n".join(found)
+
+
+def test_an_open_server_stays_on_loopback(place: Place) -> None:
+    place.variables(ANTIPHON_HOST="0.0.0.0")
+    (problem,) = problems()
+    assert problem.startswith("ANTIPHON_API_KEYS: should hold at least one key, since ANTIPHON_HOST=0.0.0.0 can be")
+    assert "ANTIPHON_ALLOW_OPEN=true" in problem
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"ANTIPHON_HOST": "0.0.0.0", "ANTIPHON_API_KEYS": "sk-caller"},
+        {"ANTIPHON_HOST": "0.0.0.0", "ANTIPHON_ALLOW_OPEN": "true"},
+        {"ANTIPHON_HOST": "::1"},
+        {"ANTIPHON_HOST": "127.0.0.2"},
+        {"ANTIPHON_HOST": "localhost"},
+    ],
+)
+def test_a_server_that_is_closed_allowed_or_on_loopback_starts(place: Place, variables: dict[str, str]) -> None:
+    place.variables(**variables)
+    assert load_settings().host == variables["ANTIPHON_HOST"]
+
+
+def test_workers_do_not_share_a_memory(place: Place) -> None:
+    place.variables(ANTIPHON_WORKERS="2")
+    (problem,) = problems()
+    assert problem.startswith("ANTIPHON_STORE_URL: should be a store that 2 workers can share")
+    place.variables(ANTIPHON_STORE_URL="sqlite:///antiphon.db")
+    assert load_settings().workers == 2
+
+
+def test_a_misspelt_variable_is_pointed_out(place: Place) -> None:
+    place.variables(ANTIPHON_BAKEND_URL="http://localhost/v1")
+    assert unknown_variables() == ["ANTIPHON_BAKEND_URL: unknown setting, ignored; did you mean ANTIPHON_BACKEND_URL?"]
+
+
+def test_secrets_are_not_shown(place: Place) -> None:
+    settings = load_settings(api_keys=["hush"], secret_key=["hush"], backend_api_key="hush")
+    assert "hush" not in f"{settings!r} {settings} {settings.served()}"
+
+
+def test_a_key_is_read_once_with_the_other_settings(place: Place) -> None:
+    place.dotenv("LOCAL_KEY=sk-one")
+    place.toml('[backends.local]\nurl = "http://a/v1"\nreplicas = ["http://b/v1"]\napi_key_env = "LOCAL_KEY"\n')
+    first = load_settings().served()["local"]
+    place.dotenv("OTHER=1")
+    keys = [one.key.get_secret_value() for one in (first, *first.each()) if one.key]
+    assert (keys, first.passes_keys) == (["sk-one"] * 3, False)
+    place.dotenv("LOCAL_KEY=sk-two")
+    second = load_settings().served()["local"]
+    assert second.key and second.key.get_secret_value() == "sk-two"
+    assert first != second == load_settings().served()["local"]
+    assert "sk-two" not in repr(second) + second.model_dump_json()

@@ -1,0 +1,76 @@
+"""Short ways to say what a backend sends, and to see what becomes of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from app.backends import ChatRequest
+from app.core.stream.chunk_reader import DONE, Chunk, ChunkReader
+from app.core.stream.event_builder import EventBuilder
+from app.core.types.request import CreateResponse, Event
+from app.core.types.response import new_response
+from app.errors import BackendError
+from app.responses.generate import settle
+
+
+def delta(**fields: Any) -> Chunk:
+    return {"choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
+
+
+def finish(reason: str | None) -> Chunk:
+    return {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+
+
+def call(index: int | None = 0, id: str | None = None, name: str | None = None, arguments: Any = None) -> Chunk:
+    """A delta with one fragment of a tool call; what is None is left out."""
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    fragment = {key: value for key, value in (("index", index), ("id", id)) if value is not None}
+    return delta(tool_calls=[{**fragment, "function": function}])
+
+
+def counted() -> Callable[[str], str]:
+    """Ids that count: `msg_0`, `fc_1`."""
+    numbers = itertools.count()
+    return lambda prefix: f"{prefix}_{next(numbers)}"
+
+
+def builder(request: CreateResponse | None = None, **options: Any) -> EventBuilder:
+    request = request or CreateResponse(model="m", input="hi")
+    response = new_response(request, id="resp_0", created_at=1, model="m")
+    return EventBuilder(response, new_id=counted(), clock=lambda: 2.0, **options)
+
+
+def answer(
+    chunks: Iterable[Chunk], failure: BackendError | None = None, reasoning: Any = None, **reading: Any
+) -> list[Event]:
+    """Return the events of an answer, the whole way from the chunks to the terminal one."""
+    made = builder(**({"reasoning": reasoning} if reasoning else {}))
+    reader = ChunkReader(made, **reading)
+    made.start()
+    for chunk in chunks:
+        reader.feed(chunk)
+    settle(made, reader, ChatRequest({"messages": []}), failure)
+    made.end()
+    return made.take()
+
+
+def whole(*chunks: Chunk, reason: str | None = "stop") -> list[Chunk]:
+    """A stream that ends as it should."""
+    return [*chunks, finish(reason), DONE]
+
+
+def story(events: Iterable[Event]) -> str:
+    """The names of events, readable at a glance."""
+    return " ".join(event["type"].removeprefix("response.") for event in events)
+
+
+def output(events: list[Event]) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = events[-1]["response"]["output"]
+    return items
+
+
+def calls(events: list[Event]) -> list[tuple[str, str, str]]:
+    """The calls of an answer: name, arguments, status."""
+    return [(i["name"], i["arguments"], i["status"]) for i in output(events) if i["type"] == "function_call"]

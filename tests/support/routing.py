@@ -1,0 +1,80 @@
+"""Routers before real sockets, and short ways to ask them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from app.backends import DONE, ChatRequest
+from app.backends.chat.client import OpenAIBackend
+from app.backends.routing.router import Router
+from app.errors import BackendError
+from app.settings.validation import BackendSettings
+from tests.support.ports import free_port
+from tests.support.upstream import DONE as END
+from tests.support.upstream import Upstream, chunk, finish, sse, status
+
+Build = Callable[..., Router]
+HELLO = sse(chunk("Hel"), chunk("lo"), finish(), END)
+DOWN = status(500, {"error": {"message": "Oh no."}})
+
+
+def settings(**backends: Any) -> dict[str, BackendSettings]:
+    """The settings of some backends by name; they ask once, unless they say otherwise."""
+    return {name: BackendSettings(**{"retries": 0, **options}) for name, options in backends.items()}
+
+
+@pytest_asyncio.fixture
+async def build() -> AsyncIterator[Build]:
+    """Make a router of the settings of some backends."""
+    built = []
+
+    def one(**backends: Any) -> Router:
+        built.append(Router(settings(**backends), OpenAIBackend.from_settings))
+        return built[-1]
+
+    yield one
+    for router in built:
+        await router.aclose()
+
+
+@pytest_asyncio.fixture
+async def three() -> AsyncIterator[list[Upstream]]:
+    """Three servers that say hello."""
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(Upstream()) for _ in range(3)]
+        for server in servers:
+            server.always(HELLO)
+        yield servers
+
+
+def nobody() -> str:
+    """A URL where nobody listens."""
+    return f"http://127.0.0.1:{free_port()}/v1"
+
+
+def question(model: str = "m", conversation: str = "", *, body_model: str = "", **fields: Any) -> ChatRequest:
+    """A question in a conversation, whose name is what the user says."""
+    messages = [{"role": "user", "content": conversation or "Hi"}]
+    body = {"model": body_model or model, "messages": messages, "stream": True}
+    return ChatRequest(body, conversation=conversation, model=model, **fields)
+
+
+async def ask(router: Router, model: str = "m", conversation: str = "", **fields: Any) -> str:
+    """Return the whole of what the model says."""
+    chunks = []
+    async with router.stream(question(model, conversation, **fields)) as answer:
+        async for batch in answer:
+            chunks += batch
+    return "".join(one["choices"][0]["delta"].get("content") or "" for one in chunks if one is not DONE)
+
+
+async def refusal(router: Router, model: str = "m", **fields: Any) -> BackendError:
+    """The error that comes in place of an answer."""
+    with pytest.raises(BackendError) as caught:
+        await ask(router, model, **fields)
+    return caught.value

@@ -1,0 +1,82 @@
+"""Where the contract suite keeps its stores: how to open one there, and how to let time pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from app.stores import Store
+from app.stores.memory import MemoryStore
+from app.stores.redis import RedisStore
+from app.stores.sqlite import SQLiteStore
+from tests.support.redis_server import RedisServer
+
+TTL = 1000.0
+
+
+def redis_store(url: str, ttl: float = TTL) -> RedisStore:
+    """Return a store that does not take a slow machine for an outage."""
+    return RedisStore.from_url(url, ttl=ttl, socket_timeout=60, socket_connect_timeout=60)
+
+
+class Place(Protocol):
+    def open(self, ttl: float = TTL) -> Store:
+        """Return a store of what is kept here."""
+        ...
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+
+@dataclass
+class Clock:
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Memory:
+    clock: Clock = field(default_factory=Clock)
+
+    def open(self, ttl: float = TTL) -> Store:
+        return MemoryStore.from_url("memory://", ttl=ttl, clock=self.clock)
+
+    def advance(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+
+@dataclass
+class SQLite:
+    path: Path
+    clock: Clock = field(default_factory=Clock)
+
+    def open(self, ttl: float = TTL) -> Store:
+        return SQLiteStore.from_url(f"sqlite:///{self.path}", ttl=ttl, clock=self.clock)
+
+    def advance(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+
+@dataclass
+class Redis:
+    servers: Sequence[RedisServer]
+
+    def open(self, ttl: float = TTL) -> Store:
+        return redis_store(self.servers[0].url, ttl)
+
+    def advance(self, seconds: float) -> None:
+        # Redis has its own clock. To be that much closer to the expiry is the same as to have waited.
+        for server in self.servers:
+            with server.client() as client:
+                for key in client.scan_iter("antiphon:*", count=1000):
+                    client.pexpire(key, client.pttl(key) - round(seconds * 1000))
+
+    def clear(self) -> None:
+        for server in self.servers:
+            with server.client() as client:
+                client.flushdb()
