@@ -36,12 +36,12 @@ from app.observability import logging as logs
 from app.observability.metrics import MULTIPROCESS, Metrics
 from app.responses import Responses
 from app.responses.background import Background
-from app.responses.encryption import Seals
+from app.responses.encryption import ContentCipher
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
 from app.settings.validation import environment
 from app.stores import STORES, CountingStore, LoggingStore, Store
 from app.stores.memory import MemoryStore
-from app.stores.memory.counters import MemoryCounts
+from app.stores.memory.counters import MemoryCounters
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
@@ -108,8 +108,8 @@ def create_app(
     """
     metrics = build_metrics(settings)
     tracing = tracing or build_tracing(settings)
-    watchers = [watcher for watcher in (metrics, tracing) if watcher]
-    watched = partial(_watched, watchers)
+    observers = [observer for observer in (metrics, tracing) if observer]
+    watched = partial(_watched, observers)
     queued = metrics.queued if metrics else lambda change: None
     backend = watched(backend) if backend else build_backend(settings, watched, queued)
     store = store or build_store(settings)
@@ -121,25 +121,25 @@ def create_app(
     responses = Responses(
         backend,
         store,
-        seals=Seals([key.get_secret_value() for key in settings.secret_key]),
+        seals=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
         background=background,
         compaction_prompt=settings.compaction_prompt,
         reasoning=settings.reasoning,
         default_model=settings.default_model,
-        watchers=watchers,
+        observers=observers,
         max_input_tokens=settings.max_input_tokens,
         max_output_seconds=settings.max_output_seconds,
         files=files.inputs if files else None,
     )
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect)
-    door = http.Door(responses, auth, settings.open_after, settings.heartbeat, settings.max_body_bytes, limits)
+    api = http.ApiContext(responses, auth, settings.open_after, settings.heartbeat, settings.max_body_bytes, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        end = shutdown.Stopping()
+        end = shutdown.Shutdown()
         async with AsyncExitStack() as stack:
-            for watcher in watchers:
-                stack.push_async_callback(watcher.aclose)
+            for observer in observers:
+                stack.push_async_callback(observer.aclose)
             stack.push_async_callback(store.aclose)
             stack.push_async_callback(limits.aclose)
             stack.push_async_callback(backend.aclose)
@@ -150,23 +150,25 @@ def create_app(
             if background:
                 background.start()
                 stack.push_async_callback(lambda: background.aclose(end.left(settings.shutdown_grace)))
-            yield {shutdown.NAME: end}
+            yield {shutdown.STATE_KEY: end}
 
     app = Documented(**ABOUT, lifespan=lifespan)
-    router = http.routes(door)
-    router.include_router(conversations.routes(door))
+    router = http.routes(api)
+    router.include_router(conversations.routes(api))
     if files:
         from app.api.routes import files as file_routes  # what it needs is an extra
 
-        router.include_router(file_routes.routes(door, files.files))
-    connections = websocket.Bounds(settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue)
-    router.include_router(websocket.routes(door, connections, partial(build_memory, settings)))
+        router.include_router(file_routes.routes(api, files.files))
+    connections = websocket.ConnectionLimits(
+        settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
+    )
+    router.include_router(websocket.routes(api, connections, partial(build_memory, settings)))
     app.include_router(router, prefix="/v1", tags=["responses"])
     app.include_router(router, include_in_schema=False)
     app.include_router(health.routes(responses))
     if metrics:
         app.include_router(operation.routes(metrics))
-    app.router.routes[:0] = http.straight(door, "/v1", "")
+    app.router.routes[:0] = http.fast_routes(api, "/v1", "")
     errors.install(app)
     _surround(app, settings, metrics, tracing)
     return app
@@ -203,9 +205,9 @@ def build_tracing(settings: Settings) -> Tracing | None:
     return Tracing.from_environment()
 
 
-def _watched(watchers: Iterable[Metrics | Tracing], backend: Backend) -> Backend:
-    for watcher in watchers:
-        backend = watcher.backend(backend)
+def _watched(observers: Iterable[Metrics | Tracing], backend: Backend) -> Backend:
+    for observer in observers:
+        backend = observer.backend(backend)
     return backend
 
 
@@ -214,7 +216,7 @@ def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
     url = settings.limit_store_url or settings.store_url
     counting = load(url.partition("://")[0], STORES).from_url(url, ttl=settings.store_ttl)
     return Limits(
-        counting.counts() if isinstance(counting, CountingStore) else MemoryCounts(),
+        counting.counters() if isinstance(counting, CountingStore) else MemoryCounters(),
         requests=settings.limit_requests_per_minute,
         tokens=settings.limit_tokens_per_minute,
         streams=settings.limit_streams,

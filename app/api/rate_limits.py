@@ -4,7 +4,7 @@ How much a caller may ask for: requests and tokens a minute, and responses in th
     grant = await limits.draw(owner)   # or LimitReached, a 429 that says when to come back
     request = ...                      # which may take its time to arrive
     async with grant.entered():        # or LimitReached
-        run = await responses.create(request, caller, watchers=[grant])
+        run = await responses.create(request, caller, observers=[grant])
 
 What may be used in a minute is a bucket that fills up steadily. A request takes one from the one; tokens are taken
 from the other when they are known, at the end, so a response may go beyond the limit: the bucket is then in debt, and
@@ -23,15 +23,15 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from app.errors import StoreUnavailable, TooManyRequests
-from app.observability.lifecycle import Course
-from app.stores import LEASE, Counts, Draw
+from app.observability.lifecycle import ResponseLifecycle
+from app.stores import LEASE, Counters, TokenTake
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 MINUTE = 60.0
-RETREAT = 5.0  # seconds in which counts that failed are not asked again
+BACKOFF = 5.0  # seconds in which counts that failed are not asked again
 
 
 class Allowance(NamedTuple):
@@ -78,7 +78,7 @@ class Limits:
 
     def __init__(
         self,
-        counts: Counts,
+        counters: Counters,
         *,
         requests: int = 0,
         tokens: int = 0,
@@ -86,10 +86,10 @@ class Limits:
         streams_per_key: int = 0,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._counts = counts
+        self._counts = counters
         # A response needs one token at least; how many it takes is not known before it has ended.
-        draws = [Draw("requests", requests, 1, 1), Draw("tokens", tokens, 0, 1)]
-        self._draws = [draw for draw in draws if draw.most]
+        draws = [TokenTake("requests", requests, 1, 1), TokenTake("tokens", tokens, 0, 1)]
+        self._draws = [take for take in draws if take.most]
         self._tokens = tokens
         self._streams, self._streams_per_key = streams, streams_per_key
         self._refused = refused
@@ -99,21 +99,21 @@ class Limits:
         self._pulse: asyncio.Task[None] | None = None
         self._away_until = 0.0  # by the loop's clock
 
-    async def draw(self, owner: str) -> Grant:
+    async def take(self, owner: str) -> Admission:
         """
         Let a request be read for which a response is to be made; raises `LimitReached`.
 
         What it is given has no place among the responses in the making yet: see `Grant.entered`.
         """
-        grant = Grant(self, owner)
+        grant = Admission(self, owner)
         with self._counted():
-            await self._draw(grant)
+            await self._take(grant)
         return grant
 
-    async def enter(self, grant: Grant) -> None:
+    async def acquire(self, grant: Admission) -> None:
         """Give a place to what was granted, which is to give it back; raises `LimitReached`."""
         with self._counted():
-            await self._enter(grant)
+            await self._acquire(grant)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -129,26 +129,26 @@ class Limits:
             self._pulse.cancel()
             await asyncio.wait({self._pulse})
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=RETREAT)
+            await asyncio.wait(self._tasks, timeout=BACKOFF)
         await self._counts.aclose()
 
-    async def _draw(self, grant: Grant) -> None:
+    async def _take(self, grant: Admission) -> None:
         if not self._draws:
             return
-        drawn = await self._reached(self._counts.draw(grant.owner, self._draws))
+        drawn = await self._reached(self._counts.take(grant.owner, self._draws))
         if drawn is None:
             return
         grant.allowances = [
-            Allowance(draw.bucket, draw.most, gone) for draw, gone in zip(self._draws, drawn.missing, strict=True)
+            Allowance(take.bucket, take.most, gone) for take, gone in zip(self._draws, drawn.missing, strict=True)
         ]
         if drawn.granted:
             return
-        waits = [allowance.wait(draw.needs) for allowance, draw in zip(grant.allowances, self._draws, strict=True)]
+        waits = [allowance.wait(take.needs) for allowance, take in zip(grant.allowances, self._draws, strict=True)]
         wait, reached = max(zip(waits, grant.allowances, strict=True))
         message = f"Rate limit reached: {reached.most} {reached.what} per minute."
         raise LimitReached(reached.what, message, wait, grant.headers())
 
-    async def _enter(self, grant: Grant) -> None:
+    async def _acquire(self, grant: Admission) -> None:
         rooms = (
             (f"key:{grant.owner}", "streams_per_key", self._streams_per_key, "Your key has"),
             ("all", "streams", self._streams, "This server has"),
@@ -157,17 +157,17 @@ class Limits:
             if not most:
                 continue
             guest = secrets.token_hex(8)
-            entered = await self._reached(self._counts.enter(room, guest, most))
-            if entered is False:
+            slot = await self._reached(self._counts.acquire(room, guest, most))
+            if slot is False:
                 message = f"{who} {most} responses in the making, which is the limit."
                 raise LimitReached(limit, message, 1, grant.headers())
-            if entered:
+            if slot:
                 grant.places.append((room, guest))
                 self._held[room, guest] = None
                 if self._pulse is None or self._pulse.done():
-                    self._pulse = asyncio.create_task(self._stay())
+                    self._pulse = asyncio.create_task(self._renew())
 
-    async def _stay(self) -> None:
+    async def _renew(self) -> None:
         """Keep the places of this process, for as long as it has any."""
         while self._held:
             await asyncio.sleep(LEASE / 3)
@@ -176,10 +176,10 @@ class Limits:
     async def renew(self) -> None:
         """Keep the places of this process, and take those again that were lost though they are still in use."""
         async with self._renewing:
-            gone = await self._reached(self._counts.stay([*self._held]))
+            gone = await self._reached(self._counts.renew([*self._held]))
             for room, guest in gone or ():
                 if (room, guest) in self._held:
-                    await self._reached(self._counts.enter(room, guest, sys.maxsize))
+                    await self._reached(self._counts.acquire(room, guest, sys.maxsize))
 
     async def _reached(self, question: Coroutine[Any, Any, T]) -> T | None:
         """Return what the counts say; None if they cannot be reached, or could not a moment ago."""
@@ -192,7 +192,7 @@ class Limits:
         except StoreUnavailable:
             if not self._away_until:
                 log.warning("the limits cannot be counted, and hold nobody back")
-            self._away_until = now + RETREAT
+            self._away_until = now + BACKOFF
             return None
         if self._away_until:
             log.info("the limits are counted again")
@@ -202,7 +202,7 @@ class Limits:
     def charge(self, owner: str, tokens: int) -> None:
         """Take the tokens of a response that has ended."""
         if self._tokens and tokens:
-            self._later(self._counts.draw(owner, [Draw("tokens", self._tokens, tokens)]))
+            self._later(self._counts.take(owner, [TokenTake("tokens", self._tokens, tokens)]))
 
     def give_back(self, places: Sequence[tuple[str, str]]) -> None:
         """Give places back."""
@@ -212,7 +212,7 @@ class Limits:
 
     async def _leave(self, room: str, guest: str) -> None:
         async with self._renewing:  # which may be about to renew this very place
-            await self._counts.leave(room, guest)
+            await self._counts.release(room, guest)
 
     def _later(self, question: Coroutine[Any, Any, object]) -> None:
         async def ask() -> None:
@@ -223,7 +223,7 @@ class Limits:
         task.add_done_callback(self._tasks.discard)
 
 
-class Grant:
+class Admission:
     """What one request was granted."""
 
     def __init__(self, limits: Limits, owner: str) -> None:
@@ -237,26 +237,26 @@ class Grant:
         return {name: value for allowance in self.allowances for name, value in allowance.headers().items()}
 
     @asynccontextmanager
-    async def entered(self) -> AsyncIterator[Grant]:
+    async def slot(self) -> AsyncIterator[Admission]:
         """
         Let a response be made; raises `LimitReached`.
 
-        The grant is to be told of the response's course, if there comes to be one. It ends with it; or with the
+        The grant is to be told of the response's lifecycle, if there comes to be one. It ends with it; or with the
         context, where that is left by an exception.
         """
         try:
-            await self._limits.enter(self)
+            await self._limits.acquire(self)
             yield self
         except BaseException:
             self.close()
             raise
 
-    def began(self, course: Course) -> None:
+    def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """The response is being made."""
 
-    def ended(self, course: Course) -> None:
+    def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """It is over: this is what it has used."""
-        self._limits.charge(self.owner, course.usage.get("total_tokens", 0))
+        self._limits.charge(self.owner, lifecycle.usage.get("total_tokens", 0))
         self.close()
 
     def close(self) -> None:

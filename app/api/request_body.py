@@ -40,12 +40,12 @@ async def read_body(request: Request, model: type[Body], limit: int) -> Body:
 def parse(data: bytes | str, model: type[Body]) -> Body:
     """Return JSON as a `model`; raises `InvalidRequest` that names the first field at fault."""
     try:
-        return model.model_validate(load(data, "body"))
+        return model.model_validate(load_json(data, "body"))
     except ValidationError as error:
         raise invalid(error) from error
 
 
-def load(data: bytes | str, what: str) -> dict[str, Any]:
+def load_json(data: bytes | str, what: str) -> dict[str, Any]:
     """Return the JSON object that `what`, a body or a frame, consists of; raises `InvalidRequest`."""
     value = _decoded(data.encode() if isinstance(data, str) else data, what)
     if not isinstance(value, dict):

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from app.core.profile import Profile
 from app.core.stream.chunk_reader import DONE, Chunk
 
-__all__ = ["BACKENDS", "DONE", "Around", "Backend", "ChatRequest", "Chunk", "TokenCounter"]
+__all__ = ["BACKENDS", "DONE", "Backend", "BackendWrapper", "ChatRequest", "Chunk", "TokenCounter"]
 
 # By name. A name that is not here is an import path, `package.module:Class`.
 BACKENDS = {
@@ -34,8 +34,8 @@ class ChatRequest:
     conversation: str = ""  # the same for all turns of a conversation: its chain's key or `prompt_cache_key`
     model: str = ""  # as the caller named it; empty: as in the body
     profile: Profile | None = None  # for which the body was made
-    body_for: Callable[[Profile], dict[str, Any]] | None = None  # the same for another; raises `InvalidRequest`
-    patient: bool = True  # may a refusal be met by asking again? not if there is another server to ask
+    translate_for: Callable[[Profile], dict[str, Any]] | None = None  # the same for another; raises `InvalidRequest`
+    retry_allowed: bool = True  # may a refusal be met by asking again? not if there is another server to ask
     headers: Mapping[str, str] = field(default_factory=dict)  # to send, such as a trace's context
     warnings: list[str] = field(default_factory=list)  # whoever answers says here what was left out, a sentence each
 
@@ -78,7 +78,7 @@ class TokenCounter(Protocol):
         ...
 
 
-class Around:
+class BackendWrapper:
     """What a backend around another one passes on: all but `stream`."""
 
     def __init__(self, backend: Backend) -> None:

@@ -67,7 +67,7 @@ cli = typer.Typer(
 # Clients keep a connection for a while and use it again. Ours must not be the shorter patience: a request that meets
 # the end of its connection is lost. Load balancers wait for 60 seconds as a rule.
 KEEP_ALIVE = 75
-PATIENCE = 15  # seconds that `check` waits for each thing
+CHECK_TIMEOUT = 15  # seconds that `check` waits for each thing
 
 
 @cli.command()
@@ -177,8 +177,8 @@ def check(config: Annotated[str | None, typer.Option(help="A TOML file of settin
         raise typer.Exit(1)
 
 
-@cli.command()
-def probe(
+@cli.command("probe")
+def probe_backend(
     url: Annotated[str, typer.Argument(help="Base URL of a Chat Completions server.")],
     model: Annotated[str | None, typer.Option(help="Which of its models to ask; the first, if left out.")] = None,
     api_key: Annotated[str | None, typer.Option(envvar=f"{PREFIX}BACKEND_API_KEY", help="The key to send.")] = None,
@@ -203,8 +203,8 @@ def show_settings() -> None:
     typer.echo(env_example(), nl=False)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-def codex(
+@cli.command("codex", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run_codex(
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="What Codex is given.")] = None,
     url: Annotated[str | None, typer.Option(help="Base URL of an Antiphon; that of the settings if left out.")] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the lines for Codex's config.toml instead.")] = False,
@@ -220,11 +220,13 @@ def codex(
         _refuse("Codex is not installed: npm install --global @openai/codex", status=127)
     model = (settings.default_model if own else None) or _first_model(base, key, proxied=not own)
     if show:
-        typer.echo(configure.toml(configure.codex(base, model=model or "YOUR_MODEL", keyed=bool(key))), nl=False)
+        typer.echo(
+            configure.toml(configure.codex_settings(base, model=model or "YOUR_MODEL", keyed=bool(key))), nl=False
+        )
         return
     if model is None:
         _refuse(f"There is no model at {base}. If nothing is there at all: antiphon serve", status=1)
-    options = configure.options(configure.codex(base, model=model, keyed=bool(key)))
+    options = configure.options(configure.codex_settings(base, model=model, keyed=bool(key)))
     _become([str(program), *options, *(arguments or [])], {configure.KEY: key} if key else {})
 
 
@@ -232,7 +234,7 @@ def _first_model(url: str, key: str | None, *, proxied: bool) -> str | None:
     """Ask a server for the first of its models; None if there is none, or no server."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        listed = httpx.get(f"{url}/models", headers=headers, timeout=PATIENCE, trust_env=proxied)
+        listed = httpx.get(f"{url}/models", headers=headers, timeout=CHECK_TIMEOUT, trust_env=proxied)
         return str(listed.raise_for_status().json()["data"][0]["id"])
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError):
         return None
@@ -346,10 +348,10 @@ async def _reach(settings: Settings) -> bool:
 
 async def _try(part: str, name: str, attempt: Awaitable[str]) -> bool:
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(CHECK_TIMEOUT):
             works, said = True, await attempt
     except TimeoutError:
-        works, said = False, f"no answer within {PATIENCE} seconds"
+        works, said = False, f"no answer within {CHECK_TIMEOUT} seconds"
     except APIError as error:
         works, said = False, f"{error.message} ({error.detail})" if error.detail else error.message
     except (OSError, ValueError, ImportError) as error:

@@ -15,7 +15,7 @@ from typing import Any
 KEY = "CODEX_ANTIPHON_KEY"  # the variable in which Codex finds the caller's key
 
 
-def codex(url: str, *, model: str | None, keyed: bool) -> dict[str, Any]:
+def codex_settings(url: str, *, model: str | None, keyed: bool) -> dict[str, Any]:
     """
     Return Codex's settings for a server with this base URL, which ends in `/v1`.
 

@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from app.core.stream import event_types
-from app.core.stream.event_types import Part
+from app.core.stream.event_types import PartType
 
 
 class Dialect(NamedTuple):
     """One row of the table."""
 
-    content: tuple[Part, ...]  # raw reasoning, as content, or as what the client shows of it
-    both: tuple[Part, ...]  # the same, and as a summary besides
+    content: tuple[PartType, ...]  # raw reasoning, as content, or as what the client shows of it
+    both: tuple[PartType, ...]  # the same, and as a summary besides
     heartbeat: str  # `comment`, or `keepalive`: an event of that name
     schema: bool = True  # is the schema of an answer told again in the response? in the spec it is null there
 
-    def reasoning(self, shown: str) -> tuple[Part, ...]:
+    def reasoning(self, shown: str) -> tuple[PartType, ...]:
         """Return the forms in which to show raw reasoning: as `content`, as `summary`, or as `both`."""
         return {"content": self.content, "summary": event_types.SUMMARY_REASONING, "both": self.both}[shown]
 

@@ -18,7 +18,7 @@ class _Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Transport(_Options):
+class TransportOptions(_Options):
     """How to reach the server. Times are in seconds."""
 
     base_url: str | None = None
@@ -33,7 +33,7 @@ class Transport(_Options):
     idle_timeout: float = Field(120, gt=0)  # between two reads of a stream that has begun
 
 
-class Roles(_Options):
+class RoleOptions(_Options):
     developer: Literal["system", "developer", "user"] = "system"
     # any: wherever they stand; first_only: moved to the front; single_first: merged into one, in front;
     # user: the server knows no system role, so the first user message carries them
@@ -42,7 +42,7 @@ class Roles(_Options):
     user_after_tool: Literal["ok", "bridge"] = "ok"  # bridge: an assistant message must stand between
 
 
-class Content(_Options):
+class ContentOptions(_Options):
     parts: Literal["string", "array"] = "string"  # content that is only text
     assistant_null: Literal["omit", "null", "empty"] = "omit"  # `content` of a message that only calls tools
     tool_content: Literal["string", "array"] = "string"
@@ -53,19 +53,19 @@ class Content(_Options):
     images: Literal["pass", "error", "drop"] = "pass"
 
 
-class ToolChoice(_Options):
+class ToolChoiceOptions(_Options):
     required: Literal["required", "any", "auto", "message"] = "required"
     named: Literal["object", "filter_required", "drop"] = "object"
     allowed: Literal["filter", "keep"] = "filter"  # keep: the server takes `allowed_tools` and the whole list
     none: Literal["none", "drop_tools"] = "none"
 
 
-class ResponseFormat(_Options):
+class ResponseFormatOptions(_Options):
     json_schema: Literal["native", "json_object", "prompt", "drop"] = "native"
     json_object: Literal["native", "json_schema_any", "drop"] = "native"
 
 
-Effort = Literal[
+EffortField = Literal[
     "reasoning_effort",
     "reasoning.effort",
     "thinking.type",
@@ -78,12 +78,12 @@ ReasoningField = Literal[
 ]
 
 
-class Request(_Options):
+class RequestOptions(_Options):
     """What the server accepts, and under which names."""
 
     model_map: dict[str, str] = {}
-    roles: Roles = Roles()
-    content: Content = Content()
+    roles: RoleOptions = RoleOptions()
+    content: ContentOptions = ContentOptions()
     tool_ids: str = "verbatim"  # or a regular expression that ids have to match
     tools_for_history: bool = False  # declare the tools of the history when the request has none
     repair_arguments: bool = True
@@ -91,7 +91,7 @@ class Request(_Options):
     stream_usage: Literal["stream_options", "always", "none"] = "stream_options"
     force_stream: bool = False
     force_nonstream_with_tools: bool = False
-    tool_choice: ToolChoice = ToolChoice()
+    tool_choice: ToolChoiceOptions = ToolChoiceOptions()
     parallel_tool_calls: Literal["send", "drop", "drop_false"] = "send"
     strict: Literal["send", "drop", "force"] = "send"
     schema_drop: list[str] = []  # keywords to strip from the schemas of tools
@@ -100,8 +100,8 @@ class Request(_Options):
     # tools. json_pattern: the same, for servers that hold the JSON string to it as it is written, with its backslashes
     # (llama.cpp, outlines); xgrammar: where that library does not take it for less than it is.
     grammar: Literal["none", "pattern", "json_pattern", "xgrammar"] = "none"
-    response_format: ResponseFormat = ResponseFormat()
-    effort: Effort = "reasoning_effort"
+    response_format: ResponseFormatOptions = ResponseFormatOptions()
+    effort: EffortField = "reasoning_effort"
     effort_map: dict[str, str | None] = {}  # None: leave it out
     reasoning_replay: Literal["tool_turns", "never", "current_turn", "always"] = "tool_turns"
     reasoning_field: ReasoningField = "auto"  # auto: the field it came in
@@ -116,16 +116,16 @@ class Request(_Options):
     forward: list[str] = []  # which of metadata, store, user, service_tier, prompt_cache_key, verbosity, ... to send
 
 
-class ThinkTags(_Options):
+class ThinkTagOptions(_Options):
     mode: Literal["auto", "implicit_open"] = "auto"
     open: str = "<think>"
     close: str = "</think>"
 
 
-class Response(_Options):
+class ResponseOptions(_Options):
     """How the server's answers differ from OpenAI's."""
 
-    think_tags: Literal["off", "auto", "implicit_open"] | ThinkTags = "off"
+    think_tags: Literal["off", "auto", "implicit_open"] | ThinkTagOptions = "off"
     # Calls that stand in the text, between the marks of the model's template. auto: of every model known to do so.
     call_marks: Literal["off", "auto"] = "off"
     reasoning_fields: list[str] = ["reasoning_content", "reasoning", "reasoning_text"]
@@ -145,9 +145,9 @@ class Profile(_Options):
     """All that is known of one server."""
 
     name: str = "default"
-    transport: Transport = Transport()
-    request: Request = Request()
-    response: Response = Response()
+    transport: TransportOptions = TransportOptions()
+    request: RequestOptions = RequestOptions()
+    response: ResponseOptions = ResponseOptions()
 
     def override(self, options: Mapping[str, Any]) -> Profile:
         """

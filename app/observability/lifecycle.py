@@ -16,18 +16,18 @@ from app.core.types.request import TERMINAL, Response
 from app.errors import APIError
 
 # How a caller hears of a response.
-Way: TypeAlias = Literal["json", "sse", "websocket", "background"]
+Transport: TypeAlias = Literal["json", "sse", "websocket", "background"]
 
 clock = time.perf_counter
 
 
 @dataclass(slots=True)
-class Course:
-    """The course of one response, whose moments are those of `clock`, in seconds."""
+class ResponseLifecycle:
+    """The lifecycle of one response, whose moments are those of `clock`, in seconds."""
 
     response: Response  # as it stands
-    way: Way
-    watchers: Sequence[Watcher] = ()
+    way: Transport
+    observers: Sequence[Observer] = ()
     began: float = field(default_factory=clock)
     first: float | None = None  # the first of its output was there
     last: float | None = None  # all of it was there; to store it takes longer
@@ -45,7 +45,7 @@ class Course:
         return "failed" if self.failure else "interrupted"
 
     @property
-    def proven(self) -> bool:
+    def confirmed(self) -> bool:
         """Whether a backend has answered to the model's name, which anybody can make up."""
         return self.first is not None and self.status in ("completed", "incomplete")
 
@@ -78,8 +78,8 @@ class Course:
         if outer:
             self.told = True
             self.began = clock()
-            for watcher in self.watchers:
-                watcher.began(self)
+            for observer in self.observers:
+                observer.on_start(self)
         try:
             yield
         except APIError as error:
@@ -89,23 +89,23 @@ class Course:
             if outer:
                 self.ended = clock()
                 self.usage = usage()
-                for watcher in self.watchers:
-                    watcher.ended(self)
+                for observer in self.observers:
+                    observer.on_end(self)
 
 
-class Watcher(Protocol):
-    """Who is told of the course of a response; neither call may raise, nor take long."""
+class Observer(Protocol):
+    """Who is told of the lifecycle of a response; neither call may raise, nor take long."""
 
-    def began(self, course: Course) -> None:
+    def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """A response is being made."""
         ...
 
-    def ended(self, course: Course) -> None:
-        """It is over, in whichever way: `course.status`."""
+    def on_end(self, lifecycle: ResponseLifecycle) -> None:
+        """It is over, in whichever way: `lifecycle.status`."""
         ...
 
 
-class Labels:
+class BoundedLabels:
     """
     Keeps labels few. What callers or backends can name at will would otherwise fill the memory of whoever collects.
 
@@ -118,11 +118,11 @@ class Labels:
         self._most = most
         self._known: set[str] = set()
 
-    def __call__(self, name: str, *, proven: bool = True) -> str:
+    def __call__(self, name: str, *, confirmed: bool = True) -> str:
         """Return the label of a name; one that is new and not `proven` does not take a place."""
         if name in self._known:
             return name
-        if not proven or len(self._known) >= self._most:
+        if not confirmed or len(self._known) >= self._most:
             return self.OTHER
         self._known.add(name)
         return name

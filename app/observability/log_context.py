@@ -17,16 +17,16 @@ from types import MappingProxyType
 _IDS: ContextVar[Mapping[str, str]] = ContextVar("ids", default=MappingProxyType({}))
 
 
-def begin(**ids: str) -> None:
+def reset(**ids: str) -> None:
     """Begin something new, which has nothing to do with what this task was about before."""
     _IDS.set(ids)
 
 
-def add(**ids: str) -> None:
+def bind(**ids: str) -> None:
     """Say more of what this task is about, from now on."""
     _IDS.set({**_IDS.get(), **ids})
 
 
-def ids() -> Mapping[str, str]:
+def fields() -> Mapping[str, str]:
     """Return the ids by name."""
     return _IDS.get()

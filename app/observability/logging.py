@@ -53,7 +53,7 @@ def _time(record: logging.LogRecord) -> str:
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
     """Return what the line says beside its message: the ids of what it is about, and what was given with it."""
-    return {**log_context.ids(), **{name: value for name, value in record.__dict__.items() if name not in _OWN}}
+    return {**log_context.fields(), **{name: value for name, value in record.__dict__.items() if name not in _OWN}}
 
 
 def _word(value: object) -> str:
@@ -93,7 +93,7 @@ class _Formatter(logging.Formatter):
         info = record.exc_info
         if not info or info[1] is None:
             return ""
-        return self.formatException(info) if self._content or not log_context.ids() else _without_messages(info[1])
+        return self.formatException(info) if self._content or not log_context.fields() else _without_messages(info[1])
 
 
 class TextFormatter(_Formatter):

@@ -28,16 +28,16 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from app import __version__
-from app.backends import Around, Backend, ChatRequest, Chunk
+from app.backends import Backend, BackendWrapper, ChatRequest, Chunk
 from app.errors import BackendError, StoreUnavailable
-from app.observability.lifecycle import Course, Labels
+from app.observability.lifecycle import BoundedLabels, ResponseLifecycle
 from app.stores import Store
 
 # The variable in which the client library has the directory; it is read when the library is loaded.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
-MODELS = 100  # that have a label of their own
-KINDS = 50  # of errors, likewise
+MODEL_LABELS = 100  # that have a label of their own
+ERROR_LABELS = 50  # of errors, likewise
 
 # Seconds. The first three are those that OpenTelemetry's conventions for generative AI advise, and some beyond.
 TO_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60)
@@ -57,7 +57,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # when a series began is as much again
         self._directory = directory
         self._registry = registry = CollectorRegistry()
-        self._models, self._kinds = Labels(MODELS), Labels(KINDS)
+        self._models, self._kinds = BoundedLabels(MODEL_LABELS), BoundedLabels(ERROR_LABELS)
         if directory is None:
             ProcessCollector(registry=registry)
             PlatformCollector(registry=registry)
@@ -102,24 +102,24 @@ class Metrics:
 
     # What is told by others.
 
-    def began(self, course: Course) -> None:
+    def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """A response is being made."""
-        self._open(course.way).inc()
+        self._open(lifecycle.way).inc()
 
-    def ended(self, course: Course) -> None:
+    def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """It is over."""
-        self._open(course.way).dec()
-        status = course.status
-        model = self._models(str(course.response["model"]), proven=course.proven)
-        self._responses(model, course.way, status).inc()
-        self._whole(model, course.way).observe(course.seconds)
-        if course.failure:
-            self._failures(self._kinds(course.failure.code)).inc()
-        if (first := course.seconds_to_first) is not None:
+        self._open(lifecycle.way).dec()
+        status = lifecycle.status
+        model = self._models(str(lifecycle.response["model"]), confirmed=lifecycle.confirmed)
+        self._responses(model, lifecycle.way, status).inc()
+        self._whole(model, lifecycle.way).observe(lifecycle.seconds)
+        if lifecycle.failure:
+            self._failures(self._kinds(lifecycle.failure.code)).inc()
+        if (first := lifecycle.seconds_to_first) is not None:
             self._first(model).observe(first)
-        if (each := course.seconds_per_token) is not None:
+        if (each := lifecycle.seconds_per_token) is not None:
             self._each(model).observe(each)
-        if usage := course.usage:
+        if usage := lifecycle.usage:
             for kind, count in (
                 ("input", usage["input_tokens"]),
                 ("cached_input", usage["input_tokens_details"]["cached_tokens"]),
@@ -229,7 +229,7 @@ class _MeasuredStore:
             return await self._store.delete(bucket, name)
 
 
-class _MeasuredBackend(Around):
+class _MeasuredBackend(BackendWrapper):
     """Passes the chunks on untouched: what becomes of them is seen where the context ends."""
 
     def __init__(self, backend: Backend, metrics: Metrics) -> None:

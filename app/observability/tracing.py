@@ -45,20 +45,20 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__
-from app.backends import Around, Backend, ChatRequest, Chunk
+from app.backends import Backend, BackendWrapper, ChatRequest, Chunk
 from app.core.profile import Profile
 from app.core.types.response import usage_of
 from app.errors import BackendError
 from app.observability import log_context
-from app.observability.lifecycle import Course, Labels, clock
+from app.observability.lifecycle import BoundedLabels, ResponseLifecycle, clock
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-MODELS = 100  # that are told apart in metrics
-PATIENCE = 5.0  # seconds to send what is left when the server stops
+MODEL_LABELS_OF_SPANS = 100  # that are told apart in metrics
+FLUSH_TIMEOUT = 5.0  # seconds to send what is left when the server stops
 
 _SILENT = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds, and nobody's request
 
@@ -114,7 +114,7 @@ class Tracing:
     def __init__(self, traces: TracerProvider, meters: MeterProvider) -> None:
         self._providers = (traces, meters)
         self.tracer = traces.get_tracer("antiphon", __version__)
-        self.labels = Labels(MODELS)
+        self.labels = BoundedLabels(MODEL_LABELS_OF_SPANS)
         meter = meters.get_meter("antiphon", __version__)
 
         def seconds(name: str, text: str, advice: list[float]) -> Histogram:
@@ -155,22 +155,22 @@ class Tracing:
         """Return an application to which each request is a span."""
         return _TracedRequests(app, self.tracer)
 
-    def began(self, course: Course) -> None:
+    def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """A response is being made."""
 
     @_harmless
-    def ended(self, course: Course) -> None:
+    def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """It is over."""
         told = {
             **_OPERATION,
             "gen_ai.provider.name": "antiphon",
-            "gen_ai.request.model": self.labels(str(course.response["model"]), proven=course.proven),
+            "gen_ai.request.model": self.labels(str(lifecycle.response["model"]), confirmed=lifecycle.confirmed),
         }
-        failed = {"error.type": course.failure.code} if course.failure else {}
-        self._request.record(course.seconds, {**told, **failed})
-        if (first := course.seconds_to_first) is not None:
+        failed = {"error.type": lifecycle.failure.code} if lifecycle.failure else {}
+        self._request.record(lifecycle.seconds, {**told, **failed})
+        if (first := lifecycle.seconds_to_first) is not None:
             self._first.record(first, told)
-        if (each := course.seconds_per_token) is not None:
+        if (each := lifecycle.seconds_per_token) is not None:
             self._each.record(each, told)
 
     async def aclose(self) -> None:
@@ -187,7 +187,7 @@ class Tracing:
         # A thread that the end of the process does not wait for: a collector that is away must not hold it up.
         threading.Thread(target=send, daemon=True).start()
         with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(FLUSH_TIMEOUT):
                 await sent.wait()
 
 
@@ -202,7 +202,7 @@ class _TracedRequests:
             return
         method = scope.get("method", "WEBSOCKET")
         span = self._begun(scope, method) or INVALID_SPAN
-        log_context.add(trace_id=trace.format_trace_id(span.get_span_context().trace_id))
+        log_context.bind(trace_id=trace.format_trace_id(span.get_span_context().trace_id))
 
         async def send_and_see(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -252,12 +252,12 @@ def _ended(span: Span, scope: Scope, method: str) -> None:
     if route := getattr(scope.get("route"), "path", "").removeprefix("/v1"):  # the same with and without
         span.update_name(f"{method} {route}")
         span.set_attribute("http.route", route)
-    if id := log_context.ids().get("response_id"):
+    if id := log_context.fields().get("response_id"):
         span.set_attribute("gen_ai.response.id", id)
     span.end()
 
 
-class _TracedBackend(Around):
+class _TracedBackend(BackendWrapper):
     def __init__(self, backend: Backend, tracing: Tracing) -> None:
         super().__init__(backend)
         self._tracing = tracing
@@ -351,7 +351,7 @@ class _Question:
         labels = {
             **_OPERATION,
             **self._provider,
-            "gen_ai.request.model": tracing.labels(self._model, proven=bool(self._first) and not self._failure),
+            "gen_ai.request.model": tracing.labels(self._model, confirmed=bool(self._first) and not self._failure),
         }
         if usage:
             told |= {

@@ -19,7 +19,7 @@ from app.backends import Backend, ChatRequest, TokenCounter
 from app.core.history import rewrites, turns
 from app.core.history.turns import Turn
 from app.core.profile import Profile
-from app.core.request import Chat, to_chat
+from app.core.request import ChatTranslation, to_chat
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.types.ids import chain_key, new_id
@@ -28,12 +28,12 @@ from app.core.types.response import new_response
 from app.core.types.token_estimate import estimate_chat
 from app.errors import InvalidRequest, NotFound, StoreUnavailable
 from app.observability import log_context
-from app.observability.lifecycle import Watcher, Way
+from app.observability.lifecycle import Observer, Transport
 from app.responses import compaction
-from app.responses.background import Background, Following
-from app.responses.context import Context, InputFileSource, Sources
+from app.responses.background import Background, EventSubscription
+from app.responses.context import Context, ContextLoader, InputFileSource
 from app.responses.conversations import Conversations
-from app.responses.encryption import SealingBuilder, Seals
+from app.responses.encryption import ContentCipher, EncryptingEventBuilder
 from app.responses.run import Caller, Made, Run
 from app.stores import RunKey, Store
 
@@ -50,27 +50,27 @@ class Responses:
         backend: Backend,
         store: Store,
         *,
-        seals: Seals | None = None,
+        seals: ContentCipher | None = None,
         background: Background | None = None,
         compaction_prompt: str = "",
         reasoning: Literal["auto", "content", "summary", "both"] = "auto",
         default_model: str | None = None,
-        watchers: Sequence[Watcher] = (),
+        observers: Sequence[Observer] = (),
         max_input_tokens: int = 0,
         max_output_seconds: float = 0,
         files: InputFileSource | None = None,
     ) -> None:
         self.backend = backend
         self.store = store
-        self.seals = seals or Seals()
+        self.seals = seals or ContentCipher()
         self.conversations = Conversations(store, self.seals)
-        self._sources = Sources(store, self.conversations, self.seals, files)
+        self._sources = ContextLoader(store, self.conversations, self.seals, files)
         self._background = background
         self._compaction_prompt = compaction_prompt
         self._memory: Store | None = None
         self._reasoning = reasoning
         self._default_model = default_model
-        self._watchers = watchers
+        self._watchers = observers
         self._max_input_tokens = max_input_tokens
         self._max_output_seconds = max_output_seconds
 
@@ -81,13 +81,13 @@ class Responses:
         return view
 
     async def create(
-        self, request: CreateResponse, caller: Caller, *, generate: bool = True, watchers: Sequence[Watcher] = ()
+        self, request: CreateResponse, caller: Caller, *, generate: bool = True, observers: Sequence[Observer] = ()
     ) -> Run:
         """
         Begin a response; nothing has been asked of the backend when this returns.
 
         Without `generate` no model will be asked at all: the response is one to continue from, with its input alone.
-        The `watchers` are told of its course, beside those of all responses.
+        The `observers` are told of its lifecycle, beside those of all responses.
 
         Raises `InvalidRequest` and its kinds for what is wrong with the request, `StoreUnavailable` for a request
         that needs the store while it is away.
@@ -118,7 +118,7 @@ class Responses:
             finish_required=self.backend.profile(model).response.finish_required,
         )
         kept = [turns.input_item(item, context.key) for item in context.new] if self.keeps(request) else []
-        log_context.add(response_id=response["id"])
+        log_context.bind(response_id=response["id"])
         run = Run(
             Made(context, kept, prompt, builder, reader, generate),
             request,
@@ -128,7 +128,7 @@ class Responses:
             join=partial(self.conversations.join, request, caller.owner),
             kept=self.keeps(request),
             way=self._way(request),
-            watchers=[*self._watchers, *watchers],
+            observers=[*self._watchers, *observers],
             seconds=self._max_output_seconds,
         )
         for warning in run.warnings:
@@ -136,10 +136,10 @@ class Responses:
         return run
 
     async def compact(
-        self, request: compaction.CompactResponse, caller: Caller, watchers: Sequence[Watcher] = ()
+        self, request: compaction.CompactResponse, caller: Caller, observers: Sequence[Observer] = ()
     ) -> Run:
         """Begin a compaction that is not kept here, but given to the caller whole: see `Run.compacted`."""
-        return await self.create(request.triggering(), caller, watchers=watchers)
+        return await self.create(request.triggering(), caller, observers=observers)
 
     async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
         """Return how many tokens the input of a request is, and whether the backend has counted them."""
@@ -161,7 +161,7 @@ class Responses:
         """Return a stored response; raises `NotFound`."""
         return (await self._load(response_id, caller)).response
 
-    async def follow(self, response_id: str, caller: Caller, after: int = -1) -> Following:
+    async def follow(self, response_id: str, caller: Caller, after: int = -1) -> EventSubscription:
         """
         Return the events of a background response, running or ended, that come after that sequence number.
 
@@ -245,7 +245,7 @@ class Responses:
         message = f"The input is about {tokens} tokens long, and this server takes {self._max_input_tokens}."
         raise InvalidRequest(message, param="input", code="context_length_exceeded")
 
-    def _way(self, request: CreateResponse) -> Way:
+    def _way(self, request: CreateResponse) -> Transport:
         if self._memory is not None:
             return "websocket"
         return "background" if request.background else "sse" if request.stream else "json"
@@ -264,7 +264,7 @@ class Responses:
 
     def _prompt(self, request: CreateResponse, context: Context, model: str) -> compaction.Prompt:
         items, margin = context.items, compaction.MARGIN
-        request = rewrites.configured(request, items)
+        request = rewrites.apply_config_updates(request, items)
         if context.compacts:
             request, items = compaction.summary_request(request, items, self._compaction_prompt)
             margin = compaction.SUMMARY_MARGIN
@@ -281,7 +281,7 @@ class Responses:
         shown = caller.dialect.reasoning(self._shown(request))
         if "reasoning.encrypted_content" in request.include:
             seal = partial(self.seals.seal, "reasoning", caller.owner)
-            return SealingBuilder(response, new_id=make_id, reasoning=shown, seal=seal)
+            return EncryptingEventBuilder(response, new_id=make_id, reasoning=shown, seal=seal)
         return EventBuilder(response, new_id=make_id, reasoning=shown)
 
     def _shown(self, request: CreateResponse) -> str:
@@ -291,7 +291,7 @@ class Responses:
         return "summary" if request.reasoning and request.reasoning.summary else "content"
 
 
-_NO_PROMPT = compaction.Prompt((), Profile(), lambda *_: Chat({}, {}, None, ()))
+_NO_PROMPT = compaction.Prompt((), Profile(), lambda *_: ChatTranslation({}, {}, None, ()))
 
 
 async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
-from app.backends import Around, Backend, ChatRequest, Chunk
+from app.backends import Backend, BackendWrapper, ChatRequest, Chunk
 from app.core.history.truncation import share_that_fits, truncated
 from app.core.history.turns import input_item
 from app.core.profile import Profile
-from app.core.request import Chat
+from app.core.request import ChatTranslation
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.types.request import CreateResponse, Item, Model, Response, TextOptions
 from app.core.types.token_estimate import estimate_chat, estimate_json
@@ -176,7 +176,7 @@ class Prompt:
         self,
         items: Sequence[Item],
         profile: Profile,
-        ask: Callable[[Sequence[Item], Profile], Chat],
+        ask: Callable[[Sequence[Item], Profile], ChatTranslation],
         *,
         margin: float = MARGIN,
     ) -> None:
@@ -197,7 +197,7 @@ class Prompt:
         said = f"The conversation is too long for the model, so its oldest {left_out} items were left out."
         return [*self.chat.warnings, said]
 
-    def body_for(self, profile: Profile) -> dict[str, Any]:
+    def translate_for(self, profile: Profile) -> dict[str, Any]:
         """Return what is asked for a server of another profile; raises `InvalidRequest` if it cannot be asked."""
         return self._ask(self._left, profile).body
 
@@ -226,7 +226,7 @@ def _shares(fits: float | None, margin: float) -> Iterator[float]:
     yield from (share for share in _SHARES if share < first)
 
 
-class Truncating(Around):
+class Truncating(BackendWrapper):
     """A backend that is asked again with a shorter prompt when it says that the prompt is too long."""
 
     def __init__(self, backend: Backend, prompt: Prompt) -> None:

@@ -19,7 +19,7 @@ from app.core.types.request import TERMINAL, CreateResponse, Item
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound
 from app.responses.compaction import is_compaction, without_compacted
 from app.responses.conversations import Conversations, before
-from app.responses.encryption import Seals, unsealed
+from app.responses.encryption import ContentCipher, decrypt_items
 from app.stores import Store
 
 
@@ -46,12 +46,12 @@ class InputFileSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class ContextLoader:
     """The places where a conversation may have been kept, of all callers."""
 
     store: Store
     conversations: Conversations
-    seals: Seals
+    seals: ContentCipher
     files: InputFileSource | None = None
 
     async def context(self, request: CreateResponse, owner: str, memory: Store | None = None) -> Context:
@@ -61,7 +61,7 @@ class Sources:
         Raises `InvalidRequest` and its kinds, with the field at fault, and `StoreUnavailable` if the store is needed
         and away.
         """
-        search = _Search(self.store, memory, owner)
+        search = _TurnLookup(self.store, memory, owner)
         turns = await self._turns(request, owner, search)
         upstream = {id: said for turn in turns for id, said in turn.upstream.items()}
         said = [item for turn in turns for item in turn.items]
@@ -69,7 +69,7 @@ class Sources:
         known = {item["id"]: item for item in said if isinstance(item.get("id"), str)}
         new = await search.resolved(request.items(), known, upstream)
         warnings: list[str] = []
-        new, brought = unsealed(new, self.seals, owner, key=key, known=upstream, warnings=warnings)
+        new, brought = decrypt_items(new, self.seals, owner, key=key, known=upstream, warnings=warnings)
         if request.conversation:
             new = [item for item in new if str(item.get("id")) not in known]
             if not request.store:
@@ -78,13 +78,13 @@ class Sources:
             warnings.append("This response continues from one that is not stored: only this connection can go on.")
         if turns:
             history.check_outputs(said, new)
-            new = rewrites.unrepeated(said, new, warnings)
+            new = rewrites.drop_repeated_prompt(said, new, warnings)
         compacts = is_compaction(new)
         if compacts:
             new = new[:-1]
             if not said and not new:
                 raise InvalidRequest("There is nothing to compact: send `input` or continue a response.", param="input")
-        items = without_compacted(rewrites.told([*said, *new], warnings))
+        items = without_compacted(rewrites.rewrite_items([*said, *new], warnings))
         if self.files:
             items = await self.files.resolve(items, new, owner, warnings)
         return Context(
@@ -98,7 +98,7 @@ class Sources:
             warnings=warnings,
         )
 
-    async def _turns(self, request: CreateResponse, owner: str, search: _Search) -> list[Turn]:
+    async def _turns(self, request: CreateResponse, owner: str, search: _TurnLookup) -> list[Turn]:
         """Return the turns that the request continues from, oldest first."""
         previous, conversation = request.previous_response_id, request.conversation
         if previous and conversation:
@@ -131,7 +131,7 @@ class Sources:
             raise PreviousResponseNotFound(previous) from None  # half of what was said would be a lie
 
 
-class _Search:
+class _TurnLookup:
     """Finds turns and items of one caller; what a connection remembers is found without a store."""
 
     def __init__(self, store: Store, memory: Store | None, owner: str) -> None:

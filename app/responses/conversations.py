@@ -22,7 +22,7 @@ from app.core.redaction import ToolSecrets
 from app.core.types.ids import chain_key, new_id, new_key
 from app.core.types.request import CreateResponse, Item
 from app.errors import InvalidRequest, NotFound
-from app.responses.encryption import Seals, unsealed
+from app.responses.encryption import ContentCipher, decrypt_items
 from app.stores import Store
 
 _ITSELF = "conversation"
@@ -33,7 +33,7 @@ _DELETED = "deleted_"
 class Conversations:
     """The conversations of all callers, each invisible to all but its own: one that is not there is `NotFound`."""
 
-    def __init__(self, store: Store, seals: Seals) -> None:
+    def __init__(self, store: Store, seals: ContentCipher) -> None:
         self._store = store
         self._seals = seals
         self._latest = 0
@@ -136,7 +136,7 @@ class Conversations:
             seen.add(kept["id"])
             new.append(kept)
         warnings: list[str] = []
-        new, said = unsealed(new, self._seals, owner, key=key, known={}, warnings=warnings, field="items")
+        new, said = decrypt_items(new, self._seals, owner, key=key, known={}, warnings=warnings, field="items")
         return Turn({"id": new_id("added", key), "output": []}, new, said)
 
     async def _put(self, id: str, owner: str, turn: Turn) -> None:

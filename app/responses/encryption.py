@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream
-from app.core.stream.event_types import Callee
+from app.core.stream.event_types import ToolBinding
 from app.core.types.ids import new_id
 from app.core.types.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.core.types.request import Item, Response
@@ -34,21 +34,21 @@ from app.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
 
-Kind: TypeAlias = Literal["reasoning", "compaction"]
+ContentKind: TypeAlias = Literal["reasoning", "compaction"]
 
 MARK = "antiphon1."
 _ID, _NONCE, _KEY, _TAG = 4, 12, 32, 16  # bytes
 
 
-class Foreign(ValueError):
+class ForeignKeyError(ValueError):
     """Not sealed here, or with a key that this server does not have (any more)."""
 
 
-class Broken(ValueError):
+class TamperedError(ValueError):
     """Sealed with a key of this server, but changed since, or for another kind or owner."""
 
 
-class Seals:
+class ContentCipher:
     """
     Seals with the first of its secret keys, and opens what was sealed with any of them, so that keys can be rotated.
 
@@ -63,28 +63,28 @@ class Seals:
         pairs = [_derived(secret) for secret in secret_keys or [secrets.token_urlsafe(32)]]
         self._first, self._ciphers = pairs[0][0], dict(pairs)
 
-    def seal(self, kind: Kind, owner: str, content: Mapping[str, Any]) -> str:
+    def seal(self, kind: ContentKind, owner: str, content: Mapping[str, Any]) -> str:
         """Return JSON content as a seal that only `owner` can bring back."""
         nonce = secrets.token_bytes(_NONCE)
         packed = zstandard.ZstdCompressor(write_checksum=False).compress(orjson.dumps(content))
         closed = self._ciphers[self._first].encrypt(nonce, packed, _bound(kind, owner))
         return MARK + base64.urlsafe_b64encode(self._first + nonce + closed).rstrip(b"=").decode()
 
-    def open(self, kind: Kind, owner: str, sealed: str) -> dict[str, Any]:
-        """Return the content of a seal; raises `Foreign` for what was not made here, `Broken` for what was changed."""
+    def open(self, kind: ContentKind, owner: str, sealed: str) -> dict[str, Any]:
+        """Return what was sealed. Raises `ForeignKeyError` if not sealed with our keys, `TamperedError` if changed."""
         if not sealed.startswith(MARK):
-            raise Foreign
+            raise ForeignKeyError
         data = _decoded(sealed.removeprefix(MARK))
         cipher = self._ciphers.get(data[:_ID])
         if cipher is None:
-            raise Foreign
+            raise ForeignKeyError
         nonce, closed = data[_ID : _ID + _NONCE], data[_ID + _NONCE :]
         if len(closed) < _TAG:
-            raise Broken
+            raise TamperedError
         try:
             packed = cipher.decrypt(nonce, closed, _bound(kind, owner))
         except InvalidTag:
-            raise Broken from None
+            raise TamperedError from None
         content: dict[str, Any] = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
         return content
 
@@ -105,13 +105,13 @@ def _decoded(text: str) -> bytes:
         # Strictly: the same bytes in another spelling are no seal of ours.
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise Broken from None
+        raise TamperedError from None
     if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
-        raise Broken
+        raise TamperedError
     return data
 
 
-class SealingBuilder(EventBuilder):
+class EncryptingEventBuilder(EventBuilder):
     """
     An `EventBuilder` whose reasoning items have their `encrypted_content`.
 
@@ -124,7 +124,7 @@ class SealingBuilder(EventBuilder):
         self._seal_whole = seal
         self._beside: dict[str, Upstream] = {}  # what was said beside calls and is not sealed yet, by `call_id`
 
-    def call(self, call_id: str, callee: Callee, **upstream: Any) -> OpenCall:
+    def call(self, call_id: str, callee: ToolBinding, **upstream: Any) -> OpenCall:
         if upstream:
             self._beside[call_id] = upstream
             if not self._is_thinking:
@@ -152,9 +152,9 @@ class SealingBuilder(EventBuilder):
         return self._seal_whole({"said": said, "calls": beside} if beside else {"said": said})
 
 
-def unsealed(
+def decrypt_items(
     items: Sequence[Item],
-    seals: Seals,
+    seals: ContentCipher,
     owner: str,
     *,
     key: str,
@@ -192,14 +192,16 @@ def unsealed(
     return opened, said
 
 
-def _open(seals: Seals, kind: Kind, owner: str, sealed: str, param: str, warnings: list[str]) -> dict[str, Any] | None:
+def _open(
+    seals: ContentCipher, kind: ContentKind, owner: str, sealed: str, param: str, warnings: list[str]
+) -> dict[str, Any] | None:
     try:
         return seals.open(kind, owner, sealed)
-    except Foreign:
+    except ForeignKeyError:
         if kind == "reasoning":
             warnings.append("Encrypted reasoning that this server cannot read was left out.")
             return None
-    except Broken:
+    except TamperedError:
         pass
     raise InvalidRequest(
         f"Invalid '{param}': it was changed, or made by another server, with another key or for another caller.",

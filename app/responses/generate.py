@@ -46,10 +46,10 @@ async def respond(
     """
     started = False
     failure: BackendError | None = None
-    end = settle
+    end = finish
     try:
-        async with Answering(backend, request, open_after) as answer:
-            async for chunks in InTime(answer, seconds) if seconds else answer:
+        async with BackendStream(backend, request, open_after) as answer:
+            async for chunks in DeadlineIterator(answer, seconds) if seconds else answer:
                 if not started:
                     builder.start()
                     started = True
@@ -61,7 +61,7 @@ async def respond(
         if not started:
             raise
         failure = error
-    except OutOfTime:
+    except DeadlineExceeded:
         end = _cut
     except Exception:
         if not started:
@@ -79,7 +79,7 @@ async def respond(
         builder.response["usage"] = usage_of(None, request.body, builder.response["output"])
 
 
-async def warm_up(builder: EventBuilder) -> AsyncGenerator[list[Event], None]:
+async def prewarm(builder: EventBuilder) -> AsyncGenerator[list[Event], None]:
     """Yield the events of a response for which no model is asked, all but the terminal one: there is its input, and no
     output, to be continued from."""
     builder.start()
@@ -88,7 +88,7 @@ async def warm_up(builder: EventBuilder) -> AsyncGenerator[list[Event], None]:
     yield builder.take()
 
 
-class Answering:
+class BackendStream:
     """
     A question to a backend, and what it says: a context manager, and the iterator that it gives, a list for each read.
 
@@ -103,13 +103,13 @@ class Answering:
         self._open = contextlib.AsyncExitStack()
         self._next: Callable[[], Awaitable[list[Chunk]]] = self._begin
 
-    async def __aenter__(self) -> Answering:
+    async def __aenter__(self) -> BackendStream:
         return self
 
     async def __aexit__(self, *exc: Any) -> None:
         await self._open.__aexit__(*exc)
 
-    def __aiter__(self) -> Answering:
+    def __aiter__(self) -> BackendStream:
         return self
 
     def __anext__(self) -> Awaitable[list[Chunk]]:
@@ -141,19 +141,19 @@ class Answering:
         return bool(done)
 
 
-class OutOfTime(Exception):
+class DeadlineExceeded(Exception):
     """An answer takes longer than it may."""
 
 
-class InTime:
-    """Iterates over what comes within so many seconds from the first chunk on, and then raises `OutOfTime`."""
+class DeadlineIterator:
+    """Iterates over what comes within so many seconds from the first chunk on, and then raises `DeadlineExceeded`."""
 
     def __init__(self, batches: AsyncIterator[list[Chunk]], seconds: float) -> None:
         self._batches = batches
         self._seconds = seconds
         self._end: float | None = None  # in loop time
 
-    def __aiter__(self) -> InTime:
+    def __aiter__(self) -> DeadlineIterator:
         return self
 
     async def __anext__(self) -> list[Chunk]:
@@ -162,7 +162,7 @@ class InTime:
                 batch = await anext(self._batches)
         except TimeoutError:
             if limit.expired():
-                raise OutOfTime from None
+                raise DeadlineExceeded from None
             raise
         if batch and self._end is None:
             self._end = asyncio.get_running_loop().time() + self._seconds
@@ -181,7 +181,7 @@ async def _put_away(task: asyncio.Future[Any]) -> None:
         task.exception()  # known elsewhere, or of no interest any more
 
 
-def settle(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None) -> None:
+def finish(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None) -> None:
     """
     Bring the response to its end, truthfully: what was cut off is incomplete, and what broke has failed.
 
@@ -197,17 +197,17 @@ def settle(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, fai
         builder.incomplete(ended)
     else:
         builder.fail(failure or (broken_off() if ended is None else gave_up()))
-    _account(builder, reader, request)
+    _record_usage(builder, reader, request)
 
 
 def _cut(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None) -> None:
     """Bring the response to its end when its time is over."""
     reader.calls.end(cut=True)
     builder.incomplete("max_output_seconds")
-    _account(builder, reader, request)
+    _record_usage(builder, reader, request)
 
 
-def stop(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, error: APIError | None) -> None:
+def abort(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, error: APIError | None) -> None:
     """Bring a response to its end from outside: it fails with that error, or else was cancelled."""
     if builder.response["status"] == "queued":
         builder.start()
@@ -216,10 +216,10 @@ def stop(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, error
         builder.fail(error)
     else:
         builder.cancel()
-    _account(builder, reader, request)
+    _record_usage(builder, reader, request)
 
 
-def _account(builder: EventBuilder, reader: ChunkReader, request: ChatRequest) -> None:
+def _record_usage(builder: EventBuilder, reader: ChunkReader, request: ChatRequest) -> None:
     response = builder.response
     response["usage"] = usage_of(reader.usage, request.body, response["output"])
     response["service_tier"] = reader.service_tier or response["service_tier"]

@@ -20,10 +20,10 @@ from app.core.stream.event_builder import EventBuilder, settled
 from app.core.types.request import CreateResponse, Event, Item, Response
 from app.core.types.response import usage_of
 from app.errors import APIError
-from app.observability.lifecycle import Course, Watcher, Way, clock
+from app.observability.lifecycle import Observer, ResponseLifecycle, Transport, clock
 from app.responses import compaction
 from app.responses.context import Context
-from app.responses.generate import respond, stop, warm_up
+from app.responses.generate import abort, prewarm, respond
 from app.stores import RunKey
 
 log = logging.getLogger(__name__)
@@ -70,12 +70,12 @@ class Run:
         keep: Keep,
         join: Keep,
         kept: bool,
-        way: Way,
-        watchers: Sequence[Watcher] = (),
+        way: Transport,
+        observers: Sequence[Observer] = (),
         seconds: float = 0,
     ) -> None:
         """
-        `keep` and `join` store the turn and add it to its conversation, if it is to be `kept` at all; `watchers` are
+        `keep` and `join` store the turn and add it to its conversation, if it is to be `kept` at all; `observers` are
         told of its course; the answer may take so many `seconds`, or any number if it is 0.
         """
         context, prompt = made.context, made.prompt
@@ -90,9 +90,9 @@ class Run:
         self._join = join
         self._made = made
         self._seconds = seconds
-        self._course = Course(self.response, way, watchers)
+        self._lifecycle = ResponseLifecycle(self.response, way, observers)
         conversation, model = request.prompt_cache_key or context.key, self.response["model"]
-        self._question = ChatRequest(prompt.body, caller.key, conversation, model, prompt.profile, prompt.body_for)
+        self._question = ChatRequest(prompt.body, caller.key, conversation, model, prompt.profile, prompt.translate_for)
 
     @property
     def warnings(self) -> list[str]:
@@ -101,22 +101,22 @@ class Run:
 
     async def events(self, open_after: float | None = None) -> AsyncGenerator[list[Event], None]:
         """Make the response. Raises `APIError` for what fails before the first event; see `respond`."""
-        course, builder, response = self._course, self._made.builder, self.response
+        lifecycle, builder, response = self._lifecycle, self._made.builder, self.response
         log.info("response started", extra={"response_id": response["id"], "model": response["model"]})
         self._log_content("asked", body=self._question.body)
         with self.watched():
             async with contextlib.aclosing(self._answer(open_after)) as answer:
                 async for events in answer:
                     if response["output"]:
-                        course.first = clock()
+                        lifecycle.first = clock()
                     yield events
-                    if course.first:
+                    if lifecycle.first:
                         break
                 async for events in answer:  # from the first token on, nothing is asked of each
                     yield events
-            course.last = clock()
+            lifecycle.last = clock()
             await self._keep()
-            course.failure = builder.failure
+            lifecycle.failure = builder.failure
         builder.end()
         self._ended = True
         yield builder.take()
@@ -126,11 +126,11 @@ class Run:
         """
         Tell those who watch, and the log, of the response while the context lasts; `events` does, by itself.
 
-        Around `events` and `stop` it makes one course of them.
+        Around `events` and `stop` it makes one lifecycle of them.
         """
-        outer = not self._course.told
+        outer = not self._lifecycle.told
         try:
-            with self._course.watched(self._usage):
+            with self._lifecycle.watched(self._usage):
                 yield
         finally:
             if outer:
@@ -139,7 +139,7 @@ class Run:
     def _answer(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
         made = self._made
         if not made.generate:
-            return warm_up(made.builder)
+            return prewarm(made.builder)
         return respond(
             made.builder, made.reader, self._backend, self._question, open_after=open_after, seconds=self._seconds
         )
@@ -157,10 +157,10 @@ class Run:
         """
         if self._ended:
             return []
-        stop(self._made.builder, self._made.reader, self._question, error)
+        abort(self._made.builder, self._made.reader, self._question, error)
         await self._keep()
-        self._course.failure = self._made.builder.failure
-        if self._course.ended:
+        self._lifecycle.failure = self._made.builder.failure
+        if self._lifecycle.ended:
             self._log_end()
         self._made.builder.end()
         return self._made.builder.take()
@@ -195,16 +195,16 @@ class Run:
 
     def _usage(self) -> dict[str, Any]:
         """Return the usage by now: that of an answer that was broken off is estimated, {} where none had begun."""
-        made, course = self._made, self._course
-        if course.failure and course.first is None:
+        made, lifecycle = self._made, self._lifecycle
+        if lifecycle.failure and lifecycle.first is None:
             return {}  # nothing came of it
         if self.response["usage"] or not made.generate:
             return self.response["usage"] or {}
         return usage_of(made.reader.usage, self._question.body, made.builder.standing())
 
     def _log_end(self) -> None:
-        response, failure = self.response, self._course.failure
-        fields = {"response_id": response["id"], "status": self._course.status, "usage": response["usage"]}
+        response, failure = self.response, self._lifecycle.failure
+        fields = {"response_id": response["id"], "status": self._lifecycle.status, "usage": response["usage"]}
         level = logging.INFO
         if failure:
             fields |= failure.log_fields()

@@ -39,19 +39,19 @@ from pydantic_settings import (
 from app.settings.validation import (
     ENV_FILE,
     PASSTHROUGH,
+    AllowedOrigins,
     BackendSettings,
     BackendURL,
     Lifetime,
     LimitStoreURL,
     Options,
-    Origins,
     ProfileName,
     Seconds,
     Secrets,
     SingleBackendName,
     Size,
     StoreURL,
-    decode,
+    decode_json,
     environment,
     merged_profile,
 )
@@ -104,7 +104,7 @@ class Settings(BaseSettings):
     """Turns that a client may send over a WebSocket before the running one has ended."""
     websocket_memory: Size = ByteSize(16 * 1024 * 1024)
     """How much a WebSocket connection remembers of responses that are not stored, in bytes or with a unit."""
-    cors_origins: Origins = []
+    cors_origins: AllowedOrigins = []
     """Origins of web pages that may call the server, separated by commas; `*` for any. Where no key is wanted, other
     pages than those of this machine are refused."""
 
@@ -121,11 +121,11 @@ class Settings(BaseSettings):
     """Options of the profile to change: a JSON object by dotted name, such as `{"response.think_tags": "auto"}`."""
     backend_retries: int = Field(2, ge=0)
     """How often to ask again when the backend refuses before it answers."""
-    backends: Annotated[dict[str, BackendSettings], NoDecode, BeforeValidator(decode)] = {}
+    backends: Annotated[dict[str, BackendSettings], NoDecode, BeforeValidator(decode_json)] = {}
     """Several backends by name: better written as tables `[backends.NAME]` in the TOML file; here a JSON object. The
     variables above are the backend named `default`, which is asked last. With replicas, fallbacks and limits: see
     docs/backends.md."""
-    tools: Annotated[dict[str, dict[str, Any]], NoDecode, BeforeValidator(decode)] = {}
+    tools: Annotated[dict[str, dict[str, Any]], NoDecode, BeforeValidator(decode_json)] = {}
     """What the server does for a model by itself: tables `[tools.NAME]` in the TOML file; here a JSON object. A tool
     without a table is left out. See docs/tools.md."""
     default_model: str | None = None

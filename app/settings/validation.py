@@ -54,7 +54,7 @@ def _split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-def decode(value: object) -> object:
+def decode_json(value: object) -> object:
     """Take an object as a variable holds it, in JSON."""
     if not isinstance(value, str):
         return value
@@ -168,9 +168,9 @@ def _profile_name(name: str) -> str:
     return name
 
 
-Origins: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_origin)]], NoDecode, BeforeValidator(_split)]
+AllowedOrigins: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_origin)]], NoDecode, BeforeValidator(_split)]
 Secrets: TypeAlias = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split)]
-Options: TypeAlias = Annotated[dict[str, Any], NoDecode, BeforeValidator(decode)]
+Options: TypeAlias = Annotated[dict[str, Any], NoDecode, BeforeValidator(decode_json)]
 Size: TypeAlias = Annotated[ByteSize, WrapValidator(_size)]
 Lifetime: TypeAlias = Annotated[int, Field(ge=1, le=10**12)]  # seconds; Redis counts in milliseconds, up to 2**63
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]

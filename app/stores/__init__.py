@@ -81,10 +81,10 @@ class Batch(NamedTuple):
 
 
 # What a worker hears of a run it works on: it holds the lease (and the caller wants the run cancelled), or lost it.
-Claim: TypeAlias = Literal["held", "cancelled", "lost"]
+LeaseState: TypeAlias = Literal["held", "cancelled", "lost"]
 
 # How a run is doing. `orphaned`: not ended, and nobody has renewed the lease. `absent`: its log is gone, or never was.
-Standing: TypeAlias = Literal["running", "orphaned", "ended", "absent"]
+RunState: TypeAlias = Literal["running", "orphaned", "ended", "absent"]
 
 
 class EventLog(Protocol):
@@ -100,7 +100,7 @@ class EventLog(Protocol):
         """Begin the log of a new run, whose lease the worker holds."""
         ...
 
-    async def append(self, run: RunKey, worker: str, batch: Batch) -> Claim:
+    async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
         """
         Add what follows the last batch, and renew the lease.
 
@@ -109,7 +109,7 @@ class EventLog(Protocol):
         """
         ...
 
-    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, Claim]:
+    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
         """Renew the leases of runs; say for each how that went."""
         ...
 
@@ -121,7 +121,7 @@ class EventLog(Protocol):
         """Let the worker of a run know, the next time it is heard of, that the caller wants it cancelled."""
         ...
 
-    async def standing(self, run: RunKey) -> Standing:
+    async def standing(self, run: RunKey) -> RunState:
         """Say how a run is doing."""
         ...
 
@@ -159,7 +159,7 @@ class LoggingStore(Protocol):
 LEASE = 30.0
 
 
-class Draw(NamedTuple):
+class TokenTake(NamedTuple):
     """What is to be taken from one bucket."""
 
     bucket: str
@@ -168,14 +168,14 @@ class Draw(NamedTuple):
     needs: int = 0  # that have to be there, or nothing is taken from any bucket
 
 
-class Drawn(NamedTuple):
+class TokenResult(NamedTuple):
     """What became of it."""
 
     granted: bool
     missing: Sequence[float]  # from each bucket to be full
 
 
-class Counts(Protocol):
+class Counters(Protocol):
     """
     How much callers use, counted by one process or by all: every method may raise `StoreUnavailable`.
 
@@ -183,19 +183,19 @@ class Counts(Protocol):
     used.
     """
 
-    async def draw(self, owner: str, draws: Sequence[Draw]) -> Drawn:
+    async def take(self, owner: str, draws: Sequence[TokenTake]) -> TokenResult:
         """Take from an owner's buckets what is wanted, all of it or nothing. Who has none yet has full ones."""
         ...
 
-    async def enter(self, room: str, guest: str, most: int) -> bool:
+    async def acquire(self, room: str, guest: str, most: int) -> bool:
         """Take one of the places of a room, for `LEASE` seconds; tell whether there was one."""
         ...
 
-    async def stay(self, guests: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    async def renew(self, guests: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Keep places, of rooms and guests, for another `LEASE` seconds; return those that were not there any more."""
         ...
 
-    async def leave(self, room: str, guest: str) -> None:
+    async def release(self, room: str, guest: str) -> None:
         """Give a place back."""
         ...
 
@@ -208,7 +208,7 @@ class Counts(Protocol):
 class CountingStore(Protocol):
     """A store that can count for all processes."""
 
-    def counts(self) -> Counts:
+    def counters(self) -> Counters:
         """Return the counts; they do no I/O before they are used, and are closed by themselves."""
         ...
 

@@ -417,33 +417,33 @@ async def test_a_place_that_is_given_back_while_it_is_renewed_is_free(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores_redis, "HASTE", HASTE)
-    counts = stores_redis.RedisStore.from_url(f"{redis_url}/9", ttl=60).counts()
-    limits = Limits(counts, streams=1)
-    grant = await limits.draw("ada")
-    await limits.enter(grant)
+    counters = stores_redis.RedisStore.from_url(f"{redis_url}/9", ttl=60).counters()
+    limits = Limits(counters, streams=1)
+    grant = await limits.take("ada")
+    await limits.acquire(grant)
     renewing = asyncio.create_task(limits.renew())
     await asyncio.sleep(0)  # it has begun
     grant.close()
     await renewing
     await until_left(limits)
-    assert await counts.enter("all", "other", 1)
-    await counts.leave("all", "other")
+    assert await counters.acquire("all", "other", 1)
+    await counters.release("all", "other")
     await limits.aclose()
 
 
 async def test_places_in_use_are_counted_again_after_a_restart_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores_redis, "HASTE", HASTE)
     with RedisServer() as redis:
-        counts = stores_redis.RedisStore.from_url(redis.url, ttl=60).counts()
-        limits = Limits(counts, streams=1)
-        grant = await limits.draw("ada")
-        await limits.enter(grant)
+        counters = stores_redis.RedisStore.from_url(redis.url, ttl=60).counters()
+        limits = Limits(counters, streams=1)
+        grant = await limits.take("ada")
+        await limits.acquire(grant)
         redis.restart()  # which has forgotten everything
         await limits.renew()
-        assert not await counts.enter("all", "other", 1)
+        assert not await counters.acquire("all", "other", 1)
         grant.close()
         await until_left(limits)
-        assert await counts.enter("all", "other", 1)
+        assert await counters.acquire("all", "other", 1)
         await limits.aclose()
 
 

@@ -15,7 +15,7 @@ URL = "http://127.0.0.1:8080/v1"
     ("keyed", "key"), [(True, {"env_key": codex.KEY}), (False, {"experimental_bearer_token": "unused"})]
 )
 def test_codex_is_told_of_the_server_its_models_and_its_key(keyed: bool, key: dict[str, str]) -> None:
-    told = codex.codex(URL, model='a "model" \\ ü', keyed=keyed)
+    told = codex.codex_settings(URL, model='a "model" \\ ü', keyed=keyed)
     assert tomllib.loads(codex.toml(told)) == {
         "model": 'a "model" \\ ü',
         "model_provider": "antiphon",
@@ -33,7 +33,7 @@ def test_codex_is_told_of_the_server_its_models_and_its_key(keyed: bool, key: di
 
 
 def test_the_options_say_the_same_as_the_lines() -> None:
-    told = codex.codex(URL, model="qwen3:0.6b", keyed=True)
+    told = codex.codex_settings(URL, model="qwen3:0.6b", keyed=True)
     words = codex.options(told)
     assert words[::2] == ["--config"] * (len(words) // 2)
     assert tomllib.loads("\n".join(words[1::2])) == tomllib.loads(codex.toml(told))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.core.profile import Profile
-from app.core.request import Chat, to_chat
+from app.core.request import ChatTranslation, to_chat
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedFunction, HostedTools
 from app.core.types.readings import NOTES
 from app.core.types.request import CreateResponse
@@ -27,7 +27,9 @@ HOSTED = HostedTools(
 )
 
 
-def ask(*items: Any, notes: dict[str, Any] | None = None, hosted: HostedTools = HOSTED, **request: Any) -> Chat:
+def ask(
+    *items: Any, notes: dict[str, Any] | None = None, hosted: HostedTools = HOSTED, **request: Any
+) -> ChatTranslation:
     body = {"model": "m", "input": [user("Hi"), *items], "tools": DECLARED, **request}
     asked = CreateResponse.model_validate(body)
     upstream = {id: {NOTES: note} for id, note in (notes or {}).items()}
@@ -46,7 +48,7 @@ def added(id: str, output: str | None = "3", **fields: Any) -> dict[str, Any]:
     return {**item, "status": "completed", **fields}
 
 
-def shape(chat: Chat) -> list[Any]:
+def shape(chat: ChatTranslation) -> list[Any]:
     """Roles, with how many calls an assistant message makes."""
     return [(m["role"], len(m["tool_calls"])) if "tool_calls" in m else m["role"] for m in chat.body["messages"]]
 

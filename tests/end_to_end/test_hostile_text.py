@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from app.api.request_body import load
+from app.api.request_body import load_json
 from app.backends.chat.errors import scrubbed
-from app.backends.chat.errors.classification import kind_of
+from app.backends.chat.errors.classification import classify
 from app.backends.chat.errors.retry_after import retry_after
-from app.backends.chat.filters.text_tool_calls import CallFinder
+from app.backends.chat.filters.text_tool_calls import TextToolCallParser
 from app.backends.demo.schema_values import value_for
 from app.core.dialects import dialect_of, needs_strings
 from app.core.history.truncation import share_that_fits
 from app.core.redaction import Redactor
-from app.core.request.grammar.lark import Lark, pattern
+from app.core.request.grammar.lark import LarkParser, pattern
 from app.errors import InvalidRequest
 
 LENGTH = 60_000  # characters: about what the head of a request may have
@@ -43,7 +43,7 @@ def agent(text: str) -> Any:
 
 def in_pieces(text: str) -> Any:
     """What is found in a text that comes in small pieces."""
-    finder = CallFinder({})
+    finder = TextToolCallParser({})
     return [finder.feed(text[at : at + 4]) for at in range(0, len(text), 4)], finder.end()
 
 
@@ -55,9 +55,9 @@ ROWS: dict[str, tuple[Callable[[str], Any], str]] = {
     "logs: URLs": (Redactor(), full("://a:")),
     "logs: URLs with long passwords": (Redactor(), "://a:" + full("b:")),
     "logs: keys that are too short": (Redactor(), full("sk-a ")),
-    "grammar: blank lines": (Lark, full("\n")),
-    "grammar: blank lines, and then no alternative": (Lark, "start: /a/" + full("\n ", "b")),
-    "grammar: a string without an end": (Lark, '"' + full("\\a")),
+    "grammar: blank lines": (LarkParser, full("\n")),
+    "grammar: blank lines, and then no alternative": (LarkParser, "start: /a/" + full("\n ", "b")),
+    "grammar: a string without an end": (LarkParser, '"' + full("\\a")),
     "grammar: a long number": (lambda text: pattern("lark", f'start: "a" ~ {text}'), full("9")),
     "grammar: a regular expression": (lambda text: pattern("regex", text), full("(a|b)")),
     "truncation: a long number": (share_that_fits, "limit " + full("9")),
@@ -66,16 +66,16 @@ ROWS: dict[str, tuple[Callable[[str], Any], str]] = {
     "dialects: the name of a client and no version": (agent, full("codex0")),
     "dialects: the beginning of a name": (agent, full("ai")),
     "dialects: a name without its end": (agent, full("ai-sdk")),
-    "body: backslashes": (lambda text: load(text, "body"), full("\\")),
-    "body: halves of characters": (lambda text: load(text, "body"), full("\\ud83d")),
-    "body: escapes": (lambda text: load(text, "body"), full("\\n")),
-    "body: escapes, and half a character": (lambda text: load(text, "body"), '{"a": "' + full("\\n", '\\ud83d"}')),
-    "body: escapes, and no end": (lambda text: load(text, "body"), '{"a": "' + full("\\n")),
+    "body: backslashes": (lambda text: load_json(text, "body"), full("\\")),
+    "body: halves of characters": (lambda text: load_json(text, "body"), full("\\ud83d")),
+    "body: escapes": (lambda text: load_json(text, "body"), full("\\n")),
+    "body: escapes, and half a character": (lambda text: load_json(text, "body"), '{"a": "' + full("\\n", '\\ud83d"}')),
+    "body: escapes, and no end": (lambda text: load_json(text, "body"), '{"a": "' + full("\\n")),
     "demo: a number in place of a sum": (lambda text: value_for({"properties": {"expr": {}}}, text), full("1")),
     "demo: names": (lambda text: value_for({"properties": {"name": {}}}, text), full("Aa A, ")),
     "errors: blank lines": (scrubbed, full("\n")),
     "errors: heads of web tokens": (scrubbed, full("eyJ-")),
-    "errors: what a 404 may consist of": (lambda text: kind_of(404, message=text), full("not_found", "!x")),
+    "errors: what a 404 may consist of": (lambda text: classify(404, message=text), full("not_found", "!x")),
     "retry-after: the words and no number": (lambda text: retry_after({}, text), full("retry in 9")),
     "retry-after: a long number": (lambda text: retry_after({}, text), "retry in " + full("9")),
     "retry-after: a header's name over and over": (lambda text: retry_after({}, text), '"' + full("ratelimit-")),

@@ -122,7 +122,7 @@ async def test_a_connection_that_dies_of_a_bug_is_in_the_log(
     async def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("app.api.routes.websocket.Connection._answer", broken)
+    monkeypatch.setattr("app.api.routes.websocket.WebSocketConnection._answer", broken)
     async with sockets.listening(Scripted(HELLO)) as url, sockets.dial(url) as socket:
         await sockets.send(socket)
         async with asyncio.timeout(10):

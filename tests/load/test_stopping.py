@@ -65,7 +65,7 @@ async def test_and_so_is_the_next_one_on_a_kept_connection_if_it_has_begun_to_co
 
 
 async def test_but_it_does_not_wait_long_for_one_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvicorn_http, "LAST", 0.05)
+    monkeypatch.setattr(uvicorn_http, "SHUTDOWN_HEAD_TIMEOUT", 0.05)
     async with stopping() as (reader, _):
         async with asyncio.timeout(60):
             assert await reader.read() == b""

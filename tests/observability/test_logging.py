@@ -149,10 +149,10 @@ def test_a_line_has_the_ids_of_what_it_is_about(capsys: pytest.CaptureFixture[st
     log = configured(log_format=format)
 
     def work() -> None:
-        log_context.begin(request_id="req_1")
-        log_context.add(response_id="resp_1")
+        log_context.reset(request_id="req_1")
+        log_context.bind(response_id="resp_1")
         log.info("done", extra={"status": "completed"})
-        log_context.begin(request_id="req_2")
+        log_context.reset(request_id="req_2")
         log.info("next")
 
     contextvars.copy_context().run(work)

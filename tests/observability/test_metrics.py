@@ -24,8 +24,8 @@ from app import __version__
 from app.core.profile import Profile
 from app.core.stream.chunk_reader import DONE
 from app.errors import BackendError, StoreUnavailable
-from app.observability.lifecycle import Course, Labels
-from app.observability.metrics import MODELS, Metrics
+from app.observability.lifecycle import BoundedLabels, ResponseLifecycle
+from app.observability.metrics import MODEL_LABELS, Metrics
 from app.stores.memory import MemoryStore
 from tests.support import sockets
 from tests.support.build import delta, finish
@@ -343,12 +343,12 @@ async def test_a_turn_for_which_no_backend_is_asked_proves_no_name() -> None:
 
 
 def test_there_is_an_end_to_names_that_backends_answer_to() -> None:
-    labels = Labels(MODELS)
-    assert labels("early", proven=False) == "other"
-    known = [labels(f"model-{number}") for number in range(MODELS)]
-    assert known == [f"model-{number}" for number in range(MODELS)]
+    labels = BoundedLabels(MODEL_LABELS)
+    assert labels("early", confirmed=False) == "other"
+    known = [labels(f"model-{number}") for number in range(MODEL_LABELS)]
+    assert known == [f"model-{number}" for number in range(MODEL_LABELS)]
     assert labels("one-too-many") == "other"
-    assert labels("model-0", proven=False) == "model-0"
+    assert labels("model-0", confirmed=False) == "model-0"
 
 
 async def test_other_formats_are_there_for_who_asks() -> None:
@@ -485,5 +485,5 @@ async def test_any_worker_answers_for_all_and_for_none_that_is_dead(workers: Wor
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(5, 0.5), (2, 2.0), (1, None), (0, None)])
 def test_the_time_of_a_token_is_from_one_to_the_next(tokens: int, seconds: float | None) -> None:
-    course = Course({}, "sse", first=1.0, last=3.0, usage={"output_tokens": tokens})
+    course = ResponseLifecycle({}, "sse", first=1.0, last=3.0, usage={"output_tokens": tokens})
     assert course.seconds_per_token == seconds

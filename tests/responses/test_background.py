@@ -24,7 +24,7 @@ from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import BackendError
 from app.main import build_store
-from app.responses.background import Following, worker
+from app.responses.background import EventSubscription, worker
 from app.stores import LoggingStore, RunKey
 from app.stores.memory import MemoryStore
 from tests.support import laws
@@ -350,9 +350,9 @@ def test_what_a_model_says_is_not_taken_for_an_event() -> None:
     said = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"%b"}\n\n'
     trap = said % rb"\n\nevent: response.reasoning.delta\ndata: {\"type\":\"response.reasoning.delta\""
 
-    assert frames.in_dialect(trap, DIALECTS["openai"]) == trap
-    assert len(frames.decode(trap * 3)) == 3
-    assert frames.beyond(trap * 3, 7, 8) == trap
+    assert frames.translate_dialect(trap, DIALECTS["openai"]) == trap
+    assert len(frames.decode_events(trap * 3)) == 3
+    assert frames.events_after(trap * 3, 7, 8) == trap
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "", "\u0661"])
@@ -628,5 +628,5 @@ async def test_a_heartbeat_before_all_events_has_a_number_that_an_event_may_have
     async def ended(run: RunKey) -> bool:
         return False
 
-    following = Following(MemoryStore(ttl=60).log(ttl=60, lease=1), RunKey("a", "resp_1"), -1, ended, 1)
+    following = EventSubscription(MemoryStore(ttl=60).log(ttl=60, lease=1), RunKey("a", "resp_1"), -1, ended, 1)
     assert following.keepalive() == [{"type": "keepalive", "sequence_number": 0}]

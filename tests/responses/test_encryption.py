@@ -14,12 +14,19 @@ from app.core.stream.chunk_reader import ChunkReader
 from app.core.types.request import CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import InvalidRequest
-from app.responses.encryption import MARK, Broken, Foreign, SealingBuilder, Seals, unsealed
-from app.responses.generate import settle
+from app.responses.encryption import (
+    MARK,
+    ContentCipher,
+    EncryptingEventBuilder,
+    ForeignKeyError,
+    TamperedError,
+    decrypt_items,
+)
+from app.responses.generate import finish
 from tests.support import laws
 from tests.support.build import ChatRequest, call, counted, delta, story, whole
 
-SEALS = Seals(["the secret"])
+SEALS = ContentCipher(["the secret"])
 THOUGHT = {"said": {"reasoning_content": "The user wants a greeting."}}
 KEY = "0" * 24
 
@@ -28,7 +35,7 @@ def test_what_was_sealed_comes_back() -> None:
     sealed = SEALS.seal("reasoning", "alice", THOUGHT)
 
     assert SEALS.open("reasoning", "alice", sealed) == THOUGHT
-    assert Seals(["the secret"]).open("reasoning", "alice", sealed) == THOUGHT  # after a restart
+    assert ContentCipher(["the secret"]).open("reasoning", "alice", sealed) == THOUGHT  # after a restart
 
 
 def test_a_seal_is_opaque_and_never_the_same_twice() -> None:
@@ -47,7 +54,7 @@ def test_a_long_thought_is_shorter_sealed_than_said() -> None:
 
 @pytest.mark.parametrize(("kind", "owner"), [("reasoning", "bob"), ("compaction", "alice")])
 def test_a_seal_is_bound_to_its_caller_and_its_kind(kind: Any, owner: str) -> None:
-    with pytest.raises(Broken):
+    with pytest.raises(TamperedError):
         SEALS.open(kind, owner, SEALS.seal("reasoning", "alice", THOUGHT))
 
 
@@ -57,7 +64,7 @@ def test_whatever_is_changed_is_seen(data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(sealed) - 1))
     other = data.draw(st.characters().filter(lambda character: character != sealed[place]))
 
-    with pytest.raises((Broken, Foreign)):
+    with pytest.raises((TamperedError, ForeignKeyError)):
         SEALS.open("compaction", "alice", sealed[:place] + other + sealed[place + 1 :])
 
 
@@ -65,28 +72,28 @@ def test_whatever_is_changed_is_seen(data: st.DataObject) -> None:
 def test_half_a_seal_is_none(length: int) -> None:
     sealed = SEALS.seal("compaction", "alice", {"summary": "We launch on Tuesday."})
 
-    with pytest.raises((Broken, Foreign)):
+    with pytest.raises((TamperedError, ForeignKeyError)):
         SEALS.open("compaction", "alice", sealed[: min(length, len(sealed) - 1)])
 
 
 def test_keys_rotate() -> None:
-    old = Seals(["old"]).seal("reasoning", "alice", THOUGHT)
-    both = Seals(["new", "old"])
+    old = ContentCipher(["old"]).seal("reasoning", "alice", THOUGHT)
+    both = ContentCipher(["new", "old"])
     new = both.seal("reasoning", "alice", THOUGHT)
 
     assert both.open("reasoning", "alice", old) == THOUGHT
-    assert Seals(["new"]).open("reasoning", "alice", new) == THOUGHT
-    with pytest.raises(Foreign):
-        Seals(["new"]).open("reasoning", "alice", old)
+    assert ContentCipher(["new"]).open("reasoning", "alice", new) == THOUGHT
+    with pytest.raises(ForeignKeyError):
+        ContentCipher(["new"]).open("reasoning", "alice", old)
 
 
 def test_a_server_without_a_key_makes_one_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    seals = Seals()
+    seals = ContentCipher()
 
     assert "ANTIPHON_SECRET_KEY" in caplog.text
     assert seals.open("reasoning", "alice", seals.seal("reasoning", "alice", THOUGHT)) == THOUGHT
-    with pytest.raises(Foreign):
-        Seals().open("reasoning", "alice", seals.seal("reasoning", "alice", THOUGHT))
+    with pytest.raises(ForeignKeyError):
+        ContentCipher().open("reasoning", "alice", seals.seal("reasoning", "alice", THOUGHT))
 
 
 # Into items, and out of them.
@@ -94,7 +101,7 @@ def test_a_server_without_a_key_makes_one_and_says_so(caplog: pytest.LogCaptureF
 
 def opened(items: list[dict[str, Any]], owner: str = "alice", **options: Any) -> tuple[Any, Any, list[str]]:
     warnings: list[str] = []
-    found, said = unsealed(items, SEALS, owner, key=KEY, known=options.get("known", {}), warnings=warnings)
+    found, said = decrypt_items(items, SEALS, owner, key=KEY, known=options.get("known", {}), warnings=warnings)
     return found, said, warnings
 
 
@@ -115,7 +122,7 @@ def test_an_item_without_an_id_gets_one() -> None:
     assert said == {item["id"]: THOUGHT["said"]}
 
 
-GONE = Seals(["gone"])
+GONE = ContentCipher(["gone"])
 
 
 @pytest.mark.parametrize(
@@ -176,7 +183,7 @@ def test_a_compaction_gives_its_summary() -> None:
 
 def answer(*chunks: dict[str, Any]) -> list[Event]:
     response = new_response(CreateResponse(model="m", input="hi"), id="resp_0", created_at=1, model="m")
-    builder = SealingBuilder(
+    builder = EncryptingEventBuilder(
         response,
         new_id=counted(),
         clock=lambda: 2.0,
@@ -186,7 +193,7 @@ def answer(*chunks: dict[str, Any]) -> list[Event]:
     builder.start()
     for chunk in whole(*chunks):
         reader.feed(chunk)
-    settle(builder, reader, ChatRequest({"messages": []}), None)
+    finish(builder, reader, ChatRequest({"messages": []}), None)
     builder.end()
     events = builder.take()
     laws.check(events)
@@ -291,7 +298,7 @@ def test_a_seal_has_one_spelling() -> None:
     other = sealed[:-1] + letters[letters.index(sealed[-1]) ^ 1]
 
     assert len({base64.urlsafe_b64decode(one.removeprefix(MARK) + "==") for one in (sealed, other)}) == 1
-    with pytest.raises(Broken):
+    with pytest.raises(TamperedError):
         SEALS.open("reasoning", "alice", other)
 
 

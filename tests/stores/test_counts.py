@@ -9,12 +9,12 @@ from typing import cast
 import pytest
 
 from app.errors import StoreUnavailable
-from app.stores import CountingStore, Counts, Draw, redis
-from app.stores.memory.counters import MemoryCounts
+from app.stores import Counters, CountingStore, TokenTake, redis
+from app.stores.memory.counters import MemoryCounters
 from app.stores.redis import RedisStore
 from tests.support.redis_server import RedisServer, join
 
-REQUEST = Draw("requests", 2, amount=1, needs=1)
+REQUEST = TokenTake("requests", 2, amount=1, needs=1)
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +23,10 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis, "HASTE", 2.0)
 
 
-def redis_counts(url: str) -> Counts:
+def redis_counts(url: str) -> Counters:
     store = RedisStore.from_url(url, ttl=60)
     assert isinstance(store, CountingStore)
-    return store.counts()
+    return store.counters()
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +37,18 @@ def cluster() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(params=["memory", "redis", "cluster"])
-async def counts(request: pytest.FixtureRequest) -> AsyncIterator[Counts]:
+async def counters(request: pytest.FixtureRequest) -> AsyncIterator[Counters]:
     match request.param:
         case "memory":
-            counts: Counts = MemoryCounts()
+            counters: Counters = MemoryCounters()
         case "redis":
             server: RedisServer = request.getfixturevalue("redis_server")
-            counts = redis_counts(server.url)
+            counters = redis_counts(server.url)
         case _:
-            counts = redis_counts(request.getfixturevalue("cluster").url)
-    yield counts
-    await counts.aclose()
-    await counts.aclose()
+            counters = redis_counts(request.getfixturevalue("cluster").url)
+    yield counters
+    await counters.aclose()
+    await counters.aclose()
 
 
 @pytest.fixture
@@ -62,123 +62,123 @@ def rounded(missing: object) -> list[int]:
     return [round(one) for one in cast(list[float], missing)]
 
 
-async def test_a_bucket_is_full_at_first_and_gives_what_it_holds(counts: Counts, owner: str) -> None:
-    drawn = [await counts.draw(owner, [REQUEST]) for _ in range(3)]
+async def test_a_bucket_is_full_at_first_and_gives_what_it_holds(counters: Counters, owner: str) -> None:
+    drawn = [await counters.take(owner, [REQUEST]) for _ in range(3)]
     assert [one.granted for one in drawn] == [True, True, False]
     assert [rounded(one.missing) for one in drawn] == [[1], [2], [2]]
 
 
-async def test_owners_and_buckets_do_not_know_of_each_other(counts: Counts, owner: str) -> None:
+async def test_owners_and_buckets_do_not_know_of_each_other(counters: Counters, owner: str) -> None:
     for _ in range(2):
-        await counts.draw(owner, [REQUEST])
-    assert (await counts.draw(f"{owner}-2", [REQUEST])).granted
-    assert (await counts.draw(owner, [REQUEST._replace(bucket="other")])).granted
+        await counters.take(owner, [REQUEST])
+    assert (await counters.take(f"{owner}-2", [REQUEST])).granted
+    assert (await counters.take(owner, [REQUEST._replace(bucket="other")])).granted
 
 
-async def test_where_one_bucket_has_not_enough_nothing_is_taken_from_any(counts: Counts, owner: str) -> None:
-    tokens = Draw("tokens", 1, amount=1)
-    await counts.draw(owner, [tokens])
-    drawn = await counts.draw(owner, [REQUEST, tokens._replace(amount=0, needs=1)])
+async def test_where_one_bucket_has_not_enough_nothing_is_taken_from_any(counters: Counters, owner: str) -> None:
+    tokens = TokenTake("tokens", 1, amount=1)
+    await counters.take(owner, [tokens])
+    drawn = await counters.take(owner, [REQUEST, tokens._replace(amount=0, needs=1)])
     assert (drawn.granted, rounded(drawn.missing)) == (False, [0, 1])
-    assert rounded((await counts.draw(owner, [REQUEST])).missing) == [1]
+    assert rounded((await counters.take(owner, [REQUEST])).missing) == [1]
 
 
-async def test_what_needs_nothing_may_be_owed(counts: Counts, owner: str) -> None:
-    charge, ask = Draw("tokens", 1, amount=1000), Draw("tokens", 1, amount=0, needs=1)
-    assert (await counts.draw(owner, [ask])).granted
-    assert rounded((await counts.draw(owner, [charge])).missing) == [1000]
-    drawn = await counts.draw(owner, [ask])
+async def test_what_needs_nothing_may_be_owed(counters: Counters, owner: str) -> None:
+    charge, ask = TokenTake("tokens", 1, amount=1000), TokenTake("tokens", 1, amount=0, needs=1)
+    assert (await counters.take(owner, [ask])).granted
+    assert rounded((await counters.take(owner, [charge])).missing) == [1000]
+    drawn = await counters.take(owner, [ask])
     assert (drawn.granted, rounded(drawn.missing)) == (False, [1000])
 
 
-async def test_a_short_debt_does_not_let_a_long_one_be_forgotten(counts: Counts, owner: str) -> None:
-    await counts.draw(owner, [REQUEST])
-    await counts.draw(owner, [Draw("tokens", 1_000_000, amount=1)])
+async def test_a_short_debt_does_not_let_a_long_one_be_forgotten(counters: Counters, owner: str) -> None:
+    await counters.take(owner, [REQUEST])
+    await counters.take(owner, [TokenTake("tokens", 1_000_000, amount=1)])
     await asyncio.sleep(0.01)  # until after the short one is paid back
-    assert rounded((await counts.draw(owner, [REQUEST])).missing) == [2]
+    assert rounded((await counters.take(owner, [REQUEST])).missing) == [2]
 
 
-async def test_a_room_has_only_so_many_places(counts: Counts, owner: str) -> None:
-    assert [await counts.enter(owner, guest, 2) for guest in "abc"] == [True, True, False]
-    assert await counts.enter(f"{owner}-2", "c", 2)
-    await counts.leave(owner, "a")
-    await counts.leave(owner, "nobody")
-    assert [await counts.enter(owner, guest, 2) for guest in "cd"] == [True, False]
+async def test_a_room_has_only_so_many_places(counters: Counters, owner: str) -> None:
+    assert [await counters.acquire(owner, guest, 2) for guest in "abc"] == [True, True, False]
+    assert await counters.acquire(f"{owner}-2", "c", 2)
+    await counters.release(owner, "a")
+    await counters.release(owner, "nobody")
+    assert [await counters.acquire(owner, guest, 2) for guest in "cd"] == [True, False]
 
 
-async def test_who_stays_keeps_its_place(counts: Counts, owner: str) -> None:
-    await counts.enter(owner, "a", 1)
-    await counts.enter(f"{owner}-2", "b", 1)
-    await counts.stay([(owner, "a"), (f"{owner}-2", "b")])
-    assert not await counts.enter(owner, "c", 1)
-    assert not await counts.enter(f"{owner}-2", "c", 1)
+async def test_who_stays_keeps_its_place(counters: Counters, owner: str) -> None:
+    await counters.acquire(owner, "a", 1)
+    await counters.acquire(f"{owner}-2", "b", 1)
+    await counters.renew([(owner, "a"), (f"{owner}-2", "b")])
+    assert not await counters.acquire(owner, "c", 1)
+    assert not await counters.acquire(f"{owner}-2", "c", 1)
 
 
-async def test_who_has_left_does_not_come_back_by_staying(counts: Counts, owner: str) -> None:
+async def test_who_has_left_does_not_come_back_by_staying(counters: Counters, owner: str) -> None:
     """A renewal may be on its way while the place is given back."""
-    await counts.enter(owner, "a", 2)
-    await counts.enter(owner, "b", 2)
-    await counts.leave(owner, "a")
-    assert await counts.stay([(owner, "a"), (owner, "b")]) == [(owner, "a")]
-    assert [await counts.enter(owner, guest, 2) for guest in "cd"] == [True, False]
+    await counters.acquire(owner, "a", 2)
+    await counters.acquire(owner, "b", 2)
+    await counters.release(owner, "a")
+    assert await counters.renew([(owner, "a"), (owner, "b")]) == [(owner, "a")]
+    assert [await counters.acquire(owner, guest, 2) for guest in "cd"] == [True, False]
 
 
 async def test_memory_lets_flow_in_what_time_brings_and_no_more() -> None:
     now = [0.0]
-    counts = MemoryCounts(clock=lambda: now[0])
+    counters = MemoryCounters(clock=lambda: now[0])
     for _ in range(2):
-        await counts.draw("a", [REQUEST])
+        await counters.take("a", [REQUEST])
     now[0] = 29.9
-    assert not (await counts.draw("a", [REQUEST])).granted
+    assert not (await counters.take("a", [REQUEST])).granted
     now[0] = 30
-    assert (await counts.draw("a", [REQUEST])).granted
+    assert (await counters.take("a", [REQUEST])).granted
     now[0] = 1000
-    assert [(await counts.draw("a", [REQUEST])).granted for _ in range(3)] == [True, True, False]
+    assert [(await counters.take("a", [REQUEST])).granted for _ in range(3)] == [True, True, False]
 
 
 async def test_memory_forgets_buckets_that_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    counts = MemoryCounts(clock=lambda: now[0])
-    monkeypatch.setattr(MemoryCounts, "_MANY", 10)
+    counters = MemoryCounters(clock=lambda: now[0])
+    monkeypatch.setattr(MemoryCounters, "_MANY", 10)
     for number in range(20):
         now[0] += 60
-        await counts.draw(str(number), [REQUEST])
-    assert len(counts._full) <= 11
+        await counters.take(str(number), [REQUEST])
+    assert len(counters._full) <= 11
 
 
 async def test_redis_forgets_what_is_over(redis_server: RedisServer, owner: str) -> None:
-    counts = redis_counts(redis_server.url)
-    await counts.draw(owner, [REQUEST])
-    await counts.enter(owner, "a", 1)
+    counters = redis_counts(redis_server.url)
+    await counters.take(owner, [REQUEST])
+    await counters.acquire(owner, "a", 1)
     with redis_server.client() as client:
         for key, most in ((f"antiphon:{{limit:{owner}}}", 30_001), (f"antiphon:{{room:{owner}}}", 30_000)):
             assert 0 < client.pttl(key) <= most
-    await counts.aclose()
+    await counters.aclose()
 
 
 async def test_redis_frees_the_places_of_a_process_that_has_died(redis_server: RedisServer, owner: str) -> None:
-    counts = redis_counts(redis_server.url)
-    assert await counts.enter(owner, "dead", 1)
-    assert not await counts.enter(owner, "alive", 1)
+    counters = redis_counts(redis_server.url)
+    assert await counters.acquire(owner, "dead", 1)
+    assert not await counters.acquire(owner, "alive", 1)
     with redis_server.client() as client:
         client.zadd(f"antiphon:{{room:{owner}}}", {"dead": 1})  # its lease has run out
-    assert await counts.enter(owner, "alive", 1)
-    await counts.aclose()
+    assert await counters.acquire(owner, "alive", 1)
+    await counters.aclose()
 
 
 @pytest.mark.parametrize("trouble", [RedisServer.stop, RedisServer.pause])
 async def test_a_redis_that_is_away_is_told_as_such(trouble: Callable[[RedisServer], None]) -> None:
     with RedisServer() as server:
-        counts = redis_counts(server.url)
-        await counts.draw("a", [REQUEST])
+        counters = redis_counts(server.url)
+        await counters.take("a", [REQUEST])
         trouble(server)
-        questions = (counts.draw("a", [REQUEST]), counts.enter("r", "g", 1), counts.stay([("r", "g")]))
+        questions = (counters.take("a", [REQUEST]), counters.acquire("r", "g", 1), counters.renew([("r", "g")]))
         told = await asyncio.gather(*questions, return_exceptions=True)
         assert [type(one) for one in told] == [StoreUnavailable] * 3
-        await counts.aclose()
+        await counters.aclose()
 
 
-async def test_a_debt_may_grow(counts: Counts, owner: str) -> None:
+async def test_a_debt_may_grow(counters: Counters, owner: str) -> None:
     """What was used is used, however much is owed already."""
-    drawn = [await counts.draw(owner, [Draw("tokens", 1, amount=1000)]) for _ in range(2)]
+    drawn = [await counters.take(owner, [TokenTake("tokens", 1, amount=1000)]) for _ in range(2)]
     assert [(one.granted, rounded(one.missing)) for one in drawn] == [(True, [1000]), (True, [2000])]

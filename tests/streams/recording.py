@@ -37,11 +37,11 @@ from app.core.types.ids import chain_key
 from app.core.types.request import CreateResponse, Event
 from app.errors import APIError
 from app.responses import Caller, Responses, Run
-from app.responses.encryption import Seals
+from app.responses.encryption import ContentCipher
 from app.stores.memory import MemoryStore
 
 PLACE = Path(__file__).parent
-SEALS = Seals(["a secret of the tests"])
+SEALS = ContentCipher(["a secret of the tests"])
 NAMES = sorted(path.stem for path in PLACE.glob("*.sse"))
 
 

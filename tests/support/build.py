@@ -12,7 +12,7 @@ from app.core.stream.event_builder import EventBuilder
 from app.core.types.request import CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import BackendError
-from app.responses.generate import settle
+from app.responses.generate import finish as end_response
 
 
 def delta(**fields: Any) -> Chunk:
@@ -51,7 +51,7 @@ def answer(
     made.start()
     for chunk in chunks:
         reader.feed(chunk)
-    settle(made, reader, ChatRequest({"messages": []}), failure)
+    end_response(made, reader, ChatRequest({"messages": []}), failure)
     made.end()
     return made.take()
 

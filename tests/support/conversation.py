@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.core.profile import Profile
-from app.core.request import Chat, to_chat
+from app.core.request import ChatTranslation, to_chat
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 
@@ -16,7 +16,9 @@ IMAGE = {"type": "input_image", "image_url": PNG}
 CHAT_IMAGE = {"type": "image_url", "image_url": {"url": PNG}}
 
 
-def ask(*items: Any, upstream: dict[str, Any] | None = None, instructions: str | None = None, **options: Any) -> Chat:
+def ask(
+    *items: Any, upstream: dict[str, Any] | None = None, instructions: str | None = None, **options: Any
+) -> ChatTranslation:
     """Translate a conversation; `options` are the backend's, with `__` for the dots of their names."""
     profile = Profile().override({f"request.{name.replace('__', '.')}": value for name, value in options.items()})
     request = CreateResponse.model_validate({"model": "m", "input": list(items), "instructions": instructions})

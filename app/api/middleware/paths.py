@@ -13,7 +13,7 @@ _BASE = re.compile(r"(?:/openai)?(/v1)*(?=/)")
 _API = re.compile(r"(?:/v1)?/(?:responses|models|conversations)(?:/|$)")
 
 
-def plain(path: str) -> str:
+def normalized_path(path: str) -> str:
     """Return the path of a route of the API for one that means it; any other path stays what it is."""
     meant = _BASE.sub(r"\1", _SLASHES.sub("/", path).rstrip("/"), count=1)
     return meant if _API.match(meant) else path

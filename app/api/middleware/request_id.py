@@ -13,7 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import STOPPED, answer, unexpected
-from app.api.middleware.paths import plain
+from app.api.middleware.paths import normalized_path
 from app.observability import log_context
 from app.observability.metrics import Metrics
 
@@ -38,8 +38,8 @@ class RequestId:
             return
         given = Headers(scope=scope).get("x-request-id", "")
         id = given if _SANE.fullmatch(given) else f"req_{secrets.token_hex(16)}"
-        log_context.begin(request_id=id)
-        scope["path"] = plain(scope["path"])
+        log_context.reset(request_id=id)
+        scope["path"] = normalized_path(scope["path"])
         if scope["type"] == "http":
             await self._http(id, scope, receive, send)
             return

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from app.api.openapi import ERRORS, takes
 from app.api.request_body import read_body
-from app.api.routes.responses import Door, json, page, whole_number
+from app.api.routes.responses import ApiContext, json, page, whole_number
 from app.core.types.request import InputItem, Item, Metadata, typed
 
 # "You may add up to 20 items at a time."
@@ -34,13 +34,13 @@ class CreateItems(_Body):
     items: Items
 
 
-def routes(door: Door) -> APIRouter:
+def routes(api: ApiContext) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(tags=["conversations"], responses=ERRORS)
-    conversations, limit = door.responses.conversations, door.max_body_bytes
+    conversations, limit = api.responses.conversations, api.max_body_bytes
 
     def owner(request: Request) -> str:
-        return door.auth.caller(request.headers).owner
+        return api.auth.caller(request.headers).owner
 
     @router.post("/conversations", summary="Create a conversation", openapi_extra=takes(CreateConversation))
     async def create(request: Request) -> Response:

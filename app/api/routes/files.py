@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import ERRORS
-from app.api.routes.responses import Door, json, whole_number
+from app.api.routes.responses import ApiContext, json, whole_number
 from app.errors import InvalidRequest
 from app.tools.files import Page
 from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files, too_large
@@ -40,12 +40,12 @@ _FORM: dict[str, Any] = {
 }
 
 
-def routes(door: Door, files: Files) -> APIRouter:
+def routes(api: ApiContext, files: Files) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(tags=["files"], responses=ERRORS)
 
     def owner(request: Request) -> str:
-        return door.auth.caller(request.headers).owner
+        return api.auth.caller(request.headers).owner
 
     @router.post("/files", summary="Upload a file", openapi_extra=_FORM)
     async def upload(request: Request) -> Response:

@@ -18,7 +18,7 @@ from starlette.types import Scope
 from app.api.auth import Auth
 from app.api.errors import STOPPED
 from app.api.openapi import CREATE, ERRORS, STREAMED
-from app.api.rate_limits import Grant, Limits
+from app.api.rate_limits import Admission, Limits
 from app.api.request_body import read_body
 from app.api.routes.models import catalog
 from app.api.sse_response import EventStream, disconnected
@@ -26,7 +26,7 @@ from app.core.sse import encoder, log
 from app.core.types.request import CreateResponse, Event, Item
 from app.errors import InvalidRequest
 from app.responses import Caller, Responses, Run, find_model
-from app.responses.background import Following
+from app.responses.background import EventSubscription
 from app.responses.compaction import CompactResponse
 
 Stream = Annotated[str, Query(description="`true`: in events, which a background response has")]
@@ -37,7 +37,7 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f]+")  # which would end a header
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ApiContext:
     """What the routes need to know of the configuration."""
 
     responses: Responses
@@ -47,22 +47,22 @@ class Door:
     max_body_bytes: int
     limits: Limits
 
-    async def admit(self, who: Caller) -> Grant:
+    async def admit(self, who: Caller) -> Admission:
         """Let a caller ask for a response; raises `LimitReached`. Where nobody has to show a key, all are one."""
-        return await self.limits.draw(who.owner if self.auth.required else "everybody")
+        return await self.limits.take(who.owner if self.auth.required else "everybody")
 
 
-def routes(door: Door) -> APIRouter:
+def routes(api: ApiContext) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(responses=ERRORS)
-    responses = door.responses
+    responses = api.responses
 
     def caller(request: Request) -> Caller:
-        return door.auth.caller(request.headers)
+        return api.auth.caller(request.headers)
 
     @router.post("/responses", summary="Create a response", openapi_extra=CREATE | STREAMED)
     async def create_response(request: Request) -> Response:
-        return await create(door, request)
+        return await create(api, request)
 
     @router.get("/responses/{response_id}", summary="Retrieve a response")
     async def retrieve(
@@ -70,7 +70,7 @@ def routes(door: Door) -> APIRouter:
     ) -> Response:
         who = caller(request)
         if stream.lower() in ("true", "1"):
-            return followed(await responses.follow(response_id, who, position(starting_after)), who, door)
+            return followed(await responses.follow(response_id, who, position(starting_after)), who, api)
         return json(await responses.retrieve(response_id, who))
 
     @router.delete("/responses/{response_id}", summary="Delete a response")
@@ -97,16 +97,16 @@ def routes(door: Door) -> APIRouter:
     @router.post("/responses/compact", summary="Compact a conversation", openapi_extra=CREATE)
     async def compact(request: Request) -> Response:
         who = caller(request)
-        grant = await door.admit(who)
+        grant = await api.admit(who)
         request.state.allowed = grant.headers()
-        body = await read_body(request, CompactResponse, door.max_body_bytes)
-        async with grant.entered():
+        body = await read_body(request, CompactResponse, api.max_body_bytes)
+        async with grant.slot():
             return await unless_gone(request, compacted(await responses.compact(body, who, [grant])))
 
     @router.post("/responses/input_tokens", summary="Count the tokens of an input", openapi_extra=CREATE)
     async def input_tokens(request: Request) -> Response:
         who = caller(request)
-        body = await read_body(request, CreateResponse, door.max_body_bytes)
+        body = await read_body(request, CreateResponse, api.max_body_bytes)
         count, counted = await responses.count_tokens(body, who)
         headers = {} if counted else {"x-antiphon-estimated": "true"}
         return json({"object": "response.input_tokens", "input_tokens": count}, headers)
@@ -123,7 +123,7 @@ def routes(door: Door) -> APIRouter:
     return router
 
 
-class Straight(Route):
+class FastRoute(Route):
     """A route that FastAPI need not look at, which would match each path twice, and solve dependencies on nothing."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -131,22 +131,22 @@ class Straight(Route):
         return match, {**found, "route": self}
 
 
-def straight(door: Door, *prefixes: str) -> list[Route]:
+def fast_routes(api: ApiContext, *prefixes: str) -> list[Route]:
     """Return the way that nearly all requests take, which comes before all `routes`; they document it."""
-    return [Straight(f"{prefix}/responses", partial(create, door), methods=["POST"]) for prefix in prefixes]
+    return [FastRoute(f"{prefix}/responses", partial(create, api), methods=["POST"]) for prefix in prefixes]
 
 
-async def create(door: Door, request: Request) -> Response:
+async def create(api: ApiContext, request: Request) -> Response:
     """Create a response, and answer as the caller wants it: whole, in events, or at once while it is being made."""
-    who = door.auth.caller(request.headers)
-    grant = await door.admit(who)
+    who = api.auth.caller(request.headers)
+    grant = await api.admit(who)
     request.state.allowed = grant.headers()
-    body = await read_body(request, CreateResponse, door.max_body_bytes)  # it has all the time it likes
-    async with grant.entered():
-        run = await door.responses.create(body, who, watchers=[grant])
+    body = await read_body(request, CreateResponse, api.max_body_bytes)  # it has all the time it likes
+    async with grant.slot():
+        run = await api.responses.create(body, who, observers=[grant])
         if body.background:
-            return await launched(run, who, door, stream=body.stream)
-        return await unless_gone(request, streamed(run, who, door) if body.stream else whole(run))
+            return await launched(run, who, api, stream=body.stream)
+        return await unless_gone(request, streamed(run, who, api) if body.stream else whole(run))
 
 
 def json(value: Any, headers: dict[str, str] | None = None) -> Response:
@@ -161,9 +161,9 @@ async def compacted(run: Run) -> Response:
     return json(await run.compacted(), _headers(run))
 
 
-async def streamed(run: Run, caller: Caller, door: Door) -> Response:
+async def streamed(run: Run, caller: Caller, api: ApiContext) -> Response:
     """Answer in events, once there is something to say: until then every failure is a plain HTTP error."""
-    events = run.events(door.open_after)
+    events = run.events(api.open_after)
     try:
         first = await anext(events)
     except BaseException:
@@ -171,10 +171,10 @@ async def streamed(run: Run, caller: Caller, door: Door) -> Response:
         raise
     return EventStream(
         events,
-        encoder.sse,
+        encoder.encode_sse,
         first=first,
-        last=encoder.DONE,
-        heartbeat=door.heartbeat,
+        last=encoder.DONE_FRAME,
+        heartbeat=api.heartbeat,
         beat=_beat(caller, run.keepalive),
         farewell=lambda: _farewell(run),
         headers=_headers(run),
@@ -182,24 +182,26 @@ async def streamed(run: Run, caller: Caller, door: Door) -> Response:
 
 
 async def _farewell(run: Run) -> bytes:
-    return encoder.sse(await run.stop(STOPPED)) + encoder.DONE
+    return encoder.encode_sse(await run.stop(STOPPED)) + encoder.DONE_FRAME
 
 
-async def launched(run: Run, caller: Caller, door: Door, *, stream: bool) -> Response:
+async def launched(run: Run, caller: Caller, api: ApiContext, *, stream: bool) -> Response:
     """Answer at once with the queued response, or with its events as they come."""
-    response = await door.responses.launch(run)
+    response = await api.responses.launch(run)
     if not stream:
         return json(response, _headers(run))
-    return followed(await door.responses.follow(response["id"], caller), caller, door, _headers(run))
+    return followed(await api.responses.follow(response["id"], caller), caller, api, _headers(run))
 
 
-def followed(following: Following, caller: Caller, door: Door, headers: dict[str, str] | None = None) -> Response:
+def followed(
+    following: EventSubscription, caller: Caller, api: ApiContext, headers: dict[str, str] | None = None
+) -> Response:
     """Answer in the events of a background response, by the names that this client knows."""
     return EventStream(
         following.batches(),
-        partial(log.in_dialect, dialect=caller.dialect),
-        last=encoder.DONE,
-        heartbeat=door.heartbeat,
+        partial(log.translate_dialect, dialect=caller.dialect),
+        last=encoder.DONE_FRAME,
+        heartbeat=api.heartbeat,
         beat=_beat(caller, following.keepalive),
         headers=headers,
     )
@@ -207,7 +209,11 @@ def followed(following: Following, caller: Caller, door: Door, headers: dict[str
 
 def _beat(caller: Caller, keepalive: Callable[[], list[Event]]) -> Callable[[], bytes]:
     """Return what makes a sign of life, in the way that this client hears it."""
-    return (lambda: encoder.sse(keepalive())) if caller.dialect.heartbeat == "keepalive" else lambda: encoder.COMMENT
+    return (
+        (lambda: encoder.encode_sse(keepalive()))
+        if caller.dialect.heartbeat == "keepalive"
+        else lambda: encoder.COMMENT
+    )
 
 
 async def unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:

@@ -21,8 +21,8 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from app.api.errors import report
 from app.api.middleware.origins import refuse
 from app.api.request_body import too_large
-from app.api.routes.responses import Door
-from app.api.routes.websocket_frames import Create, envelope, read
+from app.api.routes.responses import ApiContext
+from app.api.routes.websocket_frames import Create, envelope, read_frame
 from app.api.uvicorn.websocket import SERVICE_RESTART
 from app.core.dialects import dialect_of
 from app.core.types.request import Event
@@ -40,7 +40,7 @@ _KEY = "openai-insecure-api-key."
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ConnectionLimits:
     """How long a connection lives, and how much it may ask for."""
 
     lifetime: float  # seconds
@@ -48,20 +48,20 @@ class Bounds:
     queue: int  # turns that may wait for the running one
 
 
-def routes(door: Door, bounds: Bounds, memory: Callable[[], Store]) -> APIRouter:
+def routes(api: ApiContext, bounds: ConnectionLimits, memory: Callable[[], Store]) -> APIRouter:
     """Return the route, without the `/v1`; `memory` makes what one connection remembers of unstored responses."""
     router = APIRouter()
 
     @router.websocket("/responses")
     async def responses(websocket: WebSocket) -> None:
         try:
-            caller = door.auth.caller(_headers(websocket))
+            caller = api.auth.caller(_headers(websocket))
         except APIError as error:
             await refuse(error, websocket.scope, websocket.receive, websocket.send)
             return
         offered = websocket.scope.get("subprotocols", [])
         await websocket.accept(subprotocol=next((name for name in offered if not name.startswith(_KEY)), None))
-        await Connection(websocket, caller, door, bounds, memory()).serve()
+        await WebSocketConnection(websocket, caller, api, bounds, memory()).serve()
 
     return router
 
@@ -74,7 +74,7 @@ def _headers(websocket: WebSocket) -> Mapping[str, str]:
     return {**websocket.headers, "authorization": f"Bearer {keys[0]}"}
 
 
-class Connection:
+class WebSocketConnection:
     """
     One client's connection.
 
@@ -82,12 +82,14 @@ class Connection:
     to a bound. Sending waits for the client to read, and the backend is not read meanwhile.
     """
 
-    def __init__(self, websocket: WebSocket, caller: Caller, door: Door, bounds: Bounds, memory: Store) -> None:
+    def __init__(
+        self, websocket: WebSocket, caller: Caller, api: ApiContext, bounds: ConnectionLimits, memory: Store
+    ) -> None:
         self._websocket = websocket
         self._caller = caller
-        self._door = door
+        self._door = api
         self._bounds = bounds
-        self._responses = door.responses.within(memory)
+        self._responses = api.responses.within(memory)
         self._lenient = "keepalive" in (caller.dialect.heartbeat, dialect_of(websocket.headers).heartbeat)
         self._frames: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._waiting = 0  # bytes, or characters, of the frames that wait
@@ -151,10 +153,10 @@ class Connection:
         """
         create = Create()
         try:
-            create = read(frame)
+            create = read_frame(frame)
             request = create.request(lenient=self._lenient)
-            async with (await self._door.admit(self._caller)).entered() as grant:
-                run = await self._responses.create(request, self._caller, generate=create.generate, watchers=[grant])
+            async with (await self._door.admit(self._caller)).slot() as grant:
+                run = await self._responses.create(request, self._caller, generate=create.generate, observers=[grant])
                 await self._tell(run, create.stream_id)
             failed = run.response["status"] == "failed"
         except WebSocketDisconnect:

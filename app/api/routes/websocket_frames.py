@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from app.api.request_body import invalid, load
+from app.api.request_body import invalid, load_json
 from app.core.types.request import CreateResponse
 from app.errors import APIError, InvalidRequest
 
@@ -83,13 +83,13 @@ class Create:
             raise invalid(error) from error
 
 
-def read(frame: str | bytes) -> Create:
+def read_frame(frame: str | bytes) -> Create:
     """
     Return what a frame asks for; raises `InvalidRequest` for anything but `response.create`.
 
     The fields of the body stand beside `type`, or in `response`, where OpenAI's Realtime API has them.
     """
-    fields = load(frame, "frame")
+    fields = load_json(frame, "frame")
     kind = fields.pop("type", None)
     if kind != "response.create":
         message = f"Invalid 'type': {repr(kind)[:100]} is not known here; send 'response.create'."

@@ -18,14 +18,20 @@ from app.api.errors import answer
 from app.api.uvicorn import shutdown as stopping
 from app.errors import APIError, InvalidRequest
 
-MOST = 64 * 1024  # bytes of a head, with the request line; clients of ours send some hundreds
-PATIENCE = 30.0  # seconds for all of it to come, counted from the connection on for the first
-LINGER = 1.0  # seconds in which what else a refused client sends is thrown away
-UNREAD = 60  # seconds in which a client has to take in what it is sent; then it is not there, or wants nothing more
-LAST = 1.0  # seconds in which the head of a request may still come to its end when the server is stopped
+MAX_HEAD_BYTES = 64 * 1024  # bytes of a head, with the request line; clients of ours send some hundreds
+HEAD_TIMEOUT = 30.0  # seconds for all of it to come, counted from the connection on for the first
+REFUSAL_LINGER = 1.0  # seconds in which what else a refused client sends is thrown away
+SEND_TIMEOUT = (
+    60  # seconds in which a client has to take in what it is sent; then it is not there, or wants nothing more
+)
+SHUTDOWN_HEAD_TIMEOUT = (
+    1.0  # seconds in which the head of a request may still come to its end when the server is stopped
+)
 
 _TOO_LARGE = InvalidRequest(
-    f"The head of the request is larger than {MOST} bytes.", code="request_header_fields_too_large", status=431
+    f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.",
+    code="request_header_fields_too_large",
+    status=431,
 )
 _INVALID = InvalidRequest("This is not a request of HTTP/1.1.", code="invalid_http")
 _NO_WEBSOCKET = InvalidRequest("A WebSocket begins with GET.", code="invalid_http")
@@ -39,7 +45,7 @@ class Refused(Exception):
 class Http(HttpToolsProtocol):
     """One HTTP connection."""
 
-    unread = UNREAD
+    unread = SEND_TIMEOUT
     _in_message = False  # has a request begun that is not here as a whole?
     _frame = 0  # bytes of a head, of trailers, of whatever is no body: since there was a body, or a request began
     _declined = False  # does the request that has just come offer to go on in a protocol that is not ours?
@@ -50,7 +56,7 @@ class Http(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         _watch(transport.get_extra_info("socket"), self.unread)
-        self._close_after(PATIENCE)
+        self._close_after(HEAD_TIMEOUT)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -66,7 +72,7 @@ class Http(HttpToolsProtocol):
             self._feed(data)
         except httptools.HttpParserError:
             self._refuse(_INVALID)
-        if self._frame > MOST:
+        if self._frame > MAX_HEAD_BYTES:
             self._refuse(_TOO_LARGE)
         if self.transport.get_protocol() is not self:  # but a WebSocket
             self._stop_waiting()
@@ -101,7 +107,7 @@ class Http(HttpToolsProtocol):
             self._stop_waiting()
         elif self.cycle is None or self._in_message:
             if self._waiting is None:
-                self._close_after(PATIENCE)
+                self._close_after(HEAD_TIMEOUT)
         else:
             self._stop_waiting()
             self.timeout_keep_alive_task = self.loop.call_later(
@@ -114,7 +120,7 @@ class Http(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST:
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
             self._refuse(_TOO_LARGE)
         elif self.parser.should_upgrade():
             if not self._should_upgrade():
@@ -144,14 +150,14 @@ class Http(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Close once all is answered; also what may be on its way, on a connection that was made a moment ago."""
-        stopping.begin(self.app_state)
+        stopping.begin_shutdown(self.app_state)
         asking = self.cycle is None or (self._in_message and self.cycle.response_complete)
         if self._refused or not asking:
             super().shutdown()
             return
         self._stopping = True
         self._stop_waiting()
-        self._close_after(LAST)
+        self._close_after(SHUTDOWN_HEAD_TIMEOUT)
 
     def _refuse(self, error: APIError) -> None:
         """End the connection, with a reason where no answer is under way."""
@@ -166,7 +172,7 @@ class Http(HttpToolsProtocol):
         # Whoever is still sending would see a reset, and not the answer, if the connection were closed at once.
         self.transport.write(_encoded(error))
         self.transport.write_eof()
-        self._close_after(LINGER)
+        self._close_after(REFUSAL_LINGER)
 
     def _close_after(self, seconds: float) -> None:
         self._waiting = self.loop.call_later(seconds, self.transport.close)

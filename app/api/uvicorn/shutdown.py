@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-NAME = "stopping"  # in the state that the lifespan and the connections share
+STATE_KEY = "stopping"  # in the state that the lifespan and the connections share
 
 
-class Stopping:
+class Shutdown:
     """Whether the server is stopping, and since when."""
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class Stopping:
         self._since = time.monotonic() if self._since is None else self._since
 
 
-def begin(state: Mapping[str, Any]) -> None:
+def begin_shutdown(state: Mapping[str, Any]) -> None:
     """
     Say that the server stops, to whoever shares this state.
 
     Connections hear of it first. Where there is none, nothing has been waited for when the lifespan hears of it.
     """
-    if stopping := state.get(NAME):
+    if stopping := state.get(STATE_KEY):
         stopping.begin()

@@ -23,7 +23,7 @@ class Socket(WebSocketsSansIOProtocol):
         uvicorn would close at once, in the middle of an answer. It waits for the application afterwards, as long as
         `timeout_graceful_shutdown` says.
         """
-        stopping.begin(self.app_state)
+        stopping.begin_shutdown(self.app_state)
         if not self.handshake_complete or self.close_sent:
             super().shutdown()
         else:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.backends.chat.errors.unsupported_fields import CALL, MESSAGE, STRICT, functions, holds, unknown_fields
-from app.core.profile import Request
-from app.core.request import asked_as
+from app.core.profile import RequestOptions
+from app.core.request import caller_field
 from app.core.request.content import label
 from app.errors import BackendError
 
@@ -52,23 +52,23 @@ _NEUTRAL = {"frequency_penalty": 0, "presence_penalty": 0, "tool_choice": "auto"
 _OTHER_NAME = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 
 
-class Unwanted:
+class FieldAdaptation:
     """
     What one server does not know, by model.
 
     `options` are those of its profile, and `clock` is in seconds.
     """
 
-    def __init__(self, options: Request, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, options: RequestOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._adapts = options.adapt
         # What the operator put in, or wants to be so, is not ours to leave out.
         self._fixed = {*options.extra_body, *([STRICT] if options.strict == "force" else [])}
         self._clock = clock
         self._models: dict[str, dict[str, float]] = {}  # the fields, and until when they are left out
 
-    def ask(self, body: dict[str, Any]) -> Attempt:
+    def ask(self, body: dict[str, Any]) -> AdaptedRequest:
         """Return the request as this server takes it, as far as is known."""
-        return Attempt(self, body, self._known(body))
+        return AdaptedRequest(self, body, self._known(body))
 
     def _known(self, body: Mapping[str, Any]) -> dict[str, float]:
         if not self._models or (known := self._models.get(str(body.get("model")))) is None:
@@ -97,13 +97,13 @@ class Unwanted:
         logger.info(said, label(model), ", ".join(fields), REMEMBERED / 60)
 
 
-class Attempt:
+class AdaptedRequest:
     """
     A request as it is asked: `body` lacks what the server does not know, and `warnings` say so, a sentence each, of
     what the caller had asked for.
     """
 
-    def __init__(self, unwanted: Unwanted, body: dict[str, Any], known: dict[str, float]) -> None:
+    def __init__(self, unwanted: FieldAdaptation, body: dict[str, Any], known: dict[str, float]) -> None:
         self._unwanted = unwanted
         self._whole = body
         self._known = known
@@ -125,7 +125,7 @@ class Attempt:
         """Return a refusal as the caller is to hear it: with the name of the field that they know, if it names one."""
         fields = unknown_fields(error, self.body)
         field = next((one for one in fields if not self._may_go(one)), next(iter(fields), error.param))
-        error.param = field and asked_as(field)
+        error.param = field and caller_field(field)
         return error
 
     def taken(self) -> None:
@@ -152,7 +152,7 @@ def _warnings(body: Mapping[str, Any], field: str) -> list[str]:
     if field == STRICT and any(function.get("strict") for function in functions(body)):
         return ["This backend does not know 'strict' of tools, so it was left out."]
     asked = field in _HARMLESS or field in _NEUTRAL
-    return [f"This backend does not know {label(asked_as(field))}, so it was left out."] if asked else []
+    return [f"This backend does not know {label(caller_field(field))}, so it was left out."] if asked else []
 
 
 def _without(body: dict[str, Any], field: str) -> dict[str, Any]:

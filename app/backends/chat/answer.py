@@ -14,18 +14,18 @@ from typing import Any, Protocol
 
 import httpx
 
-from app.backends.chat.body_decoder import NO_ANSWER, Reader, Sniffer
+from app.backends.chat.body_decoder import NO_ANSWER, BodyDecoder, ChunkDecoding
 from app.backends.chat.errors.classification import failure
 from app.backends.chat.filters import filters
 from app.core.profile import Profile
 from app.core.stream.chunk_reader import DONE, NO_REASON, Chunk
 from app.errors import BackendError
 
-SILENT = "The backend has been silent for too long."
-BROKEN = "The backend's answer ended early: the connection broke."
+IDLE_TOO_LONG = "The backend has been silent for too long."
+CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
 
 
-class Answer:
+class ChatStream:
     """
     Iterates over lists of chunks, one list for each read that brought any.
 
@@ -45,7 +45,7 @@ class Answer:
         self._loop = asyncio.get_running_loop()
         self._reads = _reads(response)
         self._reads.wait_at_most(profile.transport.first_byte_timeout)
-        self._reader: Reader = Sniffer()
+        self._reader: ChunkDecoding = BodyDecoder()
         self._filters = filters(profile, tools)
         self._error_in = error_in
         self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s
@@ -57,7 +57,7 @@ class Answer:
         # and one that is kept here would have each answer wait for the garbage collector, with its chunks.
         self._end: Exception | type[Exception] | None = None
 
-    def __aiter__(self) -> Answer:
+    def __aiter__(self) -> ChatStream:
         return self
 
     async def __anext__(self) -> list[Chunk]:
@@ -97,9 +97,9 @@ class Answer:
             case BackendError():
                 self._end = reason
             case TimeoutError() | httpx.ReadTimeout():
-                self._end = self._cut("timeout", SILENT, reason)
+                self._end = self._cut("timeout", IDLE_TOO_LONG, reason)
             case httpx.TransportError() | httpx.DecodingError() | httpx.StreamError():
-                self._end = self._cut("failure", BROKEN, reason)
+                self._end = self._cut("failure", CONNECTION_BROKE, reason)
             case _:
                 raise reason
         return []

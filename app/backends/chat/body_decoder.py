@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import orjson
 
 from app.backends.chat.errors import error_in_chunk
-from app.core.sse.decoder import LONGEST, TOO_LONG, ChunkDecoder, encodable
+from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, ChunkDecoder, encodable
 from app.core.stream.chunk_reader import DONE, Chunk
 from app.errors import BackendError
 
 
-class Reader(Protocol):
+class ChunkDecoding(Protocol):
     """Turns the bytes of a body into chunks; raises `BackendError` where it cannot."""
 
     def decode(self, data: bytes) -> list[Chunk]: ...
@@ -27,12 +27,12 @@ class Reader(Protocol):
     def end(self) -> list[Chunk]: ...
 
 
-class Sniffer:
+class BodyDecoder:
     """Reads a body whose kind shows with its first character."""
 
     def __init__(self) -> None:
         self._head = b""
-        self._reader: Reader | None = None
+        self._reader: ChunkDecoding | None = None
         self.decode: Callable[[bytes], list[Chunk]] = self._sniff
 
     def _sniff(self, data: bytes) -> list[Chunk]:
@@ -63,7 +63,7 @@ class _JSON:
     def decode(self, data: bytes) -> list[Chunk]:
         self._pieces.append(data)
         self._kept += len(data)
-        if self._kept > LONGEST:
+        if self._kept > MAX_EVENT_BYTES:
             self._pieces.clear()
             raise BackendError(TOO_LONG)
         return []
@@ -86,7 +86,7 @@ class _WebPage:
         return []
 
 
-_READERS: dict[bytes, type[Reader]] = {b"{": _JSON, b"[": _JSON, b"<": _WebPage}
+_READERS: dict[bytes, type[ChunkDecoding]] = {b"{": _JSON, b"[": _JSON, b"<": _WebPage}
 
 NO_ANSWER = "The backend's answer is empty."
 _BLANKS = re.compile(r"\s*")

@@ -27,15 +27,15 @@ import orjson
 
 from app.backends import ChatRequest, Chunk
 from app.backends.causes import explain, explained, unreachable
-from app.backends.chat.adaptation import Unwanted
-from app.backends.chat.answer import Answer
+from app.backends.chat.adaptation import FieldAdaptation
+from app.backends.chat.answer import ChatStream
 from app.backends.chat.errors import backend_error, error_in_chunk
-from app.backends.chat.errors.classification import KINDS, failure
+from app.backends.chat.errors.classification import ERROR_CLASSES, failure
 from app.backends.chat.token_counting import Tokenizer
 from app.backends.transport import HTTPToolsTransport
 from app.core.profile import Profile
 from app.core.redaction import without_password
-from app.core.sse.decoder import LONGEST, TOO_LONG
+from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class OpenAIBackend:
         self._shown = without_password(str(base))
         self._models_url = self._under(base, "/models")
         self._tokenizer = Tokenizer(base, profile.name)
-        self._unwanted = Unwanted(profile.request)
+        self._unwanted = FieldAdaptation(profile.request)
         self._http = http or transport_to(base)
         self._headers = {
             "Host": base.netloc.decode("ascii"),
@@ -101,14 +101,14 @@ class OpenAIBackend:
         return self._profile
 
     @asynccontextmanager
-    async def stream(self, request: ChatRequest) -> AsyncIterator[Answer]:
+    async def stream(self, request: ChatRequest) -> AsyncIterator[ChatStream]:
         """Ask, and answer in chunks: see `Backend.stream`."""
         with explained():
             async with self._streamed(request) as answer:
                 yield answer
 
     @asynccontextmanager
-    async def _streamed(self, request: ChatRequest) -> AsyncIterator[Answer]:
+    async def _streamed(self, request: ChatRequest) -> AsyncIterator[ChatStream]:
         response, answer = await self._answer(request)
         again = self._profile.response.empty_stream == "ask_whole"
         try:
@@ -148,7 +148,7 @@ class OpenAIBackend:
         except BackendError as error:
             if self._passes and error.status in (401, 403):
                 return  # it is there, and asks for a key that only a caller can have
-            if error.code not in (KINDS["url"].code, KINDS["missing"].code):
+            if error.code not in (ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code):
                 raise
             await self._probe()  # not every server lists its models
 
@@ -168,11 +168,11 @@ class OpenAIBackend:
         """Close all connections."""
         await self._http.aclose()
 
-    async def _answer(self, request: ChatRequest) -> tuple[httpx.Response, Answer]:
+    async def _answer(self, request: ChatRequest) -> tuple[httpx.Response, ChatStream]:
         response = await self._ask(request)
         tools = request.body.get("tools")
         try:
-            return response, Answer(
+            return response, ChatStream(
                 response,
                 self._profile,
                 lambda chunk: self._error_in(chunk, request),
@@ -195,7 +195,7 @@ class OpenAIBackend:
                 if asked.without(refusal.error):
                     content = _encode(asked.body)
                     continue
-                wait = refusal.wait(attempt) if request.patient and attempt < self._retries else None
+                wait = refusal.wait(attempt) if request.retry_allowed and attempt < self._retries else None
                 if wait is None:
                     raise asked.told(refusal.error) from refusal.__cause__
                 explain(refusal.error, refusal.__cause__)
@@ -234,7 +234,7 @@ class OpenAIBackend:
         except httpx.TransportError as error:
             raise _Refusal(unreachable(error), again=True) from error
         if response.headers.get("content-encoding", "identity") != "identity":
-            response.stream = _Sips(response.stream)
+            response.stream = _BoundedStream(response.stream)
         if not response.is_success:
             raise self._refusal(response, await _read_error(response), caller_key)
         return response
@@ -242,7 +242,7 @@ class OpenAIBackend:
     def _refusal(self, response: httpx.Response, body: bytes, caller_key: str | None) -> _Refusal:
         status, headers = response.status_code, response.headers
         error = backend_error(status, headers, body, secret=self._secret(caller_key), passthrough=self._passes)
-        again = status in RETRIED and error.status >= 429 and error.code != KINDS["quota"].code
+        again = status in RETRIED and error.status >= 429 and error.code != ERROR_CLASSES["quota"].code
         error.add_note(f"HTTP {status}")
         asked = headers.get("x-should-retry")
         return _Refusal(error, again=asked == "true" or (again and asked != "false"))
@@ -350,8 +350,8 @@ async def _read_error(response: httpx.Response) -> bytes:
 async def _read_whole(response: httpx.Response) -> bytes:
     """Read a body that is one document; raises `BackendError` if it is too long for one."""
     body = bytearray()
-    await _read(response, body, LONGEST)
-    if len(body) > LONGEST:
+    await _read(response, body, MAX_EVENT_BYTES)
+    if len(body) > MAX_EVENT_BYTES:
         raise failure("failure", TOO_LONG)
     return bytes(body)
 
@@ -367,7 +367,7 @@ async def _read(response: httpx.Response, body: bytearray, most: int) -> None:
         await response.aclose()
 
 
-class _Sips(httpx.AsyncByteStream):
+class _BoundedStream(httpx.AsyncByteStream):
     """A packed body in pieces so small that not much can come of one: httpx unpacks each of them as a whole."""
 
     def __init__(self, stream: Any) -> None:

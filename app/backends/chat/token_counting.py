@@ -11,22 +11,22 @@ from typing import Any, NamedTuple, TypeAlias
 
 import httpx
 
-from app.backends.chat.errors.classification import KINDS
+from app.backends.chat.errors.classification import ERROR_CLASSES
 from app.errors import BackendError
 
 # Post JSON to a URL, and return the JSON of the answer; raises `BackendError`.
 Post: TypeAlias = Callable[[httpx.URL, dict[str, Any]], Awaitable[Any]]
 
-_ABSENT = {KINDS["url"].code, KINDS["missing"].code}
+_ABSENT = {ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code}
 
 
-class Way(NamedTuple):
+class CountingMethod(NamedTuple):
     """One question that a server may answer with a number."""
 
     path: str  # from the root of the server, above the `/v1`
     ask: Callable[[Mapping[str, Any]], dict[str, Any]]
     read: Callable[[Any], Any]
-    then: Way | None = None  # what to ask with what was read
+    then: CountingMethod | None = None  # what to ask with what was read
 
 
 def _prompt(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,17 +44,19 @@ def _length(answer: Any) -> Any:
     return len(tokens) if isinstance(tokens, list) else None
 
 
-_COUNTED = Way("v1/chat/completions/input_tokens", _prompt, _field("input_tokens"))
-_TEMPLATED = Way(
+_COUNTED = CountingMethod("v1/chat/completions/input_tokens", _prompt, _field("input_tokens"))
+_TEMPLATED = CountingMethod(
     "apply-template",
     _prompt,
     _field("prompt"),
-    then=Way("tokenize", lambda read: {"content": read["prompt"], "add_special": True, "parse_special": True}, _length),
+    then=CountingMethod(
+        "tokenize", lambda read: {"content": read["prompt"], "add_special": True, "parse_special": True}, _length
+    ),
 )
-_TOKENIZED = Way("tokenize", lambda body: {**_prompt(body), "add_generation_prompt": True}, _field("count"))
+_TOKENIZED = CountingMethod("tokenize", lambda body: {**_prompt(body), "add_generation_prompt": True}, _field("count"))
 
 # By profile. A server of which nothing is known is tried; the others do not count.
-WAYS = {
+COUNTING_METHODS = {
     "vllm": (_TOKENIZED,),
     "llama.cpp": (_COUNTED, _TEMPLATED),  # older ones have only the second
     "default": (_COUNTED, _TOKENIZED, _TEMPLATED),
@@ -66,7 +68,7 @@ class Tokenizer:
 
     def __init__(self, base: httpx.URL, profile: str) -> None:
         self._root = base.copy_with(path=base.path.rstrip("/").removesuffix("/v1") + "/")
-        self._ways = WAYS.get(profile, ())
+        self._ways = COUNTING_METHODS.get(profile, ())
 
     async def count(self, body: Mapping[str, Any], post: Post) -> int | None:
         """Return how many tokens the prompt of a chat request is; None if the server does not say."""
@@ -82,7 +84,7 @@ class Tokenizer:
                 return count
         return None
 
-    async def _ask(self, way: Way, body: Mapping[str, Any], post: Post) -> Any:
+    async def _ask(self, way: CountingMethod, body: Mapping[str, Any], post: Post) -> Any:
         read = way.read(await post(self._root.join(way.path), way.ask(body)))
         if way.then is None or read is None:
             return read

@@ -85,7 +85,7 @@ def chunks_of(body: dict[str, Any]) -> Iterator[Chunk]:
     yield DONE
 
 
-class Answer(NamedTuple):
+class DemoAnswer(NamedTuple):
     """What is said: thoughts, then text or a call."""
 
     reasoning: str = ""
@@ -94,22 +94,22 @@ class Answer(NamedTuple):
     arguments: str = ""
 
 
-def answer_to(body: dict[str, Any]) -> Answer:
+def answer_to(body: dict[str, Any]) -> DemoAnswer:
     """Decide what to say to a request."""
     turn = _Turn(body)
     thinks = body.get("reasoning_effort") not in (None, "none")
     reasoning = f'The user says: "{turn.prompt}" I will answer by the rules of a demo.' if thinks else ""
     if tool := turn.tool():
         value = _fitting(tool.get("parameters") or {"type": "object"}, turn.prompt, f"function '{tool['name']}'")
-        return Answer(reasoning, tool=tool["name"], arguments=json.dumps(value, ensure_ascii=False))
+        return DemoAnswer(reasoning, tool=tool["name"], arguments=json.dumps(value, ensure_ascii=False))
     format = body.get("response_format") or {}
     if format.get("type") == "json_schema":
         value = _fitting(format["json_schema"].get("schema") or {}, turn.prompt, "response_format")
-        return Answer(reasoning, json.dumps(value, ensure_ascii=False))
+        return DemoAnswer(reasoning, json.dumps(value, ensure_ascii=False))
     text = turn.text()
     if format.get("type") == "json_object":
         text = json.dumps({"answer": text}, ensure_ascii=False)
-    return Answer(reasoning, text)
+    return DemoAnswer(reasoning, text)
 
 
 def _fitting(schema: Any, prompt: str, whose: str) -> Any:

@@ -31,7 +31,7 @@ _CHECK, _LISTING = 10.0, 8.0  # seconds that a check or a list of models may tak
 _LONGEST_WAIT = 60  # seconds, in a `Retry-After`
 
 
-class Served(Protocol):
+class BackendConfig(Protocol):
     """The settings of one backend: see `BackendSettings`."""
 
     @property
@@ -82,11 +82,11 @@ class Replica:
 @dataclass(eq=False, slots=True)
 class _Waiter:
     but: Collection[Replica]
-    alone: bool
+    only_candidate: bool
     place: asyncio.Future[Replica] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class Pool:
+class ReplicaPool:
     """
     The servers of the backend `name`; `build` makes the backend of the settings of one of them, and `queued` hears of
     each request that begins to wait (1), or ends (-1).
@@ -95,7 +95,7 @@ class Pool:
     def __init__(
         self,
         name: str,
-        served: Served,
+        served: BackendConfig,
         build: Callable[[Any], Backend],
         queued: Callable[[int], None] = lambda change: None,
     ) -> None:
@@ -107,7 +107,7 @@ class Pool:
         self._waiters: deque[_Waiter] = deque()
         self._queued = queued
         self._failure: BackendError | None = None  # the last
-        self._held = 1.0  # seconds that a request takes, as a running mean
+        self._mean_duration = 1.0  # seconds that a request takes, as a running mean
         self._watching: asyncio.Task[None] | None = None
         self._users = 0
         self._unused = asyncio.Event()
@@ -122,7 +122,7 @@ class Pool:
 
     @asynccontextmanager
     async def place(
-        self, conversation: str, but: Collection[Replica], *, alone: bool = False
+        self, conversation: str, but: Collection[Replica], *, only_candidate: bool = False
     ) -> AsyncIterator[Replica]:
         """
         Take a place at the server that fits best, beside those in `but`, waiting for one if need be.
@@ -133,7 +133,7 @@ class Pool:
         What ends the context is noted as what became of the request. Raises `BackendError` where no server can be
         asked, or too many wait already, or the wait is too long.
         """
-        replica = await self._take(conversation, but, alone)
+        replica = await self._take(conversation, but, only_candidate)
         loop = asyncio.get_running_loop()
         since = loop.time()
         try:
@@ -141,11 +141,11 @@ class Pool:
                 yield replica
             replica.circuit.succeeded()
         except BackendError as error:
-            if not alone:
+            if not only_candidate:
                 self._note(replica, error)
             raise
         finally:
-            self._held += 0.1 * (loop.time() - since - self._held)
+            self._mean_duration += 0.1 * (loop.time() - since - self._mean_duration)
             self._leave(replica)
 
     async def models(self, caller_key: str | None) -> list[dict[str, Any]]:
@@ -211,12 +211,12 @@ class Pool:
 
     # Who gets what.
 
-    async def _take(self, conversation: str, but: Collection[Replica], alone: bool) -> Replica:
-        if (free := self._free(self._ready(but, alone))) and not self._waiters:
+    async def _take(self, conversation: str, but: Collection[Replica], only_candidate: bool) -> Replica:
+        if (free := self._free(self._ready(but, only_candidate))) and not self._waiters:
             return self._given(preferred(conversation, free))
         if len(self._waiters) >= (most := self.served.max_queue):
             raise self._busy(f"and {most} requests wait already")
-        waiter = _Waiter(but, alone)
+        waiter = _Waiter(but, only_candidate)
         self._waiters.append(waiter)
         self._queued(1)
         self._serve()
@@ -234,9 +234,11 @@ class Pool:
             self._waiters.remove(waiter)
             self._queued(-1)
 
-    def _ready(self, but: Collection[Replica], alone: bool) -> list[Replica]:
+    def _ready(self, but: Collection[Replica], only_candidate: bool) -> list[Replica]:
         """Return the servers that may be asked; raise `BackendError` if there are none."""
-        ready = [replica for replica in self.replicas if (replica.circuit.ready or alone) and replica not in but]
+        ready = [
+            replica for replica in self.replicas if (replica.circuit.ready or only_candidate) and replica not in but
+        ]
         if ready:
             return ready
         wait = min(replica.circuit.wait for replica in self.replicas)
@@ -272,7 +274,7 @@ class Pool:
             if waiter.place.done():
                 continue
             try:
-                free = self._free(self._ready(waiter.but, waiter.alone))
+                free = self._free(self._ready(waiter.but, waiter.only_candidate))
             except BackendError as error:
                 waiter.place.set_exception(error)
                 continue
@@ -281,7 +283,7 @@ class Pool:
 
     def _busy(self, why: str) -> BackendError:
         places = len(self.replicas) * (self.served.max_concurrency or 1)
-        wait = min(max(1, math.ceil(self._held * (len(self._waiters) + 1) / places)), _LONGEST_WAIT)
+        wait = min(max(1, math.ceil(self._mean_duration * (len(self._waiters) + 1) / places)), _LONGEST_WAIT)
         return BackendError(
             # Codex reads the number from the words, where it gets them in a stream.
             f"The backend '{self.name}' does all that it can at once, {why}. Please try again in {wait}s.",

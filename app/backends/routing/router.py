@@ -19,7 +19,7 @@ from typing import Any
 
 from app.backends import ChatRequest, Chunk, TokenCounter
 from app.backends.routing.circuit_breaker import is_for_another
-from app.backends.routing.replicas import Pool, Replica, Served, first_good
+from app.backends.routing.replicas import BackendConfig, Replica, ReplicaPool, first_good
 from app.core.profile import Profile
 from app.errors import APIError, BackendError, NotFound
 
@@ -37,19 +37,19 @@ class Router:
 
     def __init__(
         self,
-        served: Mapping[str, Served],
+        served: Mapping[str, BackendConfig],
         build: Callable[[Any], Any],
         queued: Callable[[int], None] = lambda change: None,
     ) -> None:
-        self._pool = partial(Pool, build=build, queued=queued)
-        self._leaving: dict[Pool, asyncio.Task[None]] = {}
+        self._pool = partial(ReplicaPool, build=build, queued=queued)
+        self._leaving: dict[ReplicaPool, asyncio.Task[None]] = {}
         self._serve({name: self._pool(name, settings) for name, settings in served.items()})
 
-    def _serve(self, pools: dict[str, Pool]) -> None:
+    def _serve(self, pools: dict[str, ReplicaPool]) -> None:
         self._pools = pools
         self._route = lru_cache(maxsize=1024)(self._routed)  # each request asks for the way to its model several times
 
-    def renew(self, served: Mapping[str, Served]) -> None:
+    def renew(self, served: Mapping[str, BackendConfig]) -> None:
         """
         Serve with other settings from now on; what is the same in both keeps its connections and what is known of it.
 
@@ -66,9 +66,9 @@ class Router:
         """Return what is known of the backend that serves a model; raises `NotFound` if there is none."""
         return self._route(model)[0].profile(model)
 
-    def stream(self, request: ChatRequest) -> Asked:
+    def stream(self, request: ChatRequest) -> FailoverStream:
         """Ask, and answer in chunks: see `Backend.stream`."""
-        return Asked(self._route(_model(request)), request)
+        return FailoverStream(self._route(_model(request)), request)
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
         """Return how many tokens the prompt of a request is; None if the server does not say."""
@@ -114,11 +114,11 @@ class Router:
         for pool in [*self._leaving, *self._pools.values()]:
             await pool.aclose()
 
-    async def _drain(self, pool: Pool) -> None:
+    async def _drain(self, pool: ReplicaPool) -> None:
         await pool.drain()
         del self._leaving[pool]
 
-    def _routed(self, model: str) -> Sequence[Pool]:
+    def _routed(self, model: str) -> Sequence[ReplicaPool]:
         """Return the backends to ask for a model, in this order; raises `NotFound` if there are none."""
         found = [pool for pool in self._pools.values() if _claim(pool, model)]
         if not found:
@@ -138,7 +138,7 @@ class Router:
         ]
 
 
-class Asked:
+class FailoverStream:
     """
     One request, and the chunks of its answer: a context manager, and the iterator that it gives.
 
@@ -146,7 +146,7 @@ class Asked:
     backend said.
     """
 
-    def __init__(self, pools: Sequence[Pool], request: ChatRequest) -> None:
+    def __init__(self, pools: Sequence[ReplicaPool], request: ChatRequest) -> None:
         self._request = request
         self._first = pools[0]
         self._pools = [*pools]  # those that are left
@@ -159,7 +159,7 @@ class Asked:
         self._open = AsyncExitStack()  # the place at a server, and its answer
         self._next: Callable[[], Awaitable[list[Chunk]]] = self._begin
 
-    async def __aenter__(self) -> Asked:
+    async def __aenter__(self) -> FailoverStream:
         with ExitStack() as use:
             for pool in self._pools:
                 use.enter_context(pool.in_use())
@@ -171,7 +171,7 @@ class Asked:
         with self._use:
             await self._open.__aexit__(*exc)
 
-    def __aiter__(self) -> Asked:
+    def __aiter__(self) -> FailoverStream:
         return self
 
     def __anext__(self) -> Awaitable[list[Chunk]]:
@@ -208,29 +208,31 @@ class Asked:
         assert self._error
         raise self._error
 
-    async def _try(self, pool: Pool) -> None:
+    async def _try(self, pool: ReplicaPool) -> None:
         body = self._body_for(pool)
         async with AsyncExitStack() as stack:
-            place = pool.place(self._request.conversation, self._tried, alone=self._alone)
+            place = pool.place(self._request.conversation, self._tried, only_candidate=self._alone)
             replica = await stack.enter_async_context(place)
             self._tried.add(replica)
             if self._last:
                 _log_failover(self._last, f"{pool.name} {replica.shown}")
             others = len(self._pools) > 1 or pool.others(self._tried)
-            request = dataclasses.replace(self._request, body=body, patient=self._request.patient and not others)
+            request = dataclasses.replace(
+                self._request, body=body, retry_allowed=self._request.retry_allowed and not others
+            )
             self._chunks = await stack.enter_async_context(replica.backend.stream(request))
             replica.circuit.answered()
             self._open = stack.pop_all()
 
-    def _body_for(self, pool: Pool) -> dict[str, Any]:
+    def _body_for(self, pool: ReplicaPool) -> dict[str, Any]:
         """Return the request as the servers of a backend take it; raises `InvalidRequest` if they cannot."""
         request, model = self._request, _model(self._request)
         profile = pool.profile(model)
-        if request.body_for is None or request.profile is None or profile is request.profile:
+        if request.translate_for is None or request.profile is None or profile is request.profile:
             return request.body
-        return request.body if profile == request.profile else request.body_for(profile)
+        return request.body if profile == request.profile else request.translate_for(profile)
 
-    def _refused(self, pool: Pool, error: APIError) -> None:
+    def _refused(self, pool: ReplicaPool, error: APIError) -> None:
         """Note what a server said; raise it where no other would say anything else."""
         elsewhere = isinstance(error, BackendError) and is_for_another(error)
         if pool is self._first:
@@ -251,13 +253,13 @@ def _model(request: ChatRequest) -> str:
     return request.model or str(request.body.get("model", ""))
 
 
-def _claim(pool: Pool, model: str) -> str | None:
+def _claim(pool: ReplicaPool, model: str) -> str | None:
     """Return the alias or the pattern by which a backend serves a model; None if it does not."""
     if model in pool.served.aliases:
         return model
     return next((pattern for pattern in pool.served.models if fnmatchcase(model, pattern)), None)
 
 
-def _names(pool: Pool) -> list[str]:
+def _names(pool: ReplicaPool) -> list[str]:
     """Return the models that the settings of a backend name in full."""
     return [*pool.served.aliases, *(name for name in pool.served.models if not set(name) & set("*?["))]

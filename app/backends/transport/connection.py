@@ -29,7 +29,7 @@ class Origin(NamedTuple):
     port: int
 
 
-class Pool(Protocol):
+class ConnectionPool(Protocol):
     """Who hears of what becomes of a connection."""
 
     def released(self, connection: Connection, *, reusable: bool) -> None: ...
@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
 
     idle_since: float  # in the loop's time, once it was released
 
-    def __init__(self, origin: Origin, pool: Pool) -> None:
+    def __init__(self, origin: Origin, pool: ConnectionPool) -> None:
         self.origin = origin
         self.loop = asyncio.get_running_loop()
         self.gone = self.loop.create_future()  # done when the socket is closed

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from app.backends.profiles import load_profile
-from app.cli.probe.client import Server
+from app.cli.probe.client import ProbedServer
 from app.cli.probe.questions import HELLO, QUESTIONS, UNKNOWN, Finding, verdict
 from app.core.profile import Profile
 from app.errors import BackendError
@@ -96,7 +96,7 @@ async def probe(
 
     Raises `BackendError` if it cannot be reached, or does not answer the simplest question.
     """
-    server = Server(url, key, seconds=each)
+    server = ProbedServer(url, key, seconds=each)
     try:
         try:
             listed, known = await server.models()
@@ -120,7 +120,7 @@ async def probe(
         await server.aclose()
 
 
-async def _begin(server: Server, model: str) -> Finding:
+async def _begin(server: ProbedServer, model: str) -> Finding:
     """Find a form in which the simplest question is answered: there are models that take neither of its parameters."""
     for limit in ("max_tokens", "max_completion_tokens"):
         for fields in ({"model": model, "temperature": 0}, {"model": model}):

@@ -10,19 +10,19 @@ from typing import Any
 
 import httpx
 
-from app.backends.chat.body_decoder import Sniffer
+from app.backends.chat.body_decoder import BodyDecoder
 from app.backends.chat.errors import backend_error, error_in_chunk, scrubbed
 from app.backends.transport import HTTPToolsTransport
 from app.core.stream.chunk_reader import DONE, REASONING_FIELDS, Chunk
 from app.core.stream.reasoning_fragments import ReasoningDetails
 from app.errors import BackendError
 
-ROOM = 200  # tokens for an answer
-BRIEF = 1  # where only the prompt matters
+ANSWER_TOKENS = 200  # tokens for an answer
+PROMPT_ONLY_TOKENS = 1  # where only the prompt matters
 
 
 @dataclass(slots=True)
-class Said:
+class ProbeResult:
     """What a server said to one request."""
 
     status: int  # 0: nothing at all
@@ -88,7 +88,7 @@ class Said:
         return int(self.usage.get("prompt_tokens") or 0)
 
 
-class Server:
+class ProbedServer:
     """
     Asks one server, one thing at a time.
 
@@ -125,23 +125,23 @@ class Server:
         return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else [], known
 
     async def ask(
-        self, prompt: str | list[dict[str, Any]], *, room: int = ROOM, stream: bool = True, **body: Any
-    ) -> Said:
+        self, prompt: str | list[dict[str, Any]], *, room: int = ANSWER_TOKENS, stream: bool = True, **body: Any
+    ) -> ProbeResult:
         """Ask for one answer; a field of `body` that is None is left out."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         asked = {**self.fields, self.limit: room, "messages": messages, "stream": stream, **body}
         if self.left <= 0:
-            return Said(0, error="not asked any more: there were too many questions")
+            return ProbeResult(0, error="not asked any more: there were too many questions")
         self.left -= 1
         try:
             async with asyncio.timeout(self._seconds):
                 return await self._post({name: value for name, value in asked.items() if value is not None})
         except TimeoutError:
-            return Said(0, error=f"no answer within {self._seconds:.0f} seconds")
+            return ProbeResult(0, error=f"no answer within {self._seconds:.0f} seconds")
         except (httpx.HTTPError, httpx.StreamError) as error:
-            return Said(0, error=type(error).__name__)
+            return ProbeResult(0, error=type(error).__name__)
 
-    async def answer(self, prompt: str, **body: Any) -> Said:
+    async def answer(self, prompt: str, **body: Any) -> ProbeResult:
         """
         Ask for one answer, and once more without a thought if there was nothing else.
 
@@ -150,13 +150,13 @@ class Server:
         said = await self.ask(prompt, **body)
         return await self.ask(prompt, **{**self.still, **body}) if self.still and said.only_thought else said
 
-    async def _post(self, body: Mapping[str, Any]) -> Said:
+    async def _post(self, body: Mapping[str, Any]) -> ProbeResult:
         async with self._http.stream("POST", f"{self.url}/chat/completions", json=body) as response:
             if response.status_code != 200:
                 data = await response.aread()
                 error = backend_error(response.status_code, response.headers, data, secret=self._key)
-                return Said(response.status_code, error=error.message)
-            said, reader = Said(200), Sniffer()
+                return ProbeResult(response.status_code, error=error.message)
+            said, reader = ProbeResult(200), BodyDecoder()
             try:
                 async for read in response.aiter_bytes():
                     said.chunks += reader.decode(read)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from app.backends.chat.token_counting import Tokenizer
-from app.cli.probe.client import BRIEF, Said, Server
+from app.cli.probe.client import PROMPT_ONLY_TOKENS, ProbedServer, ProbeResult
 
 
 class Finding(NamedTuple):
@@ -24,7 +24,7 @@ class Finding(NamedTuple):
 
 
 Findings = list[Finding]
-Message = dict[str, Any]
+ChatMessage = dict[str, Any]
 
 HELLO = "Say hello."
 WEATHER = "What is the weather in Paris?"
@@ -40,7 +40,7 @@ _UNSEEN = "not seen: it only thinks"
 _MARKS = ("<tool_call", "<function", "[TOOL_CALLS]", "<|tool", "<\uff5ctool")
 
 
-def tool(name: str, parameters: Message | None = None, **fields: Any) -> Message:
+def tool(name: str, parameters: ChatMessage | None = None, **fields: Any) -> ChatMessage:
     described = {"name": name, "description": name.replace("_", " ").capitalize() + "."}
     return {
         "type": "function",
@@ -52,42 +52,42 @@ GET_WEATHER, GET_TIME = tool("get_weather", _PLACE), tool("get_time")
 TOOLS = [GET_WEATHER, GET_TIME]
 
 
-def user(content: Any) -> Message:
+def user(content: Any) -> ChatMessage:
     return {"role": "user", "content": content}
 
 
-def image() -> Message:
+def image() -> ChatMessage:
     return {"type": "image_url", "image_url": {"url": _PIXEL}}
 
 
-def history(output: Any = "Sunny, 21C", id: str = "call_1", **assistant: Any) -> list[Message]:
+def history(output: Any = "Sunny, 21C", id: str = "call_1", **assistant: Any) -> list[ChatMessage]:
     """A call, and what came of it."""
     function = {"name": "get_weather", "arguments": '{"location": "Paris"}'}
     call = {"role": "assistant", "tool_calls": [{"id": id, "type": "function", "function": function}], **assistant}
     return [user(WEATHER), call, {"role": "tool", "tool_call_id": id, "content": output}]
 
 
-def verdict(said: Said, good: str = "accepted") -> str:
+def verdict(said: ProbeResult, good: str = "accepted") -> str:
     """Say whether a request was accepted; if not, in the server's own words."""
     return good if said.ok else f"{said.status or 'no answer'}: {said.error[:100]}"
 
 
-def effect(about: str, said: Said, good: str | None, options: dict[str, Any]) -> Finding:
+def effect(about: str, said: ProbeResult, good: str | None, options: dict[str, Any]) -> Finding:
     """Say that something had an effect, or none; behind a thought that does not end, nobody can tell."""
     if said.only_thought:
         return Finding(about, _UNSEEN)
     return Finding(about, good or verdict(said, "ignored"), options)
 
 
-async def shape(server: Server, messages: list[Message], **body: Any) -> Said:
+async def shape(server: ProbedServer, messages: list[ChatMessage], **body: Any) -> ProbeResult:
     """See whether messages are taken as they are; the answer does not matter."""
-    return await server.ask(messages, room=BRIEF, stream=False, **body)
+    return await server.ask(messages, room=PROMPT_ONLY_TOKENS, stream=False, **body)
 
 
 # The stream.
 
 
-async def streams(server: Server) -> Findings:
+async def streams(server: ProbedServer) -> Findings:
     said = await server.ask(HELLO)
     options: dict[str, Any] = {}
     _, thought = said.reasoning
@@ -105,10 +105,10 @@ async def streams(server: Server) -> Findings:
     ]
 
 
-async def _usage(server: Server, plain: Said) -> Findings:
+async def _usage(server: ProbedServer, plain: ProbeResult) -> Findings:
     if plain.usage:
         return [Finding("usage of a stream", "always", {"request.stream_usage": "always"})]
-    said = await server.ask(HELLO, room=BRIEF, stream_options={"include_usage": True})
+    said = await server.ask(HELLO, room=PROMPT_ONLY_TOKENS, stream_options={"include_usage": True})
     if said.ok and said.usage:
         return [Finding("usage of a stream", "with stream_options", {"request.stream_usage": "stream_options"})]
     # Where it is accepted without effect, nothing is lost by asking.
@@ -116,7 +116,7 @@ async def _usage(server: Server, plain: Said) -> Findings:
     return [Finding("usage of a stream", verdict(said, "never"), {"request.stream_usage": how})]
 
 
-async def limits(server: Server) -> Findings:
+async def limits(server: ProbedServer) -> Findings:
     findings, known = [], []
     for name in ("max_tokens", "max_completion_tokens"):
         limit: dict[str, Any] = {server.limit: None, name: 8}
@@ -132,7 +132,7 @@ async def limits(server: Server) -> Findings:
 # Roles and messages.
 
 
-async def roles(server: Server) -> Findings:
+async def roles(server: ProbedServer) -> Findings:
     rules = "Answer in one word, whatever the question may be."
     plain = await shape(server, [user(HELLO)])
     system = await shape(server, [{"role": "system", "content": rules}, user(HELLO)])
@@ -146,14 +146,14 @@ async def roles(server: Server) -> Findings:
     return findings
 
 
-def _compared(said: Said, without: Said, with_: Said) -> str:
+def _compared(said: ProbeResult, without: ProbeResult, with_: ProbeResult) -> str:
     """Say whether something reached the model, by the tokens of the prompt."""
     if not said.ok or not (said.prompt_tokens and with_.prompt_tokens > without.prompt_tokens):
         return verdict(said)
     return "lost on the way" if said.prompt_tokens <= without.prompt_tokens else "accepted"
 
 
-async def _placed(server: Server) -> Findings:
+async def _placed(server: ProbedServer) -> Findings:
     """Ask where system messages may stand: what is refused moves to the front, and is merged there if need be."""
     rule = {"role": "system", "content": "Be brief."}
     later = await shape(server, [user(HELLO), {"role": "assistant", "content": "Hello."}, rule, user(HELLO)])
@@ -167,7 +167,7 @@ async def _placed(server: Server) -> Findings:
     ]
 
 
-async def contents(server: Server) -> Findings:
+async def contents(server: ProbedServer) -> Findings:
     plain = await shape(server, [user("")])
     string = await shape(server, [user(f"{HELLO} {HELLO} {HELLO}")])
     parts = await shape(server, [user([{"type": "text", "text": f"{HELLO} {HELLO} {HELLO}"}])])
@@ -181,7 +181,7 @@ async def contents(server: Server) -> Findings:
 # Tools.
 
 
-async def calls(server: Server) -> Findings:
+async def calls(server: ProbedServer) -> Findings:
     said = await server.answer(WEATHER, tools=TOOLS)
     if not said.ok or said.only_thought:
         return [effect("tools", said, None, {})]
@@ -198,7 +198,7 @@ async def calls(server: Server) -> Findings:
     return findings + await _several(server) + await _choices(server) + await _strict(server)
 
 
-async def _several(server: Server) -> Findings:
+async def _several(server: ProbedServer) -> Findings:
     prompt = "What is the weather in Paris and Tokyo?"
     several = await server.answer(prompt, tools=[GET_WEATHER])
     one = await server.answer(prompt, tools=[GET_WEATHER], parallel_tool_calls=False)
@@ -211,7 +211,7 @@ async def _several(server: Server) -> Findings:
     return [*findings, Finding("parallel_tool_calls: false", "ignored" if len(one.called) > 1 else "honoured")]
 
 
-async def _choices(server: Server) -> Findings:
+async def _choices(server: ProbedServer) -> Findings:
     by_name = {"type": "function", "function": {"name": "get_time"}}
     required = await server.answer(HELLO, tools=[GET_WEATHER], tool_choice="required")
     named = await server.answer(WEATHER, tools=TOOLS, tool_choice=by_name)
@@ -231,15 +231,15 @@ async def _choices(server: Server) -> Findings:
     ]
 
 
-async def _strict(server: Server) -> Findings:
+async def _strict(server: ProbedServer) -> Findings:
     schema = {**_PLACE, "additionalProperties": False}
-    said = await server.ask(WEATHER, tools=[tool("get_weather", schema, strict=True)], room=BRIEF)
+    said = await server.ask(WEATHER, tools=[tool("get_weather", schema, strict=True)], room=PROMPT_ONLY_TOKENS)
     return [Finding("strict tools", verdict(said), {"request.strict": "drop"} if said.refused else {})]
 
 
-async def results(server: Server) -> Findings:
+async def results(server: ProbedServer) -> Findings:
     """Ask how a conversation with calls has to look."""
-    forms: dict[str, Message] = {"omit": {}, "null": {"content": None}, "empty": {"content": ""}}
+    forms: dict[str, ChatMessage] = {"omit": {}, "null": {"content": None}, "empty": {"content": ""}}
     taken = [name for name, fields in forms.items() if (await shape(server, history(**fields), tools=TOOLS)).ok]
     fields = forms[taken[0] if taken else "empty"]
     content = {"request.content.assistant_null": taken[0]} if taken and taken[0] != "omit" else {}
@@ -265,7 +265,7 @@ async def results(server: Server) -> Findings:
 # Formats, reasoning, and the rest.
 
 
-async def formats(server: Server) -> Findings:
+async def formats(server: ProbedServer) -> Findings:
     schema = {"type": "json_schema", "json_schema": {"name": "color", "schema": _COLOR, "strict": True}}
     held = await server.answer(HELLO, response_format=schema)
     as_object = {"type": "json_object"}
@@ -281,19 +281,19 @@ async def formats(server: Server) -> Findings:
     ]
 
 
-def _json(said: Said) -> Any:
+def _json(said: ProbeResult) -> Any:
     try:
         return json.loads(said.text or said.reasoning[1])
     except ValueError:
         return None
 
 
-def _is_object(said: Said) -> bool:
+def _is_object(said: ProbeResult) -> bool:
     cut = said.finish == "length" and said.text.lstrip().startswith("{")
     return cut or isinstance(_json(said), dict)
 
 
-async def thoughts(server: Server) -> Findings:
+async def thoughts(server: ProbedServer) -> Findings:
     prompt = "Think, then answer: what is 2+2?"
     said = await server.ask(prompt)
     field, _ = said.reasoning
@@ -321,7 +321,7 @@ async def thoughts(server: Server) -> Findings:
     return findings + await _replayed(server, field)
 
 
-async def _replayed(server: Server, field: str) -> Findings:
+async def _replayed(server: ProbedServer, field: str) -> Findings:
     thought = "I should look it up, since nobody can know the weather by heart."
     without = await shape(server, history(content=""), tools=TOOLS)
     refused, used = "", ""
@@ -336,7 +336,7 @@ async def _replayed(server: Server, field: str) -> Findings:
     return [Finding("reasoning sent back", f"used, as {used}" if used else "accepted")]
 
 
-async def parameters(server: Server) -> Findings:
+async def parameters(server: ProbedServer) -> Findings:
     given: dict[str, Any] = {
         "top_p": 0.9,
         "presence_penalty": 0.1,
@@ -359,25 +359,25 @@ async def parameters(server: Server) -> Findings:
     ]
 
 
-async def _logprobs(server: Server) -> Finding:
+async def _logprobs(server: ProbedServer) -> Finding:
     said = await server.ask(HELLO, room=4, logprobs=True, top_logprobs=1)
     choices = [choice for chunk in said.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
     given = any(choice.get("logprobs") for choice in choices)
     return Finding("logprobs", "given" if given else verdict(said, "ignored"))
 
 
-async def tokens(server: Server) -> Findings:
+async def tokens(server: ProbedServer) -> Findings:
     body = {"model": server.fields.get("model"), "messages": [user(HELLO)]}
     count = await Tokenizer(server.url, "default").count(body, server.post)
     return [Finding("counts the tokens of a prompt", "no" if count is None else f"yes: {count}")]
 
 
-async def unknown_model(server: Server) -> Findings:
+async def unknown_model(server: ProbedServer) -> Findings:
     said = await shape(server, [user(HELLO)], model="no-such-model")
     return [Finding("unknown model", verdict(said, "answers all the same"))]
 
 
-QUESTIONS: tuple[Callable[[Server], Awaitable[Findings]], ...] = (
+QUESTIONS: tuple[Callable[[ProbedServer], Awaitable[Findings]], ...] = (
     streams,
     limits,
     roles,

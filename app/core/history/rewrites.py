@@ -10,7 +10,7 @@ from app.core.request.content import label
 from app.core.types.request import CreateResponse, Item, ReasoningOptions, is_uncalled
 
 
-def unrepeated(said: Sequence[Item], new: Sequence[Item], warnings: list[str]) -> list[Item]:
+def drop_repeated_prompt(said: Sequence[Item], new: Sequence[Item], warnings: list[str]) -> list[Item]:
     """
     Return the new items without what was asked last, if it stands before the result of a tool once more.
 
@@ -35,7 +35,7 @@ def _is_question(item: Item) -> bool:
 _UPDATE = "openai:configuration_update"
 
 
-def configured(request: CreateResponse, told: Iterable[Item]) -> CreateResponse:
+def apply_config_updates(request: CreateResponse, told: Iterable[Item]) -> CreateResponse:
     """Return the request with the effort that the last item of its conversation to update it says."""
     updates = [(item.get("reasoning") or {}).get("effort") for item in told if item["type"] == _UPDATE]
     effort = next(filter(None, reversed(updates)), None)
@@ -49,7 +49,7 @@ def configured(request: CreateResponse, told: Iterable[Item]) -> CreateResponse:
 _SEALED = re.compile(r"gAAAAA[\w-]{80,}={0,2}")
 
 
-def told(items: Iterable[Item], warnings: list[str]) -> list[Item]:
+def rewrite_items(items: Iterable[Item], warnings: list[str]) -> list[Item]:
     """Return items as a model is told of them: what an agent says to it, or a tool unasked, is said by a user."""
     return [tell(item, warnings) if (tell := _TOLD.get(item["type"])) else item for item in items]
 

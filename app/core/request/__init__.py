@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from app.core.profile import Profile, Request
-from app.core.request.content import label, plain
+from app.core.profile import Profile, RequestOptions
+from app.core.request.content import label, text_content
 from app.core.request.messages import to_messages
 from app.core.request.response_format import response_format
 from app.core.request.roles import arrange
 from app.core.request.tool_choice import Choice, choose
-from app.core.request.tool_items import as_functions
-from app.core.request.tools import of_history, offer
-from app.core.stream.event_types import Callee
+from app.core.request.tool_items import tool_items_as_functions
+from app.core.request.tools import collect_tools, of_history
+from app.core.stream.event_types import ToolBinding
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.items import ITEM_TYPES
 from app.core.types.request import CreateResponse, Item
@@ -33,11 +33,11 @@ EMPTY: Mapping[str, dict[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class ChatTranslation:
     """What to ask of a backend, and what has to be known to read its answer."""
 
     body: dict[str, Any]  # the Chat Completions request; not to be changed
-    calls: Mapping[str, Callee]  # what each function that was sent is to the client, by the backend's name for it
+    calls: Mapping[str, ToolBinding]  # what each function that was sent is to the client, by the backend's name for it
     allowed: frozenset[str] | None  # which of them the model may call; None: any, also one that it was not offered
     warnings: tuple[str, ...]  # what was left out or changed, a sentence each
 
@@ -51,7 +51,7 @@ def to_chat(
     upstream: Mapping[str, dict[str, Any]] = EMPTY,
     hosted: HostedTools = NO_HOSTED_TOOLS,
     later: int = 0,
-) -> Chat:
+) -> ChatTranslation:
     """
     Translate a request.
 
@@ -66,9 +66,9 @@ def to_chat(
     """
     options = profile.request
     warnings: list[str] = []
-    offered = offer(request.tools, items, options, warnings, hosted)
+    offered = collect_tools(request.tools, items, options, warnings, hosted)
     first = max(0, len(items) - later - (len(request.input) if isinstance(request.input, list) else 1))
-    items, places = as_functions(items, offered, upstream)
+    items, places = tool_items_as_functions(items, offered, upstream)
     if request.tool_choice == "required" and not request.tools and not offered.functions:
         raise InvalidRequest("A tool_choice of 'required' needs tools.", param="tool_choice")
     given = request.tool_choice if "tool_choice" in request.model_fields_set else None
@@ -79,11 +79,11 @@ def to_chat(
     format, told = response_format(request.text.format, options.response_format, warnings)
     messages = to_messages(items, profile, offered, upstream, warnings, [place - first for place in places])
     if lead := "\n\n".join(filter(None, (request.instructions, told))):
-        messages.insert(0, {"role": "system", "content": plain(lead, options.content.parts)})
+        messages.insert(0, {"role": "system", "content": text_content(lead, options.content.parts)})
     if not messages:
         raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
     if choice.request:
-        messages.append({"role": "user", "content": plain(choice.request, options.content.parts)})
+        messages.append({"role": "user", "content": text_content(choice.request, options.content.parts)})
 
     body: dict[str, Any] = {
         **_asked(request, options, warnings),  # first: `extra_params` may name anything
@@ -96,7 +96,7 @@ def to_chat(
     if format:
         body["response_format"] = format
     _limit(body, options, warnings)
-    return Chat(
+    return ChatTranslation(
         body=_patched(body, options.extra_body),
         calls={name: function.callee for name, function in choice.functions.items()},
         allowed=choice.allowed,
@@ -104,7 +104,7 @@ def to_chat(
     )
 
 
-def _streaming(options: Request, *, with_tools: bool) -> dict[str, Any]:
+def _streaming(options: RequestOptions, *, with_tools: bool) -> dict[str, Any]:
     if options.force_nonstream_with_tools and with_tools and not options.force_stream:
         return {"stream": False}  # said aloud: there are servers that stream by default
     if options.stream_usage == "stream_options":
@@ -112,7 +112,7 @@ def _streaming(options: Request, *, with_tools: bool) -> dict[str, Any]:
     return {"stream": True}
 
 
-def _tools(request: CreateResponse, choice: Choice, options: Request, warnings: list[str]) -> dict[str, Any]:
+def _tools(request: CreateResponse, choice: Choice, options: RequestOptions, warnings: list[str]) -> dict[str, Any]:
     if not choice.functions:
         return {}
     fields: dict[str, Any] = {"tools": [function.tool for function in choice.functions.values()]}
@@ -179,7 +179,7 @@ _INCLUDED = frozenset(
 )
 
 
-def _asked(request: CreateResponse, options: Request, warnings: list[str]) -> dict[str, Any]:
+def _asked(request: CreateResponse, options: RequestOptions, warnings: list[str]) -> dict[str, Any]:
     """Return the parameters that the caller gave, under the names of chat."""
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in _NOTHING}
     beside = (*_BESIDE, *options.extra_params)
@@ -204,7 +204,7 @@ def _asked(request: CreateResponse, options: Request, warnings: list[str]) -> di
     return {name: value for name, value in fields.items() if value not in _NOTHING}
 
 
-def _effort(request: CreateResponse, options: Request, warnings: list[str]) -> dict[str, Any]:
+def _effort(request: CreateResponse, options: RequestOptions, warnings: list[str]) -> dict[str, Any]:
     effort = request.reasoning.effort if request.reasoning else None
     if effort is None:
         return {}
@@ -251,7 +251,7 @@ _ASKED_AS = {
 }
 
 
-def asked_as(field: str) -> str:
+def caller_field(field: str) -> str:
     """Return the name by which the caller knows a field of a chat request, or what is nearest to it."""
     return _ASKED_AS.get(field) or _ASKED_AS.get(re.split(r"[.\[]", field, maxsplit=1)[0], field)
 
@@ -259,7 +259,7 @@ def asked_as(field: str) -> str:
 _OURS = frozenset({"stream", "stream_options", "store"})  # nobody asked for these
 
 
-def _limit(body: dict[str, Any], options: Request, warnings: list[str]) -> None:
+def _limit(body: dict[str, Any], options: RequestOptions, warnings: list[str]) -> None:
     """Bring numbers into the range that the server takes, and drop what it takes not at all."""
     for name, (low, high) in options.clamp.items():
         value = body.get(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from app.core.profile import Content
+from app.core.profile import ContentOptions
 from app.core.types.request import Part
 
 ChatPart: TypeAlias = dict[str, Any]
@@ -31,18 +31,18 @@ class PartError(Exception):
         return f"[{self.index}].{self.field}" if self.field else f"[{self.index}]"
 
 
-def _text(part: Part, options: Content) -> ChatPart:
+def _text(part: Part, options: ContentOptions) -> ChatPart:
     return {"type": "text", "text": part["text"]}
 
 
-def _refusal(part: Part, options: Content) -> ChatPart:
+def _refusal(part: Part, options: ContentOptions) -> ChatPart:
     return {"type": "text", "text": part["refusal"]}  # servers reject `refusal` parts that come back to them
 
 
 _DETAILS = {"original": "high"}  # the Responses API has one more than chat
 
 
-def _image(part: Part, options: Content) -> ChatPart:
+def _image(part: Part, options: ContentOptions) -> ChatPart:
     if options.images == "error":
         raise PartError("This backend takes no images.")
     if not (url := part.get("image_url")):
@@ -53,7 +53,7 @@ def _image(part: Part, options: Content) -> ChatPart:
     return {"type": "image_url", "image_url": image}
 
 
-def _file(part: Part, options: Content) -> ChatPart:
+def _file(part: Part, options: ContentOptions) -> ChatPart:
     if options.files == "error":
         raise PartError("This backend takes no files.")
     file = {name: part[name] for name in ("filename", "file_data", "file_url") if part.get(name)}
@@ -62,14 +62,14 @@ def _file(part: Part, options: Content) -> ChatPart:
     return {"type": "file", "file": file}
 
 
-def _audio(part: Part, options: Content) -> ChatPart:
+def _audio(part: Part, options: ContentOptions) -> ChatPart:
     if options.audio == "error":
         raise PartError("This backend takes no audio.")
     audio = part["input_audio"]
     return {"type": "input_audio", "input_audio": {"data": audio["data"], "format": audio["format"]}}
 
 
-def _video(part: Part, options: Content) -> ChatPart:
+def _video(part: Part, options: ContentOptions) -> ChatPart:
     return {"type": "video_url", "video_url": {"url": part["video_url"]}}
 
 
@@ -80,7 +80,7 @@ def _missing(part: Part, field: str, wanted: str) -> PartError:
 
 
 # Some clients send `output_text` where `input_text` belongs, and the other way round.
-_PARTS: dict[str, Callable[[Part, Content], ChatPart]] = {
+_PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
     "input_text": _text,
     "output_text": _text,
     "text": _text,
@@ -98,7 +98,7 @@ _PARTS: dict[str, Callable[[Part, Content], ChatPart]] = {
 _LIMITS = {"input_image": "images", "input_file": "files", "input_audio": "audio"}
 
 
-def read(content: str | Sequence[Part] | None, options: Content, warnings: list[str]) -> list[ChatPart]:
+def read_content(content: str | Sequence[Part] | None, options: ContentOptions, warnings: list[str]) -> list[ChatPart]:
     """
     Return the chat parts of an item's content.
 
@@ -136,18 +136,20 @@ def media(parts: Sequence[ChatPart]) -> list[ChatPart]:
     return [part for part in parts if part["type"] != "text"]
 
 
-def said(content: str | Sequence[Part] | None, options: Content, warnings: list[str], *, by: str, joint: str) -> str:
+def said(
+    content: str | Sequence[Part] | None, options: ContentOptions, warnings: list[str], *, by: str, joint: str
+) -> str:
     """Return the text of a message whose role can only have text in chat; what else it holds is left out."""
     if isinstance(content, str):
         return content
-    parts = read(content, options, warnings)
+    parts = read_content(content, options, warnings)
     warnings.extend(
         f"Content of type {part['type']} is left out of messages of the role {by}." for part in media(parts)
     )
     return joint.join(texts(parts))
 
 
-def plain(text: str, form: str) -> str | list[ChatPart]:
+def text_content(text: str, form: str) -> str | list[ChatPart]:
     """Return the content of a message that is only text."""
     return [{"type": "text", "text": text}] if form == "array" else text
 

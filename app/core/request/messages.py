@@ -14,20 +14,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from app.core.profile import Content, Profile
+from app.core.profile import ContentOptions, Profile
 from app.core.request.call_ids import CallIds
-from app.core.request.content import ChatPart, PartError, label, media, plain, read, said, string_or_parts, texts
-from app.core.request.reasoning import Replay, is_replayed, source
+from app.core.request.content import (
+    ChatPart,
+    PartError,
+    label,
+    media,
+    read_content,
+    said,
+    string_or_parts,
+    text_content,
+    texts,
+)
+from app.core.request.reasoning import ReasoningFields, is_sent_back, upstream_reasoning
 from app.core.request.roles import Message
-from app.core.request.tools import Offer
-from app.core.stream.tool_calls import SAID_ID
+from app.core.request.tools import ToolSet
+from app.core.stream.tool_calls import ORIGINAL_ID
 from app.core.types.items import ITEM_TYPES, as_json_object
 from app.core.types.request import Item
 from app.errors import InvalidRequest
 
 NO_OUTPUT = "(no output)"
 OUTPUT_LATER = "(This runs on; its result comes later.)"
-_PASS = Content(files="pass", audio="pass", images="pass")  # of what is going to be dropped, nothing is refused
+_PASS = ContentOptions(files="pass", audio="pass", images="pass")  # of what is going to be dropped, nothing is refused
 _Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # what stays in the tool message, what moves behind it
 
 _HOISTED = "(see the message after this one)"
@@ -37,7 +47,7 @@ _DROPPED = "(what the tool returned cannot be shown)"
 def to_messages(
     items: Sequence[Item],
     profile: Profile,
-    offered: Offer,
+    offered: ToolSet,
     upstream: Mapping[str, Mapping[str, Any]],
     warnings: list[str],
     places: Sequence[int],
@@ -74,7 +84,7 @@ class _Conversation:
         self,
         items: Sequence[Item],
         profile: Profile,
-        offered: Offer,
+        offered: ToolSet,
         upstream: Mapping[str, Mapping[str, Any]],
         warnings: list[str],
         places: Sequence[int],
@@ -87,7 +97,7 @@ class _Conversation:
         self.upstream = upstream
         self.warnings = warnings
         self.places = places
-        self.replay = Replay(profile)
+        self.replay = ReasoningFields(profile)
         self.ids = CallIds(self.options.tool_ids)
         self.outputs = _pair(items)  # the position of its output, by that of the call
         self.callers = {output: call for call, output in self.outputs.items()}
@@ -131,7 +141,7 @@ class _Conversation:
             self.add(role, string_or_parts(self.parts(position, "content"), self.content.parts))
         elif text := self.said(position, content, by=role, joint="\n"):
             role = self.options.roles.developer if role == "developer" else role
-            self.add(role, plain(text, self.content.parts))
+            self.add(role, text_content(text, self.content.parts))
 
     def text(self, text: str) -> None:
         if not text or text.isspace():
@@ -143,7 +153,7 @@ class _Conversation:
         self.saying().texts.append(text)
 
     def reasoning(self, position: int, item: Item) -> None:
-        thought = source(item, self.upstream.get(item.get("id") or ""))
+        thought = upstream_reasoning(item, self.upstream.get(item.get("id") or ""))
         if thought:
             said = self.saying()
             (said.later if said.texts else said.reasoning).append(thought)
@@ -198,7 +208,7 @@ class _Conversation:
             return
         self.close()
         text = f"A summary of the conversation before this message:\n\n{summary}"
-        self.add("user", plain(text, self.content.parts))
+        self.add("user", text_content(text, self.content.parts))
 
     def item_reference(self, position: int, item: Item) -> None:
         raise InvalidRequest(f"Item with id {label(item['id'])} not found.", param=self.place(position, ".id"))
@@ -220,14 +230,14 @@ class _Conversation:
 
     def assistant(self, said: _Said) -> Iterator[Message]:
         policy = self.options.reasoning_replay
-        back = is_replayed(policy, said.turn, last=self.turn, with_tools=self.with_tools)
+        back = is_sent_back(policy, said.turn, last=self.turn, with_tools=self.with_tools)
         thought, fields = self.replay.reasoning(said.reasoning) if back else ("", {})
         text = thought + "\n\n".join(said.texts)
         if not (text or said.calls or (said.reasoning and fields)):
             return
         message: Message = {"role": "assistant"}
         if text:
-            message["content"] = plain(text, self.content.parts)
+            message["content"] = text_content(text, self.content.parts)
         elif not said.calls or self.content.assistant_null != "omit":
             message["content"] = None if said.calls and self.content.assistant_null == "null" else ""
         message |= fields
@@ -236,7 +246,9 @@ class _Conversation:
             return
         calls = [self.items[call] for call in said.calls]
         heard = [self.upstream.get(call.get("id") or "") or {} for call in calls]
-        ids = [self.ids.take(call["call_id"], source.get(SAID_ID)) for call, source in zip(calls, heard, strict=True)]
+        ids = [
+            self.ids.take(call["call_id"], source.get(ORIGINAL_ID)) for call, source in zip(calls, heard, strict=True)
+        ]
         message["tool_calls"] = [
             {"id": id, "type": "function", "function": self.called(call), **extra}
             for id, call, extra in zip(ids, calls, self.replay.calls(heard) if back else [{}] * len(calls), strict=True)
@@ -293,7 +305,7 @@ class _Conversation:
     def parts(self, position: int, name: str) -> list[ChatPart]:
         options = self.tool_content if name == "output" else self.content
         try:
-            return read(self.items[position].get(name), options, self.warnings)
+            return read_content(self.items[position].get(name), options, self.warnings)
         except PartError as error:
             raise self.refused(position, name, error) from None
 

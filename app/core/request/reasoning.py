@@ -12,10 +12,10 @@ from typing import Any
 
 import orjson
 
-from app.core.profile import Profile, ThinkTags
+from app.core.profile import Profile, ThinkTagOptions
 from app.core.request.roles import joined
 from app.core.stream.reasoning_fragments import ReasoningDetails
-from app.core.stream.tool_calls import SAID_ID
+from app.core.stream.tool_calls import ORIGINAL_ID
 from app.core.types.readings import NOTES
 from app.core.types.request import Item
 
@@ -23,7 +23,7 @@ _DEFAULT = "reasoning_content"  # the name that most backends understand
 _TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "think_tags")
 
 
-def source(item: Item, upstream: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def upstream_reasoning(item: Item, upstream: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """
     Return what was thought in a reasoning item, by the backend's own names of fields.
 
@@ -37,7 +37,7 @@ def source(item: Item, upstream: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return {_DEFAULT: text} if text else {}
 
 
-def is_replayed(policy: str, turn: int, *, last: int, with_tools: Collection[int]) -> bool:
+def is_sent_back(policy: str, turn: int, *, last: int, with_tools: Collection[int]) -> bool:
     """
     Tell if the reasoning of a turn goes back.
 
@@ -55,7 +55,7 @@ def is_replayed(policy: str, turn: int, *, last: int, with_tools: Collection[int
     return False
 
 
-class Replay:
+class ReasoningFields:
     """What a profile wants back, and how."""
 
     def __init__(self, profile: Profile) -> None:
@@ -63,7 +63,7 @@ class Replay:
         self._field = options.reasoning_field
         self._placeholder = options.reasoning_placeholder
         tags = profile.response.think_tags
-        self._tags = tags if isinstance(tags, ThinkTags) else ThinkTags()
+        self._tags = tags if isinstance(tags, ThinkTagOptions) else ThinkTagOptions()
 
     def reasoning(self, sources: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
         """Return what stands before the text of an assistant message (in think tags), and the message's fields."""
@@ -92,7 +92,7 @@ class Replay:
 
     def _takes(self, name: str) -> bool:
         return name == "extra_content" or (
-            self._field == "auto" and name not in ("id", "type", "function", SAID_ID, NOTES)
+            self._field == "auto" and name not in ("id", "type", "function", ORIGINAL_ID, NOTES)
         )
 
 

@@ -10,14 +10,16 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from app.core.profile import ResponseFormat
+from app.core.profile import ResponseFormatOptions
 from app.core.types.request import JsonSchemaFormat, PlainFormat
 
 # The value of `response_format`, None for none, and what to tell the model in words.
 Form: TypeAlias = tuple[dict[str, Any] | None, str]
 
 
-def response_format(format: JsonSchemaFormat | PlainFormat, options: ResponseFormat, warnings: list[str]) -> Form:
+def response_format(
+    format: JsonSchemaFormat | PlainFormat, options: ResponseFormatOptions, warnings: list[str]
+) -> Form:
     """Return what is sent and what is said for a format."""
     if isinstance(format, JsonSchemaFormat):
         return _SCHEMA[options.json_schema](format, options, warnings)
@@ -26,7 +28,7 @@ def response_format(format: JsonSchemaFormat | PlainFormat, options: ResponseFor
     return None, ""
 
 
-def _native(format: JsonSchemaFormat, options: ResponseFormat, warnings: list[str]) -> Form:
+def _native(format: JsonSchemaFormat, options: ResponseFormatOptions, warnings: list[str]) -> Form:
     schema: dict[str, Any] = {"name": format.name, "schema": format.schema_}
     if format.description:
         schema["description"] = format.description
@@ -35,21 +37,21 @@ def _native(format: JsonSchemaFormat, options: ResponseFormat, warnings: list[st
     return {"type": "json_schema", "json_schema": schema}, ""
 
 
-def _as_object(format: JsonSchemaFormat, options: ResponseFormat, warnings: list[str]) -> Form:
+def _as_object(format: JsonSchemaFormat, options: ResponseFormatOptions, warnings: list[str]) -> Form:
     # No warning if not even an object can be forced: the model is told in any case.
     return _object(options, []), _prompt(format)
 
 
-def _as_prompt(format: JsonSchemaFormat, options: ResponseFormat, warnings: list[str]) -> Form:
+def _as_prompt(format: JsonSchemaFormat, options: ResponseFormatOptions, warnings: list[str]) -> Form:
     return None, _prompt(format)
 
 
-def _dropped(format: JsonSchemaFormat, options: ResponseFormat, warnings: list[str]) -> Form:
+def _dropped(format: JsonSchemaFormat, options: ResponseFormatOptions, warnings: list[str]) -> Form:
     warnings.append("This backend cannot answer by a JSON schema, so text.format was left out.")
     return None, ""
 
 
-_SCHEMA: dict[str, Callable[[JsonSchemaFormat, ResponseFormat, list[str]], Form]] = {
+_SCHEMA: dict[str, Callable[[JsonSchemaFormat, ResponseFormatOptions, list[str]], Form]] = {
     "native": _native,
     "json_object": _as_object,
     "prompt": _as_prompt,
@@ -57,7 +59,7 @@ _SCHEMA: dict[str, Callable[[JsonSchemaFormat, ResponseFormat, list[str]], Form]
 }
 
 
-def _object(options: ResponseFormat, warnings: list[str]) -> dict[str, Any] | None:
+def _object(options: ResponseFormatOptions, warnings: list[str]) -> dict[str, Any] | None:
     if options.json_object == "native":
         return {"type": "json_object"}
     if options.json_object == "json_schema_any":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Any, TypeAlias
 
-from app.core.profile import Roles
+from app.core.profile import RoleOptions
 
 Message: TypeAlias = dict[str, Any]
 
@@ -21,7 +21,7 @@ OPENING: Message = {"role": "user", "content": "Continue."}  # where the user ha
 BRIDGE: Message = {"role": "assistant", "content": "Understood."}  # where the user may not follow a tool
 
 
-def arrange(messages: list[Message], roles: Roles) -> list[Message]:
+def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
     """Return the messages as `roles` wants them; the tool messages of an assistant message stay right behind it."""
     placement = roles.system
     if roles.alternate and placement == "any":

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.core.profile import Request
+from app.core.profile import RequestOptions
 from app.core.request.content import label
-from app.core.request.tool_types import KINDS
-from app.core.request.tools import Function, Offer, namespace_of
+from app.core.request.tool_types import TOOL_TYPES
+from app.core.request.tools import Function, ToolSet, namespace_of
 from app.core.types.hosted import UNNAMED
 from app.errors import InvalidRequest
 
@@ -24,7 +24,7 @@ class Choice:
     request: str | None = None  # what to ask of the model in words, where the backend cannot be told
 
 
-def choose(choice: Any, offered: Offer, options: Request, warnings: list[str]) -> Choice:
+def choose(choice: Any, offered: ToolSet, options: RequestOptions, warnings: list[str]) -> Choice:
     """
     Decide what is sent for a `tool_choice` (None: the caller gave none), in the backend's own terms.
 
@@ -36,13 +36,13 @@ def choose(choice: Any, offered: Offer, options: Request, warnings: list[str]) -
         return _allowed_tools(choice, offered, options, warnings)
     if choice["type"] in offered.hosted_types:
         return _one_of_hosted(offered.find_hosted(choice), offered, options, warnings)
-    if choice["type"] not in KINDS:
+    if choice["type"] not in TOOL_TYPES:
         warnings.append(f"The tool_choice {label(choice['type'])} names no function and was left out.")
         return _by_mode(None, offered, options, warnings)
     return _named(offered.find(*_wanted(choice)), offered, options, warnings)
 
 
-def _by_mode(mode: str | None, offered: Offer, options: Request, warnings: list[str]) -> Choice:
+def _by_mode(mode: str | None, offered: ToolSet, options: RequestOptions, warnings: list[str]) -> Choice:
     if not offered.functions:
         if mode == "required":
             warnings.append("There is no tool to offer, so the tool_choice 'required' was left out.")
@@ -55,7 +55,7 @@ def _by_mode(mode: str | None, offered: Offer, options: Request, warnings: list[
     return Choice(offered.functions, mode)
 
 
-def _none(offered: Offer, options: Request) -> Choice:
+def _none(offered: ToolSet, options: RequestOptions) -> Choice:
     # Servers that ignore `none` call tools all the same, so they do not get to see any.
     if options.tool_choice.none == "drop_tools" and not options.tools_for_history:
         return Choice({}, allowed=frozenset())
@@ -64,7 +64,7 @@ def _none(offered: Offer, options: Request) -> Choice:
 
 
 def _required(
-    functions: Mapping[str, Function], allowed: frozenset[str] | None, options: Request, warnings: list[str]
+    functions: Mapping[str, Function], allowed: frozenset[str] | None, options: RequestOptions, warnings: list[str]
 ) -> Choice:
     form = options.tool_choice.required
     if form == "message":
@@ -78,7 +78,7 @@ def _one_of(functions: Mapping[str, Function]) -> str:
     return f"the tool `{next(iter(functions))}`" if len(functions) == 1 else "one of the tools"
 
 
-def _named(name: str, offered: Offer, options: Request, warnings: list[str]) -> Choice:
+def _named(name: str, offered: ToolSet, options: RequestOptions, warnings: list[str]) -> Choice:
     allowed = frozenset({name})
     if options.tool_choice.named == "object":
         return Choice(offered.functions, {"type": "function", "function": {"name": name}}, allowed)
@@ -89,19 +89,19 @@ def _named(name: str, offered: Offer, options: Request, warnings: list[str]) -> 
     return Choice(only, None, allowed)
 
 
-def _one_of_hosted(names: Sequence[str], offered: Offer, options: Request, warnings: list[str]) -> Choice:
+def _one_of_hosted(names: Sequence[str], offered: ToolSet, options: RequestOptions, warnings: list[str]) -> Choice:
     if len(names) == 1:
         return _named(names[0], offered, options, warnings)
     allowed = frozenset(names)
     return _required(_only(offered, allowed), allowed, options, warnings)
 
 
-def _allowed_tools(choice: Mapping[str, Any], offered: Offer, options: Request, warnings: list[str]) -> Choice:
+def _allowed_tools(choice: Mapping[str, Any], offered: ToolSet, options: RequestOptions, warnings: list[str]) -> Choice:
     names = []
     for tool in choice["tools"]:
         if tool["type"] in offered.hosted_types:
             names += offered.find_hosted(tool)
-        elif tool["type"] in KINDS:
+        elif tool["type"] in TOOL_TYPES:
             if (wanted := _wanted(tool)) not in offered.deferred:
                 names.append(offered.find(*wanted))
         else:
@@ -122,13 +122,13 @@ def _allowed_tools(choice: Mapping[str, Any], offered: Offer, options: Request, 
     return _required(only, allowed, options, warnings) if mode == "required" else Choice(only, "auto", allowed)
 
 
-def _only(offered: Offer, names: frozenset[str]) -> dict[str, Function]:
+def _only(offered: ToolSet, names: frozenset[str]) -> dict[str, Function]:
     return {name: function for name, function in offered.functions.items() if name in names}
 
 
 def _wanted(tool: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return the namespace and name of the tool that is meant; some clients name it as chat requests do."""
-    if fixed := KINDS[tool["type"]].name:
+    if fixed := TOOL_TYPES[tool["type"]].name:
         return UNNAMED, fixed
     nested = tool.get(tool["type"])
     name = tool.get("name") or (nested.get("name") if isinstance(nested, dict) else None)

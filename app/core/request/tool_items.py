@@ -18,7 +18,7 @@ from app.core.types.request import Item
 _BY_MODEL = frozenset({"call", "hosted", "reasoning"})
 
 
-def as_functions(
+def tool_items_as_functions(
     items: Sequence[Item], names: Names, upstream: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Item], list[int]]:
     """

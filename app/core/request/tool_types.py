@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from app.core.profile import Request
+from app.core.profile import RequestOptions
 from app.core.request.grammar import lark
 from app.core.stream.arguments import INPUT
 from app.core.types.hosted import NO_PARAMETERS
@@ -26,22 +26,24 @@ from app.core.types.items import (
     ItemType,
 )
 
-NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of a tool, by the spec
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of a tool, by the spec
 
-Tool = Mapping[str, Any]
+ToolFields = Mapping[str, Any]
 
 
-class Kind(NamedTuple):
+class ToolType(NamedTuple):
     """One type of tool that the client runs."""
 
     call: ItemType  # how a call of it comes back
-    declare: Callable[[Tool, Request], dict[str, Any]]  # all but the name of the function that it is to a backend
+    declare: Callable[
+        [ToolFields, RequestOptions], dict[str, Any]
+    ]  # all but the name of the function that it is to a backend
     name: str | None = None  # of the function, where the tool has none of its own
-    offered: Callable[[Tool], bool] = lambda tool: True  # is this one run by the client?
+    offered: Callable[[ToolFields], bool] = lambda tool: True  # is this one run by the client?
     fields: Mapping[str, Any] = {}  # of each call
 
 
-def _function(tool: Tool, options: Request) -> dict[str, Any]:
+def _function(tool: ToolFields, options: RequestOptions) -> dict[str, Any]:
     """No nulls, and always `parameters`, or servers answer 400 and 500."""
     function: dict[str, Any] = {}
     if isinstance(description := tool.get("description"), str) and description:
@@ -61,7 +63,7 @@ def _function(tool: Tool, options: Request) -> dict[str, Any]:
 _SEALING = ("encrypted",)
 
 
-def _is_sealed(parameters: Tool) -> bool:
+def _is_sealed(parameters: ToolFields) -> bool:
     properties = parameters.get("properties")
     schemas = properties.values() if isinstance(properties, dict) else ()
     return any(isinstance(schema, dict) and schema.get("encrypted") is True for schema in schemas)
@@ -83,7 +85,7 @@ _GRAMMARS = {
 }
 
 
-def _custom(tool: Tool, options: Request) -> dict[str, Any]:
+def _custom(tool: ToolFields, options: RequestOptions) -> dict[str, Any]:
     """A function of one string, in which the model writes its free text."""
     text: dict[str, Any] = {"type": "string", "description": "The text for the tool."}
     said = [tool.get("description"), _FREE_TEXT]
@@ -123,12 +125,14 @@ _SEARCH = {
 }
 
 
-def _tool_search(tool: Tool, options: Request) -> dict[str, Any]:
+def _tool_search(tool: ToolFields, options: RequestOptions) -> dict[str, Any]:
     """The search that the client runs, in its own words if it has any."""
     return _function({name: tool.get(name) or default for name, default in _SEARCH.items()}, options)
 
 
-def _fixed(description: str, properties: dict[str, Any], *required: str) -> Callable[[Tool, Request], dict[str, Any]]:
+def _fixed(
+    description: str, properties: dict[str, Any], *required: str
+) -> Callable[[ToolFields, RequestOptions], dict[str, Any]]:
     """Return how to declare a tool that is the same in every request."""
     schema = {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
     return lambda tool, options: _function({"description": description, "parameters": schema}, options)
@@ -196,36 +200,36 @@ _ACTION: dict[str, Any] = {
 _COMPUTER = "Use the user's computer: mouse, keyboard and screen. Each call is answered with a screenshot."
 
 
-def _computer(tool: Tool, options: Request) -> dict[str, Any]:
+def _computer(tool: ToolFields, options: RequestOptions) -> dict[str, Any]:
     actions = {"type": "array", "items": _ACTION, "description": "What to do, one after the other."}
     return _fixed(_COMPUTER, {"actions": actions}, "actions")(tool, options)
 
 
-def _computer_preview(tool: Tool, options: Request) -> dict[str, Any]:
+def _computer_preview(tool: ToolFields, options: RequestOptions) -> dict[str, Any]:
     """The older tool, which says how large the screen is, and takes one action."""
     width, height = tool.get("display_width"), tool.get("display_height")
     screen = f" The screen is {width} pixels wide and {height} high." if width and height else ""
     return _function({"description": f"{_COMPUTER}{screen}", "parameters": _ACTION}, options)
 
 
-def _runs_locally(tool: Tool) -> bool:
+def _runs_locally(tool: ToolFields) -> bool:
     environment = tool.get("environment")
     return environment is None or (isinstance(environment, Mapping) and environment.get("type") == "local")
 
 
-def _is_by_client(tool: Tool) -> bool:
+def _is_by_client(tool: ToolFields) -> bool:
     return tool.get("execution") == "client"
 
 
-KINDS: dict[str, Kind] = {
-    "function": Kind(FUNCTION_CALL, _function),
-    "custom": Kind(CUSTOM_TOOL_CALL, _custom),
-    "tool_search": Kind(TOOL_SEARCH_CALL, _tool_search, "tool_search", _is_by_client, {"execution": "client"}),
-    "local_shell": Kind(LOCAL_SHELL_CALL, _local_shell, "local_shell"),
-    "shell": Kind(SHELL_CALL, _shell, "shell", _runs_locally, {"environment": {"type": "local"}}),
-    "apply_patch": Kind(APPLY_PATCH_CALL, _apply_patch, "apply_patch"),
-    "computer": Kind(COMPUTER_CALL, _computer, "computer"),
-    "computer_use_preview": Kind(COMPUTER_ACTION, _computer_preview, "computer"),
+TOOL_TYPES: dict[str, ToolType] = {
+    "function": ToolType(FUNCTION_CALL, _function),
+    "custom": ToolType(CUSTOM_TOOL_CALL, _custom),
+    "tool_search": ToolType(TOOL_SEARCH_CALL, _tool_search, "tool_search", _is_by_client, {"execution": "client"}),
+    "local_shell": ToolType(LOCAL_SHELL_CALL, _local_shell, "local_shell"),
+    "shell": ToolType(SHELL_CALL, _shell, "shell", _runs_locally, {"environment": {"type": "local"}}),
+    "apply_patch": ToolType(APPLY_PATCH_CALL, _apply_patch, "apply_patch"),
+    "computer": ToolType(COMPUTER_CALL, _computer, "computer"),
+    "computer_use_preview": ToolType(COMPUTER_ACTION, _computer_preview, "computer"),
 }
 
 # Under these the keys are names that the schema gives, and under those the values are data: no keywords in either.

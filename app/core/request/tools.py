@@ -17,10 +17,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from app.core.profile import Request
+from app.core.profile import RequestOptions
 from app.core.request.content import label
-from app.core.request.tool_types import KINDS, NAME, Tool
-from app.core.stream.event_types import Callee
+from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
+from app.core.stream.event_types import ToolBinding
 from app.core.types.hosted import NO_HOSTED_TOOLS, NO_PARAMETERS, UNNAMED, HostedFunction, HostedTools
 from app.core.types.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.types.request import Item
@@ -38,10 +38,10 @@ class Function(NamedTuple):
     """A function as the backend is told of it, and what it is to the client."""
 
     tool: dict[str, Any]
-    callee: Callee
+    callee: ToolBinding
 
 
-class Offer:
+class ToolSet:
     """The functions of a request, by the names that the backend knows them by."""
 
     def __init__(self) -> None:
@@ -51,28 +51,28 @@ class Offer:
         self._names: dict[tuple[str | None, str], str] = {}  # by namespace and name, as the client knows them
         self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
-    def add(self, namespace: str | None, name: str, tool: Tool, options: Request) -> None:
+    def add(self, namespace: str | None, name: str, tool: ToolFields, options: RequestOptions) -> None:
         """Add a function, or say anew what it is."""
         known = self._names[namespace, name] = self.name(namespace, name)
-        kind = KINDS[tool["type"]]
+        kind = TOOL_TYPES[tool["type"]]
         declared = {"type": "function", "function": {"name": known, **kind.declare(tool, options)}}
         fields = {**named(namespace, name)} if kind.name is None else {**kind.fields}
         if tool.get("async") is True:
             fields["async"] = True  # its calls say so, too: their outputs may come in any later turn
-        self.functions[known] = Function(declared, Callee(kind.call, fields))
+        self.functions[known] = Function(declared, ToolBinding(kind.call, fields))
 
-    def add_hosted(self, function: HostedFunction, types: Collection[str], options: Request) -> bool:
+    def add_hosted(self, function: HostedFunction, types: Collection[str], options: RequestOptions) -> bool:
         """Add a function that the server runs itself; tell whether there was room for it and its name."""
         if function.key in self._names or len(self.functions) >= MOST_FUNCTIONS:
             return False
         known = self._names[function.key] = self.name(*function.key)
         tool = {"description": function.description, "parameters": function.parameters, "strict": function.strict}
-        declared = {"type": "function", "function": {"name": known, **KINDS["function"].declare(tool, options)}}
+        declared = {"type": "function", "function": {"name": known, **TOOL_TYPES["function"].declare(tool, options)}}
         if function.needs_approval:
             fields = {"server_label": function.server_label, "name": function.name}
-            callee = Callee(MCP_APPROVAL_REQUEST, fields)
+            callee = ToolBinding(MCP_APPROVAL_REQUEST, fields)
         else:
-            callee = Callee(ITEM_TYPES[function.item], function.fields, function)
+            callee = ToolBinding(ITEM_TYPES[function.item], function.fields, function)
         self.functions[known] = Function(declared, callee)
         self._chosen.append((function, types))
         return True
@@ -116,7 +116,7 @@ class Offer:
             )
         return found
 
-    def brought(self, item: Item) -> list[tuple[str, Tool]]:
+    def brought(self, item: Item) -> list[tuple[str, ToolFields]]:
         """Return the tools of an item that brings some, each with the name by which the backend knows it."""
         tools = item.get("tools")
         entries = _entries(tools if isinstance(tools, list) else (), [])
@@ -138,7 +138,7 @@ class _Entry(NamedTuple):
 
     namespace: str | None
     name: str
-    tool: Tool
+    tool: ToolFields
     place: str = ""  # among the request's own tools; the tools of items have none
     found: bool = False
 
@@ -147,13 +147,13 @@ class _Entry(NamedTuple):
         return self.namespace, self.name
 
 
-def offer(
+def collect_tools(
     tools: Sequence[Any],
     items: Iterable[Item],
-    options: Request,
+    options: RequestOptions,
     warnings: list[str],
     hosted: HostedTools = NO_HOSTED_TOOLS,
-) -> Offer:
+) -> ToolSet:
     """
     Return the functions of a request with these tools, and of its conversation.
 
@@ -166,7 +166,7 @@ def offer(
             brought = item.get("tools")
             entries += _entries(brought if isinstance(brought, list) else (), warnings, found=row.brings == "found")
     searchable = any(entry.key == SEARCH for entry in entries)
-    offered = Offer()
+    offered = ToolSet()
     own: set[tuple[str | None, str]] = set()
     entries.sort(key=lambda entry: entry.namespace is not None)  # flat names give way to those of the functions
     for entry in entries:
@@ -204,7 +204,7 @@ def _entries(
     for index, tool in enumerate(tools):
         type_ = tool.get("type") if isinstance(tool, dict) else None
         where = f"{place}[{index}]" if place else ""
-        kind = KINDS.get(type_) if isinstance(type_, str) else None
+        kind = TOOL_TYPES.get(type_) if isinstance(type_, str) else None
         if place and index in served:
             continue
         if _is_named(tool):
@@ -217,7 +217,7 @@ def _entries(
             warnings.append(f"Tools of type {label(type_)} cannot be offered to this backend; left out.")
 
 
-def _inner(namespace: Tool, warnings: list[str], place: str, found: bool) -> Iterator[_Entry]:
+def _inner(namespace: ToolFields, warnings: list[str], place: str, found: bool) -> Iterator[_Entry]:
     tools = namespace.get("tools")
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         if _is_named(tool):
@@ -230,10 +230,10 @@ def _is_named(tool: Any) -> bool:
     """Tell if a tool is called by a name of its own."""
     if not isinstance(tool, dict) or tool.get("type") not in ("function", "custom"):
         return False
-    return isinstance(name := tool.get("name"), str) and NAME.fullmatch(name) is not None
+    return isinstance(name := tool.get("name"), str) and TOOL_NAME.fullmatch(name) is not None
 
 
-def of_history(items: Iterable[Item], offered: Offer) -> dict[str, Function]:
+def of_history(items: Iterable[Item], offered: ToolSet) -> dict[str, Function]:
     """
     Return functions for the calls in a conversation, for backends that refuse it without their declaration.
 
@@ -243,5 +243,5 @@ def of_history(items: Iterable[Item], offered: Offer) -> dict[str, Function]:
     for item in items:
         if item["type"] == "function_call" and (known := offered.called(item)) not in functions:
             declared = {"type": "function", "function": {"name": known, "parameters": NO_PARAMETERS}}
-            functions[known] = Function(declared, Callee(FUNCTION_CALL, named(namespace_of(item), item["name"])))
+            functions[known] = Function(declared, ToolBinding(FUNCTION_CALL, named(namespace_of(item), item["name"])))
     return functions

@@ -20,8 +20,8 @@ from app.errors import BackendError
 
 # Bytes that are kept of one event, or of an answer that is one document, before its end has come. The largest that
 # mean something hold an image or a piece of sound, and have a few millions.
-LONGEST = 32 * 1024 * 1024
-TOO_LONG = f"The backend's answer has more than {LONGEST // 1024**2} MiB in one piece."
+MAX_EVENT_BYTES = 32 * 1024 * 1024
+TOO_LONG = f"The backend's answer has more than {MAX_EVENT_BYTES // 1024**2} MiB in one piece."
 
 _BOM = b"\xef\xbb\xbf"
 _PLAIN = b"data: {"  # how nearly every event of nearly every backend begins
@@ -45,7 +45,7 @@ class ChunkDecoder:
         chunks += decoder.end()
 
     How the bytes are cut makes no difference to the chunks, and the cost is linear. Lines may be long, but where an
-    event has not ended after `LONGEST` bytes, `decode` raises `BackendError`. After `DONE` everything is ignored.
+    event has not ended after `MAX_EVENT_BYTES` bytes, `decode` raises `BackendError`. What follows `DONE` is ignored.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class ChunkDecoder:
         self._after_cr = False  # was the last byte a CR, whose LF may come with the next read?
         self._begun = False
         self._done = False
-        self._mender = _Mender()
+        self._mender = _SurrogateJoiner()
 
     def decode(self, data: bytes) -> list[Chunk]:
         """Return the chunks whose events end in `data`; the last of them is `DONE` where the server said so."""
@@ -73,7 +73,7 @@ class ChunkDecoder:
             if data:
                 pieces.append(data)
                 self._kept += len(data)
-                if self._kept > LONGEST:
+                if self._kept > MAX_EVENT_BYTES:
                     pieces.clear()
                     raise BackendError(TOO_LONG)
             return []
@@ -107,7 +107,7 @@ class ChunkDecoder:
             self._begun = True
         events = block.split(b"\n\n")
         # If no event has a second line then each that looks plain is a whole frame, and need not be taken apart.
-        plain = block.count(b"\n") == 2 * (len(events) - 1) and not self._mender.holds
+        plain = block.count(b"\n") == 2 * (len(events) - 1) and not self._mender.pending
         chunks: list[Chunk] = []
         for event in events:
             if plain and event.startswith(_PLAIN):
@@ -148,7 +148,7 @@ class ChunkDecoder:
             return [*self._mender.release(), DONE]
         try:
             chunk = _chunk(name, orjson.loads(text))
-            if not self._mender.holds:
+            if not self._mender.pending:
                 return [] if chunk is None else [chunk]
         except orjson.JSONDecodeError:
             value = _loads(text)
@@ -194,13 +194,13 @@ def _loads(text: bytes) -> Any:
 
 def encodable(value: Any) -> Any:
     """Return a JSON value with its characters made whole: U+FFFD stands for a half without the other."""
-    return _Mender().walk((), value, {})
+    return _SurrogateJoiner().walk((), value, {})
 
 
 _Path: TypeAlias = tuple[str | int, ...]
 
 
-class _Mender:
+class _SurrogateJoiner:
     """
     Joins characters whose halves came in different chunks.
 
@@ -210,19 +210,19 @@ class _Mender:
     """
 
     def __init__(self) -> None:
-        self.holds: dict[_Path, str] = {}
+        self.pending: dict[_Path, str] = {}
 
     def mend(self, chunk: Chunk) -> list[Chunk]:
         """Return the chunk with its strings made whole, and before it what waited for it in vain."""
         if not chunk.get("choices"):
             return [self.walk((), chunk, {})]
-        waiting, self.holds = self.holds, {}
+        waiting, self.pending = self.pending, {}
         mended = self.walk((), chunk, waiting)
         return [*map(_replacement, waiting), mended]
 
     def release(self) -> list[Chunk]:
         """Return replacements for all that still waits."""
-        waiting, self.holds = self.holds, {}
+        waiting, self.pending = self.pending, {}
         return [*map(_replacement, waiting)]
 
     def walk(self, path: _Path, value: Any, waiting: dict[_Path, str]) -> Any:
@@ -237,7 +237,7 @@ class _Mender:
 
     def _string(self, path: _Path, text: str) -> str:
         if "delta" in path and text and "\ud800" <= text[-1] <= "\udbff":
-            self.holds[path], text = text[-1], text[:-1]
+            self.pending[path], text = text[-1], text[:-1]
         return _whole(text)
 
 

@@ -17,18 +17,18 @@ _REASONING = re.compile(
 )
 
 
-def decode(data: bytes) -> list[Event]:
+def decode_events(data: bytes) -> list[Event]:
     """Return the events."""
     return [orjson.loads(frame.partition(b"\ndata: ")[2]) for frame in data.split(_END) if frame]
 
 
-def beyond(data: bytes, first: int, after: int) -> bytes:
+def events_after(data: bytes, first: int, after: int) -> bytes:
     """Return what follows the event of sequence number `after`, where `first` is that of the first event."""
     known = after - first + 1
     return data if known <= 0 else data.split(_END, known)[-1]
 
 
-def in_dialect(data: bytes, dialect: Dialect) -> bytes:
+def translate_dialect(data: bytes, dialect: Dialect) -> bytes:
     """Return the events by the names that a dialect has for them, whichever they were written in."""
     row = dialect.both[0]
     names = {b"delta": row.delta.encode(), b"done": row.done.encode()}

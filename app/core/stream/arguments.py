@@ -20,7 +20,7 @@ import orjson
 INPUT = "input"  # the one argument of a custom tool, as the backend is told of it
 
 
-class Reader(Protocol):
+class ArgumentsReader(Protocol):
     """What is told of arguments, and when they are over."""
 
     @property

@@ -15,7 +15,7 @@ import orjson
 
 from app.core.stream.annotations import cited, flat_annotations, flat_logprobs
 from app.core.stream.event_builder import EventBuilder
-from app.core.stream.event_types import Callee
+from app.core.stream.event_types import ToolBinding
 from app.core.stream.reasoning_fragments import ReasoningDetails, ThinkingBlocks
 from app.core.stream.tool_calls import ToolCalls
 
@@ -82,7 +82,7 @@ class ChunkReader:
     def __init__(
         self,
         builder: EventBuilder,
-        callees: Mapping[str, Callee] = MappingProxyType({}),
+        callees: Mapping[str, ToolBinding] = MappingProxyType({}),
         *,
         allowed: frozenset[str] | None = None,
         parallel: bool = True,

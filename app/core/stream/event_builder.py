@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, Callee, Part
+from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, PartType, ToolBinding
 from app.core.types.items import ItemType
 from app.core.types.request import Event, Item, Response
 from app.errors import APIError
@@ -39,7 +39,7 @@ TERMINAL_EVENTS = {"cancelled": "response.incomplete"}
 class OpenPart:
     """A part of a message or of reasoning that the model is still writing."""
 
-    row: Part
+    row: PartType
     where: dict[str, Any]  # item_id, output_index, and the part's index: the head of each of its events
     pieces: list[str] = field(default_factory=list)  # joined once, at the end
     extra: dict[str, list[Any]] = field(default_factory=dict)  # annotations and logprobs, as they come
@@ -56,7 +56,7 @@ class OpenItem:
 
     index: int
     item: Item
-    rows: tuple[Part, ...]
+    rows: tuple[PartType, ...]
     parts: list[OpenPart] = field(default_factory=list)
     source: str | None = None  # the backend's field that a reasoning item came in
 
@@ -72,7 +72,7 @@ class OpenCall:
     index: int | None
     item: Item
     kind: ItemType
-    callee: Callee | None = None
+    callee: ToolBinding | None = None
     call_id: str = ""  # as the backend knows it
     pieces: list[str] = field(default_factory=list)
 
@@ -95,7 +95,7 @@ class EventBuilder:
         self,
         response: Response,
         *,
-        reasoning: tuple[Part, ...] = CONTENT_REASONING,
+        reasoning: tuple[PartType, ...] = CONTENT_REASONING,
         new_id: Callable[[str], str],
         clock: Callable[[], float] = time.time,
         seal: Callable[[Upstream], str] | None = None,
@@ -213,7 +213,7 @@ class EventBuilder:
         id = self._last_reasoning or self._turn_to(self._reasoning).item["id"]
         return self.upstream.setdefault(id, {})
 
-    def call(self, call_id: str, callee: Callee, **upstream: Any) -> OpenCall:
+    def call(self, call_id: str, callee: ToolBinding, **upstream: Any) -> OpenCall:
         """Open a call of a function, and return it."""
         self._close_open("completed")
         kind = callee.kind
@@ -348,7 +348,7 @@ class EventBuilder:
         self.response["output"][index] = item
         self._emit("response.output_item.done", output_index=index, item=item)
 
-    def _write(self, rows: tuple[Part, ...], delta: str, **extra: Any) -> OpenPart:
+    def _write(self, rows: tuple[PartType, ...], delta: str, **extra: Any) -> OpenPart:
         open_ = self._open
         if open_ is None or open_.rows is not rows:
             open_ = self._turn_to(rows)
@@ -362,7 +362,7 @@ class EventBuilder:
             )
         return part
 
-    def _turn_to(self, rows: tuple[Part, ...]) -> OpenItem:
+    def _turn_to(self, rows: tuple[PartType, ...]) -> OpenItem:
         """Resolve where a piece belongs; if that is not what is open, close the one and open the other."""
         open_ = self._open
         if open_ is not None and open_.rows is rows:
@@ -378,7 +378,7 @@ class EventBuilder:
             self._open_part(open_, row)
         return open_
 
-    def _open_part(self, open_: OpenItem, row: Part) -> None:
+    def _open_part(self, open_: OpenItem, row: PartType) -> None:
         index = len(open_.item.get(row.list, ()))
         part = OpenPart(row, {"item_id": open_.item["id"], "output_index": open_.index, row.position: index})
         part.extra = {name: [] for name in row.extra}

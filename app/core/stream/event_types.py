@@ -13,7 +13,7 @@ from app.core.types.hosted import HostedFunction
 from app.core.types.items import ItemType
 
 
-class Part(NamedTuple):
+class PartType(NamedTuple):
     """One kind of streamed text: a part of a message or of a reasoning item."""
 
     item: str  # type of the item that holds it
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     extra: tuple[str, ...] = ()  # the lists that a part of this kind always has
 
 
-class Callee(NamedTuple):
+class ToolBinding(NamedTuple):
     """What a function that the backend knows by some name is to the client."""
 
     kind: ItemType
@@ -43,7 +43,7 @@ class Callee(NamedTuple):
 
 _MESSAGE = ("message", "msg", {"role": "assistant", "content": []})
 
-_TEXT = Part(
+_TEXT = PartType(
     *_MESSAGE,
     type="output_text",
     field="text",

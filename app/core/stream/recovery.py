@@ -12,7 +12,7 @@ from typing import Any
 
 from app.core.stream import event_types
 from app.core.stream.event_builder import EventBuilder, OpenCall, OpenItem, OpenPart
-from app.core.stream.event_types import Part
+from app.core.stream.event_types import PartType
 from app.core.types.items import ITEM_TYPES
 from app.core.types.request import Event, Response
 from app.errors import APIError
@@ -25,14 +25,14 @@ _ROWS = (
     *event_types.SUMMARY_REASONING,
 )
 # A part that has said nothing yet does not tell its dialect: it is the spec's, whose rows win here.
-_BY_TYPE: dict[str, Part] = {row.type: row for row in reversed(_ROWS)}
-_BY_DELTA: dict[str, Part] = {row.delta: row for row in _ROWS}
+_BY_TYPE: dict[str, PartType] = {row.type: row for row in reversed(_ROWS)}
+_BY_DELTA: dict[str, PartType] = {row.delta: row for row in _ROWS}
 _CALLS = {type: row for type, row in ITEM_TYPES.items() if row.role in ("call", "hosted") or row.begun or row.progress}
 _ARGUMENTS = {row.delta for row in _CALLS.values() if row.delta}
 _WRITTEN = {row.done for row in _CALLS.values() if row.done and row.hosted}
 
 
-class Recovered(EventBuilder):
+class RecoveredBuilder(EventBuilder):
     """A builder that has heard the events of another one, from the first."""
 
     def __init__(self, response: Response, events: Iterable[Event]) -> None:
@@ -41,7 +41,7 @@ class Recovered(EventBuilder):
         for event in events:
             self._hear(event)
 
-    def lose(self, error: APIError) -> None:
+    def fail_abandoned(self, error: APIError) -> None:
         """The response ends here, whatever it was at: who made it is gone."""
         if not self._sequence_number:
             self.queue()

@@ -16,13 +16,13 @@ from typing import Any
 
 import orjson
 
-from app.core.stream.arguments import ObjectReader, Reader
+from app.core.stream.arguments import ArgumentsReader, ObjectReader
 from app.core.stream.event_builder import EventBuilder, OpenCall
-from app.core.stream.event_types import Callee
+from app.core.stream.event_types import ToolBinding
 from app.core.types.items import FUNCTION_CALL
 
 MAX_CALL_ID = 64  # characters, by the spec
-SAID_ID = "said_id"  # where an id that is longer is kept, of what the backend said
+ORIGINAL_ID = "said_id"  # where an id that is longer is kept, of what the backend said
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Assembly:
     name: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
     pieces: list[str] = field(default_factory=list)  # of the arguments, as the backend writes them
-    reader: Reader = field(default_factory=ObjectReader)
+    reader: ArgumentsReader = field(default_factory=ObjectReader)
     empty: bool = False  # so far there is an empty object, which is not told yet
     open: OpenCall | None = None
     ended: bool = False  # announced, and done
@@ -61,7 +61,7 @@ class ToolCalls:
     def __init__(
         self,
         builder: EventBuilder,
-        callees: Mapping[str, Callee],
+        callees: Mapping[str, ToolBinding],
         allowed: frozenset[str] | None = None,
         parallel: bool = True,
         hosted_left: int | None = None,
@@ -194,12 +194,12 @@ class ToolCalls:
             return
         name = self._offered(call.name)
         others = any(other is not call and (other.open or other.ended) for other in self._calls)
-        callee = self._callees.get(name) or Callee(FUNCTION_CALL, {"name": name})
+        callee = self._callees.get(name) or ToolBinding(FUNCTION_CALL, {"name": name})
         forbidden = self._allowed is not None and name not in self._allowed
         if forbidden or (others and not self._parallel) or (callee.hosted and not self._take_hosted()):
             call.suppressed = True
             return
-        said = {SAID_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
+        said = {ORIGINAL_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
         call.open = self._builder.call(self._call_id(call.id), callee, **call.extra, **said)
         call.reader = callee.kind.reader()
         for piece in () if call.empty else call.pieces:  # those that came before it could be announced

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from app.core.stream.arguments import INPUT, InputReader, ObjectReader, Reader
+from app.core.stream.arguments import INPUT, ArgumentsReader, InputReader, ObjectReader
 from app.core.types import readings
 from app.core.types.readings import Item, Read
 
@@ -80,7 +80,7 @@ class ItemType:
     def hosted(self) -> bool:
         return self.role == "hosted"
 
-    def reader(self) -> Reader:
+    def reader(self) -> ArgumentsReader:
         """Return what takes that which the item keeps out of the arguments of the function."""
         return InputReader(self.argument) if self.argument else ObjectReader()
 

@@ -20,15 +20,15 @@ from collections.abc import AsyncGenerator, Iterator
 
 from app.core.history.turns import Turn
 from app.core.sse import log as frames
-from app.core.stream.recovery import Recovered
+from app.core.stream.recovery import RecoveredBuilder
 from app.core.types.request import TERMINAL, Event, Response
 from app.core.types.response import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
-from app.responses.background.subscription import Following
-from app.responses.background.worker import Run, Work, batch_of
+from app.responses.background.subscription import EventSubscription
+from app.responses.background.worker import BackgroundJob, RunWorker, batch_of
 from app.stores import EventLog, RunKey, Store
 
-__all__ = ["Background", "Following", "Run"]
+__all__ = ["Background", "EventSubscription", "Run"]
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ TOO_MANY = "Too many background responses are running. Try again when some of th
 WORKER_DIED = "The process that was making this response died before it was complete."
 SHUT_DOWN = "The server was shut down before this response was complete."
 
-PATIENCE = 10.0  # seconds in which a run that is stopped has to come to its end
+STOP_TIMEOUT = 10.0  # seconds in which a run that is stopped has to come to its end
 
 
 class Background:
@@ -49,7 +49,7 @@ class Background:
         self._log = log
         self._limit = limit
         self._worker = secrets.token_hex(8)
-        self._works: dict[RunKey, Work] = {}
+        self._works: dict[RunKey, RunWorker] = {}
         self._pulse: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._closing = False
@@ -58,7 +58,7 @@ class Background:
         """Look for runs whose worker has died, now and from time to time."""
         self._sweep = asyncio.create_task(self._sweep_on())
 
-    async def launch(self, run: Run) -> Response:
+    async def launch(self, run: BackgroundJob) -> Response:
         """
         Begin a run, and return its response, which is stored as `queued`.
 
@@ -68,7 +68,7 @@ class Background:
             raise APIError(SHUT_DOWN, status=503, retry_after=1)
         if len(self._works) >= self._limit:
             raise TooManyRequests(TOO_MANY)
-        work = self._works[run.key] = Work(run, self._store, self._log, self._worker, patience=3 * self._lease)
+        work = self._works[run.key] = RunWorker(run, self._store, self._log, self._worker, patience=3 * self._lease)
         try:
             queued = await work.queue()
         except BaseException:
@@ -88,27 +88,27 @@ class Background:
         return standing in ("ended", "absent")
 
     async def cancel(self, run: RunKey) -> None:
-        """Cancel a run, in whichever process; return when it has ended, or after `PATIENCE`."""
+        """Cancel a run, in whichever process; return when it has ended, or after `STOP_TIMEOUT`."""
         if work := self._works.get(run):
             work.stop()
         else:
             await self._log.cancel(run)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(STOP_TIMEOUT):
                 await self._end_of(run)
 
     async def delete(self, run: RunKey) -> None:
         """Forget the events of a run, and give the run up if it is still running."""
         if work := self._works.get(run):
-            work.abandon()
+            work.release()
         await self._log.delete(run)
 
-    async def follow(self, run: RunKey, after: int) -> Following | None:
+    async def follow(self, run: RunKey, after: int) -> EventSubscription | None:
         """Return the events of a run that come after that sequence number; None if they are not kept."""
         return (
             None
             if await self._log.standing(run) == "absent"
-            else Following(self._log, run, after, self.ended, self._lease)
+            else EventSubscription(self._log, run, after, self.ended, self._lease)
         )
 
     async def aclose(self, grace: float = 0) -> None:
@@ -117,14 +117,14 @@ class Background:
         await self._wait(grace)
         for work in self._works.values():
             work.stop(APIError(SHUT_DOWN))
-        await self._wait(PATIENCE)
+        await self._wait(STOP_TIMEOUT)
         for work in self._works.values():
-            work.abandon()
+            work.release()
         for task in (self._pulse, self._sweep):
             if task:
                 task.cancel()
                 await asyncio.wait({task})
-        await self._wait(PATIENCE)
+        await self._wait(STOP_TIMEOUT)
         await self._log.aclose()
 
     async def _end_of(self, run: RunKey) -> None:
@@ -148,7 +148,7 @@ class Background:
                 claims = await self._log.renew(self._worker, [run for run, work in self._works.items() if work.task])
                 for run, claim in claims.items():
                     if work := self._works.get(run):
-                        work.hear(claim)
+                        work.apply_claim(claim)
 
     async def _sweep_on(self) -> None:
         """End the runs whose worker died, over and over, and not in all processes at the same time."""
@@ -169,11 +169,11 @@ class Background:
         if not turn or (turn.response["status"] in TERMINAL and not events):
             await self._log.delete(run)  # there is nothing to end
             return
-        builder = Recovered(turn.response, events)
+        builder = RecoveredBuilder(turn.response, events)
         if turn.response["status"] in TERMINAL:
             builder.response = turn.response  # the worker came as far as storing this
         else:
-            builder.lose(APIError(WORKER_DIED))
+            builder.fail_abandoned(APIError(WORKER_DIED))
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
             await self._store.put(*run, turn._replace(response=builder.response).record())
             log.warning("response lost", extra={"response_id": run.id})
@@ -184,7 +184,7 @@ class Background:
         last = -1
         while batches := await self._log.read(run, last):
             for batch in batches:
-                for event in frames.decode(batch.data):
+                for event in frames.decode_events(batch.data):
                     yield event
             last = batches[-1].last
 

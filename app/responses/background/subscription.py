@@ -14,7 +14,7 @@ from app.stores import Batch, EventLog, RunKey
 GONE = "The events of this response are not kept any more."
 
 
-class Following:
+class EventSubscription:
     """The events of a run from some point on, encoded as they are sent."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Following:
             while True:
                 batches = await self._read(wait=0 if ended else self._lease / 4)
                 for batch in batches:
-                    yield frames.beyond(batch.data, batch.first, self.last)
+                    yield frames.events_after(batch.data, batch.first, self.last)
                     self.last = batch.last
                     if batch.ends:
                         return
@@ -56,4 +56,4 @@ class Following:
     def _trouble(self, error: APIError) -> bytes:
         """Say why the stream stops here. The run may go on: this is no event of its own."""
         fields = {"code": error.code, "message": error.message, "param": error.param, "error": error.payload()}
-        return encoder.sse([{"type": "error", "sequence_number": self.last + 1, **fields}])
+        return encoder.encode_sse([{"type": "error", "sequence_number": self.last + 1, **fields}])

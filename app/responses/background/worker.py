@@ -13,7 +13,7 @@ from app.core.history.turns import Turn
 from app.core.sse import encoder
 from app.core.types.request import TERMINAL, Event, Response
 from app.errors import APIError, StoreUnavailable
-from app.stores import Batch, Claim, EventLog, RunKey, Store
+from app.stores import Batch, EventLog, LeaseState, RunKey, Store
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ PAUSE = 0.05
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-class Run(Protocol):
+class BackgroundJob(Protocol):
     """A response in the making."""
 
     key: RunKey
@@ -56,11 +56,11 @@ class Run(Protocol):
         ...
 
 
-class Lost(Exception):
+class LeaseLost(Exception):
     """A run is not this worker's any more, or cannot be stored: who finds its lease run out will end it."""
 
 
-class Work:
+class RunWorker:
     """
     One run, in this process.
 
@@ -68,7 +68,7 @@ class Work:
     end: a slow store makes larger batches, and does not slow the backend down.
     """
 
-    def __init__(self, run: Run, store: Store, log: EventLog, worker: str, *, patience: float) -> None:
+    def __init__(self, run: BackgroundJob, store: Store, log: EventLog, worker: str, *, patience: float) -> None:
         self.task: asyncio.Task[None] | None = None
         self._run = run
         self._store = store
@@ -98,15 +98,15 @@ class Work:
         if not self._stopped.done():
             self._stopped.set_result(error)
 
-    def abandon(self) -> None:
+    def release(self) -> None:
         """Give the run up as it is: it is somebody else's, or nobody's."""
         if self.task:
             self.task.cancel()
 
-    def hear(self, claim: Claim) -> None:
+    def apply_claim(self, claim: LeaseState) -> None:
         """Do what follows from how it stands with the lease."""
         if claim == "lost":
-            self.abandon()
+            self.release()
         elif claim == "cancelled":
             self.stop()
 
@@ -123,7 +123,7 @@ class Work:
                     await self._append(batch_of(events))
                     await asyncio.wait({making}, timeout=PAUSE)
             await making
-        except (Lost, StoreUnavailable) as error:
+        except (LeaseLost, StoreUnavailable) as error:
             log.warning("response abandoned", extra={"response_id": self._run.key.id, "reason": str(error)})
         except Exception:  # nobody waits for this task: what is not said here is said nowhere
             log.exception("unexpected error", extra={"response_id": self._run.key.id})
@@ -134,8 +134,8 @@ class Work:
     async def _append(self, batch: Batch) -> None:
         claim = await persist(lambda: self._log.append(self._run.key, self._worker, batch), self._patience)
         if claim == "lost":
-            raise Lost("another worker took it over")
-        self.hear(claim)
+            raise LeaseLost("another worker took it over")
+        self.apply_claim(claim)
 
     async def _make(self) -> None:
         """Make the response, until it ends or is stopped."""
@@ -163,7 +163,7 @@ class Work:
                     return
                 case APIError() as refusal:
                     error = refusal
-                case Lost() as lost:
+                case LeaseLost() as lost:
                     raise lost
                 case unexpected:
                     log.error("unexpected error", exc_info=unexpected)
@@ -184,13 +184,13 @@ class Work:
 
         async def keep() -> None:
             if (await self._log.renew(self._worker, [self._run.key]))[self._run.key] == "lost":
-                raise Lost("another worker took it over")
+                raise LeaseLost("another worker took it over")
             await self._store.put(*self._run.key, turn.record())
 
         try:
             await persist(keep, self._patience)
         except StoreUnavailable as error:
-            raise Lost("it cannot be stored") from error
+            raise LeaseLost("it cannot be stored") from error
 
 
 async def persist(attempt: Callable[[], Awaitable[T]], patience: float) -> T:
@@ -210,4 +210,6 @@ async def persist(attempt: Callable[[], Awaitable[T]], patience: float) -> T:
 def batch_of(events: list[Event]) -> Batch:
     """Encode events, which follow one another without a gap."""
     first, last = events[0], events[-1]
-    return Batch(first["sequence_number"], last["sequence_number"], encoder.sse(events), ends=last["type"] in _LAST)
+    return Batch(
+        first["sequence_number"], last["sequence_number"], encoder.encode_sse(events), ends=last["type"] in _LAST
+    )

@@ -14,9 +14,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from app.stores import Batch, Claim, RunKey, Standing
+from app.stores import Batch, LeaseState, RunKey, RunState
 
-MAX_BYTES = 256 * 1024 * 1024
+MAX_LOG_BYTES = 256 * 1024 * 1024
 
 # What Python needs to keep one batch beside its bytes.
 _OVERHEAD = 200
@@ -36,7 +36,7 @@ class _Log:
     def ended(self) -> bool:
         return bool(self.batches) and self.batches[-1].ends
 
-    def claim(self) -> Claim:
+    def claim(self) -> LeaseState:
         return "cancelled" if self.cancelled else "held"
 
 
@@ -44,7 +44,7 @@ class MemoryLog:
     """Logs in a dict, in the order in which they were last heard of."""
 
     def __init__(
-        self, *, ttl: float, lease: float, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic
+        self, *, ttl: float, lease: float, max_bytes: int = MAX_LOG_BYTES, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._ttl = max(ttl, lease)
         self._lease = lease
@@ -59,7 +59,7 @@ class MemoryLog:
         self._logs[run] = _Log(worker, 0, 0)
         self._renew(run, self._logs[run])
 
-    async def append(self, run: RunKey, worker: str, batch: Batch) -> Claim:
+    async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
         """Add a batch, if this worker holds the lease, and wake who waits for it."""
         log = self._held(run, worker)
         if log is None:
@@ -75,9 +75,9 @@ class MemoryLog:
             self._make_room()
         return log.claim()
 
-    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, Claim]:
+    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
         """Renew the leases that this worker holds."""
-        claims: dict[RunKey, Claim] = {}
+        claims: dict[RunKey, LeaseState] = {}
         for run in runs:
             log = self._held(run, worker)
             claims[run] = log.claim() if log else "lost"
@@ -102,7 +102,7 @@ class MemoryLog:
         if log := self._find(run):
             log.cancelled = True
 
-    async def standing(self, run: RunKey) -> Standing:
+    async def standing(self, run: RunKey) -> RunState:
         """Say how a run is doing."""
         log = self._find(run)
         if log is None:

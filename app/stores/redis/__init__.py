@@ -32,7 +32,7 @@ from redis.exceptions import (
 )
 
 from app.stores import Outage, count, one_of, read_options, seconds
-from app.stores.redis.counters import HASTE, RedisCounts
+from app.stores.redis.counters import HASTE, RedisCounters
 from app.stores.redis.event_log import BLOCK, FOLLOWERS, RedisLog
 
 CONNECT_TIMEOUT = 2.0
@@ -72,7 +72,9 @@ _Host = tuple[str, int]
 class RedisStore:
     """Buckets as hashes of one Redis server or cluster."""
 
-    def __init__(self, line: _Line, waiting: Callable[[], _Line], hasty: Callable[[], _Line], *, ttl: float) -> None:
+    def __init__(
+        self, line: _Client, waiting: Callable[[], _Client], hasty: Callable[[], _Client], *, ttl: float
+    ) -> None:
         """`waiting` makes the line for questions whose answer may take longer, `hasty` for those that must not."""
         self._line = line
         self._waiting = waiting
@@ -104,10 +106,10 @@ class RedisStore:
         turns, timeout = options.pop("max_connections"), options.pop("socket_timeout")
         outage = Outage("Redis at " + ", ".join(f"{host}:{port}" for host, port in address.hosts))
 
-        def line(turns: int, timeout: float, connect: float = math.inf) -> _Line:
+        def line(turns: int, timeout: float, connect: float = math.inf) -> _Client:
             connect = min(connect, options["socket_connect_timeout"])
             servers = _connect(address, {**options, "socket_timeout": timeout, "socket_connect_timeout": connect})
-            return _Line(servers, turns, connect + timeout, outage)
+            return _Client(servers, turns, connect + timeout, outage)
 
         return cls(
             line(turns, timeout), lambda: line(FOLLOWERS, timeout + BLOCK), lambda: line(turns, HASTE, HASTE), ttl=ttl
@@ -143,16 +145,16 @@ class RedisStore:
         """Return an event log in the same place."""
         return RedisLog(self._line, self._waiting, ttl=ttl, lease=lease)
 
-    def counts(self) -> RedisCounts:
+    def counters(self) -> RedisCounters:
         """Return counts in the same place."""
-        return RedisCounts(self._hasty())
+        return RedisCounters(self._hasty())
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._line.aclose()
 
 
-class _Line:
+class _Client:
     """A bounded number of connections to a server or a cluster, and what their trouble means."""
 
     def __init__(self, servers: _Server | _Cluster, turns: int, patience: float, outage: Outage) -> None:

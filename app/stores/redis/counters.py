@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from itertools import groupby
 
-from app.stores import LEASE, Draw, Drawn
-from app.stores.redis.event_log import Server
+from app.stores import LEASE, TokenResult, TokenTake
+from app.stores.redis.event_log import CommandRunner
 
 HASTE = 0.5  # seconds for a connection, and for an answer: nobody is to wait for what only holds others back
 
@@ -72,31 +72,31 @@ return gone
 """
 
 
-class RedisCounts:
+class RedisCounters:
     """Buckets as one hash for each owner, rooms as sorted sets."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: CommandRunner) -> None:
         self._server = server
 
-    async def draw(self, owner: str, draws: Sequence[Draw]) -> Drawn:
+    async def take(self, owner: str, draws: Sequence[TokenTake]) -> TokenResult:
         """Take from an owner's buckets what is wanted, all of it or nothing."""
         key = f"antiphon:{{limit:{owner}}}"
-        arguments = [value for draw in draws for value in (draw.bucket, draw.most, draw.amount, draw.needs)]
+        arguments = [value for take in draws for value in (take.bucket, take.most, take.amount, take.needs)]
         [[granted, *missing]] = await self._server.ask(key, ("EVAL", _DRAW, 1, key, *arguments))
-        return Drawn(bool(granted), [float(gone) for gone in missing])
+        return TokenResult(bool(granted), [float(gone) for gone in missing])
 
-    async def enter(self, room: str, guest: str, most: int) -> bool:
+    async def acquire(self, room: str, guest: str, most: int) -> bool:
         """Take one of the places of a room; tell whether there was one."""
         [entered] = await self._server.ask(_room(room), ("EVAL", _ENTER, 1, _room(room), _LEASE, most, guest))
         return bool(entered)
 
-    async def stay(self, guests: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    async def renew(self, guests: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Keep places; return those that were not there any more."""
         rooms = groupby(sorted(guests), lambda guest: guest[0])
-        gone = await asyncio.gather(*(self._stay(room, [name for _, name in group]) for room, group in rooms))
+        gone = await asyncio.gather(*(self._renew(room, [name for _, name in group]) for room, group in rooms))
         return [place for places in gone for place in places]
 
-    async def leave(self, room: str, guest: str) -> None:
+    async def release(self, room: str, guest: str) -> None:
         """Give a place back."""
         await self._server.ask(_room(room), ("ZREM", _room(room), guest))
 
@@ -104,7 +104,7 @@ class RedisCounts:
         """Close all connections."""
         await self._server.aclose()
 
-    async def _stay(self, room: str, guests: list[str]) -> list[tuple[str, str]]:
+    async def _renew(self, room: str, guests: list[str]) -> list[tuple[str, str]]:
         key = _room(room)
         [gone] = await self._server.ask(key, ("EVAL", _STAY, 1, key, _LEASE, *guests))
         return [(room, guest.decode()) for guest in gone]

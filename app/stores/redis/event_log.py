@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from app.stores import Batch, Claim, RunKey, Standing
+from app.stores import Batch, LeaseState, RunKey, RunState
 
 BLOCK = 2.0  # seconds that one call may wait for a batch
 FOLLOWERS = 500  # calls that wait at once, each on a connection; those beyond them look now and then
@@ -91,7 +91,7 @@ return now < tonumber(run[1]) and 'running' or 'orphaned'
 """
 
 
-class Server(Protocol):
+class CommandRunner(Protocol):
     """Connections to the server, or to the cluster."""
 
     slots: bool  # a cluster: commands about several keys have to be sent one by one
@@ -106,11 +106,11 @@ class Server(Protocol):
 class RedisLog:
     """Runs as hashes, their batches as streams."""
 
-    def __init__(self, store: Server, waiting: Callable[[], Server], *, ttl: float, lease: float) -> None:
+    def __init__(self, store: CommandRunner, waiting: Callable[[], CommandRunner], *, ttl: float, lease: float) -> None:
         """`store` is the store's own; `waiting` makes connections on which an answer may take `BLOCK` seconds."""
         self._store = store
         self._connect = waiting
-        self._waiting: Server | None = None
+        self._waiting: CommandRunner | None = None
         self._waiters = 0
         self._ttl = round(max(ttl, lease) * 1000)  # milliseconds, as all that Redis is told
         self._lease = round(lease * 1000)
@@ -120,7 +120,7 @@ class RedisLog:
         await self._note([run])
         await self._eval(_BEGIN, [run], worker, self._lease, self._ttl)
 
-    async def append(self, run: RunKey, worker: str, batch: Batch) -> Claim:
+    async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
         """Add a batch and renew the lease, if this worker holds it."""
         first, last, data, ends = batch
         claim = await self._eval(_APPEND, [run], worker, self._lease, self._ttl, first, last, int(ends), data)
@@ -128,7 +128,7 @@ class RedisLog:
             await self._store.ask(_INDEX, ("ZREM", _INDEX, _member(run)))
         return _claim(claim)
 
-    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, Claim]:
+    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
         """Renew the leases that this worker holds, all at once if they are on one server."""
         if not runs:
             return {}
@@ -149,9 +149,9 @@ class RedisLog:
         """Mark a run as one to be cancelled."""
         await self._eval(_CANCEL, [run])
 
-    async def standing(self, run: RunKey) -> Standing:
+    async def standing(self, run: RunKey) -> RunState:
         """Say how a run is doing."""
-        standing: Standing = (await self._eval(_STANDING, [run])).decode()
+        standing: RunState = (await self._eval(_STANDING, [run])).decode()
         return standing
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
@@ -167,7 +167,7 @@ class RedisLog:
         finally:
             self._waiters -= 1
 
-    async def _read(self, server: Server, run: RunKey, after: int, *block: str | int) -> list[Batch]:
+    async def _read(self, server: CommandRunner, run: RunKey, after: int, *block: str | int) -> list[Batch]:
         events = _keys(run)[1]
         # XREAD returns what is behind an id, and the id of every batch of interest is at least `after` plus two.
         behind = f"{after + 1}-18446744073709551615"
@@ -232,8 +232,8 @@ def _run(member: bytes) -> RunKey:
     return RunKey(bucket, id)
 
 
-def _claim(answer: bytes) -> Claim:
-    claim: Claim = answer.decode()  # type: ignore[assignment]
+def _claim(answer: bytes) -> LeaseState:
+    claim: LeaseState = answer.decode()  # type: ignore[assignment]
     return claim
 
 

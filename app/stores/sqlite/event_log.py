@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Callable, Collection
 from typing import Any, Protocol, TypeVar
 
-from app.stores import Batch, Claim, RunKey, Standing
+from app.stores import Batch, LeaseState, RunKey, RunState
 
 T = TypeVar("T")
 
@@ -92,12 +92,12 @@ class SQLiteLog:
         values = self._values(run, worker=worker)
         await self._write(lambda db: _begin(db, values))
 
-    async def append(self, run: RunKey, worker: str, batch: Batch) -> Claim:
+    async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
         """Add a batch and renew the lease, if this worker holds it."""
         values = self._values(run, worker=worker, **batch._asdict())
         return await self._write(lambda db: _renew(db, values))
 
-    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, Claim]:
+    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
         """Renew the leases that this worker holds, in one transaction."""
         each = [(run, self._values(run, worker=worker)) for run in runs]
         return await self._write(lambda db: {run: _renew(db, values) for run, values in each})
@@ -112,7 +112,7 @@ class SQLiteLog:
         values = self._values(run)
         await self._write(lambda db: db.execute(_CANCEL, values))
 
-    async def standing(self, run: RunKey) -> Standing:
+    async def standing(self, run: RunKey) -> RunState:
         """Say how a run is doing."""
         values = self._values(run)
         row = await self._reads.run(lambda db: db.execute(_FIND, values).fetchone())
@@ -174,7 +174,7 @@ def _begin(db: sqlite3.Connection, values: dict[str, Any]) -> None:
     db.execute(_BEGIN, values)
 
 
-def _renew(db: sqlite3.Connection, values: dict[str, Any]) -> Claim:
+def _renew(db: sqlite3.Connection, values: dict[str, Any]) -> LeaseState:
     """Renew a lease that is held; add a batch, if the values have one."""
     row = db.execute(_FIND, values).fetchone()
     if row is None or row[1] != values["worker"]:

@@ -7,7 +7,7 @@ import pytest
 from openai import AsyncAzureOpenAI
 from websockets.asyncio.client import connect
 
-from app.api.middleware.paths import plain
+from app.api.middleware.paths import normalized_path
 from tests.support.scripted import Scripted, Step
 from tests.support.serving import antiphon
 
@@ -68,7 +68,7 @@ async def test_a_socket_is_opened_there_too() -> None:
 )
 def test_only_the_api_is_found_in_other_places(path: str) -> None:
     """What a proxy keeps from callers, by its path, they do not reach by another."""
-    assert plain(path) == path
+    assert normalized_path(path) == path
 
 
 async def test_an_address_that_there_is_not_is_told_as_it_was_asked() -> None:

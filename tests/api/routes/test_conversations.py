@@ -19,7 +19,7 @@ from app.core.history.turns import Turn
 from app.core.types.request import CreateResponse
 from app.errors import BackendError
 from app.responses.conversations import Conversations
-from app.responses.encryption import Seals
+from app.responses.encryption import ContentCipher
 from app.stores.memory import MemoryStore
 from tests.support.build import call, delta, finish
 from tests.support.scripted import Scripted
@@ -458,7 +458,7 @@ async def test_what_is_added_stays_in_order_though_the_clock_goes_back(monkeypat
 
 async def test_a_response_that_was_kept_twice_is_told_once() -> None:
     """Who does not hear that it was kept keeps it again."""
-    conversations = Conversations(MemoryStore(ttl=60), Seals(["a secret"]))
+    conversations = Conversations(MemoryStore(ttl=60), ContentCipher(["a secret"]))
     id = (await conversations.create("alice"))["id"]
     item = {"type": "message", "id": "msg_1", "role": "user", "content": []}
     turn = Turn({"id": "resp_1", "model": "m", "status": "completed", "output": []}, [item], {})

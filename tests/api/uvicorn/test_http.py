@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.api.uvicorn import http as uvicorn_http
-from app.api.uvicorn.http import MOST
+from app.api.uvicorn.http import MAX_HEAD_BYTES
 from app.main import create_app
 from tests.support import sockets
 from tests.support.scripted import Scripted
@@ -22,7 +22,7 @@ SHORT = 0.5  # seconds for a request to come: enough to send one at once
 
 @pytest.fixture
 async def url(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    monkeypatch.setattr(uvicorn_http, "LINGER", 60)  # for a client that is slow to hear that it is refused
+    monkeypatch.setattr(uvicorn_http, "REFUSAL_LINGER", 60)  # for a client that is slow to hear that it is refused
     async with serving(create_app(settings(), backend=Scripted([])), http=HTTP) as served:
         yield served
 
@@ -56,16 +56,16 @@ async def said_to(url: str, *pieces: bytes) -> bytes:
 async def test_large_heads_are_read(url: str) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         for _ in range(2):
-            answer = await http.get("/healthz", headers={"x-large": "a" * (MOST - 2000)})
+            answer = await http.get("/healthz", headers={"x-large": "a" * (MAX_HEAD_BYTES - 2000)})
             assert answer.status_code == 200
 
 
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"x" * MOST + b"\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + b"X: x\r\n" * MOST + b"\r\n",
-        b"GET /" + b"x" * MOST + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + b"X: x\r\n" * MAX_HEAD_BYTES + b"\r\n",
+        b"GET /" + b"x" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nHost: a\r\n\r\n",
     ],
     ids=["one header", "many headers", "the path"],
 )
@@ -98,12 +98,12 @@ async def test_trailers_are_no_headers(url: str) -> None:
 
 
 async def test_a_body_in_small_pieces_is_no_head(url: str) -> None:
-    body = b"".join(b"1\r\n%c\r\n" % letter for letter in b"x" * MOST) + b"0\r\n\r\n"
+    body = b"".join(b"1\r\n%c\r\n" % letter for letter in b"x" * MAX_HEAD_BYTES) + b"0\r\n\r\n"
     assert (await heard_from(url, CHUNKED + body)).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_the_end_of_a_large_body_is_not_counted_as_the_head_that_follows_it(url: str) -> None:
-    body = b"x" * 3 * MOST
+    body = b"x" * 3 * MAX_HEAD_BYTES
     first = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
     reader, writer = await connected(url)
     writer.write(first)
@@ -127,12 +127,12 @@ async def test_what_is_no_http_is_refused_in_the_apis_shape(url: str) -> None:
 async def test_who_does_not_come_to_the_point_is_left(
     monkeypatch: pytest.MonkeyPatch, url: str, beginning: bytes
 ) -> None:
-    monkeypatch.setattr(uvicorn_http, "PATIENCE", SHORT)
+    monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", SHORT)
     assert await said_to(url, beginning) == b""
 
 
 async def test_who_has_come_to_the_point_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvicorn_http, "PATIENCE", SHORT)
+    monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", SHORT)
     app = create_app(settings(), backend=Scripted([2 * SHORT, {"choices": [{"delta": {"content": "Hi"}}]}]))
     async with serving(app, http=HTTP, ws="app.api.uvicorn.websocket:Socket") as served:
         async with httpx.AsyncClient(base_url=served, timeout=60, trust_env=False) as http:
@@ -149,7 +149,7 @@ async def test_who_comes_back_without_a_request_is_left_too(monkeypatch: pytest.
         reader, writer = await connected(served)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
         await reader.readuntil(b'{"status":"ok"}')
-        monkeypatch.setattr(uvicorn_http, "PATIENCE", 0.1)
+        monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", 0.1)
         writer.write(rest)
         assert await reader.read() == b""
         writer.close()
@@ -159,7 +159,7 @@ async def test_who_was_refused_early_is_not_kept_for_ever_either(monkeypatch: py
     app = create_app(settings(), backend=Scripted([]))
     async with serving(app, http=HTTP, timeout_keep_alive=0.1) as served:
         for beginning, patience in ((b"", 30), (b"x", SHORT)):  # all of the body comes, and not all of it
-            monkeypatch.setattr(uvicorn_http, "PATIENCE", patience)
+            monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", patience)
             reader, writer = await connected(served)
             writer.write(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n")
             await reader.readuntil(b"}}")
@@ -169,7 +169,7 @@ async def test_who_was_refused_early_is_not_kept_for_ever_either(monkeypatch: py
 
 
 async def test_half_a_request_does_not_end_the_answer_to_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvicorn_http, "PATIENCE", SHORT)
+    monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", SHORT)
     app = create_app(settings(), backend=Scripted([2 * SHORT, {"choices": [{"delta": {"content": "Hi"}}]}]))
     async with serving(app, http=HTTP) as served:
         reader, writer = await connected(served)

@@ -13,13 +13,13 @@ import pytest
 import pytest_asyncio
 
 from app.backends import DONE, Backend, ChatRequest
-from app.backends.chat.adaptation import REMEMBERED, Unwanted
+from app.backends.chat.adaptation import REMEMBERED, FieldAdaptation
 from app.backends.chat.client import OpenAIBackend
 from app.backends.chat.errors import backend_error
 from app.backends.chat.errors.unsupported_fields import unknown_fields
 from app.backends.routing.router import Router
 from app.core.profile import Profile
-from app.core.request import asked_as
+from app.core.request import caller_field
 from app.errors import BackendError
 from tests.support.routing import Build as Route
 from tests.support.routing import build as route
@@ -387,9 +387,9 @@ class Clock:
 
 def without(*fields: str, body: dict[str, Any] = BODY, **options: Any) -> tuple[dict[str, Any] | None, list[str]]:
     """What is asked after a server has said that it does not know some fields, and what the caller is told."""
-    asked = Unwanted(Profile().override({f"request.{name}": value for name, value in options.items()}).request).ask(
-        body
-    )
+    asked = FieldAdaptation(
+        Profile().override({f"request.{name}": value for name, value in options.items()}).request
+    ).ask(body)
     before = json.dumps(body)
     again = asked.without(unknown(*fields))
     assert json.dumps(body) == before
@@ -448,7 +448,7 @@ def test_a_penalty_of_nothing_can_be_left_out(penalty: str) -> None:
 
 def test_thoughts_are_left_out_of_all_messages() -> None:
     error = BackendError("property 'messages.1.assistant.reasoning_content' is unsupported", status=400)
-    asked = Unwanted(Profile().request).ask({**BODY, "messages": BODY["messages"] * 2})
+    asked = FieldAdaptation(Profile().request).ask({**BODY, "messages": BODY["messages"] * 2})
     assert asked.without(error)
     assert [*map(set, asked.body["messages"])] == [
         {"role", "content"},
@@ -460,7 +460,7 @@ def test_thoughts_are_left_out_of_all_messages() -> None:
 
 def test_an_extra_field_is_left_out_of_all_calls() -> None:
     error = refused(422, {"detail": fastapi(["messages", 1, "assistant", "tool_calls", 0, "extra_content"])})
-    asked = Unwanted(Profile().request).ask(BODY)
+    asked = FieldAdaptation(Profile().request).ask(BODY)
     assert asked.without(error)
     assert asked.body["messages"] == [
         BODY["messages"][0],
@@ -472,7 +472,7 @@ def test_an_extra_field_is_left_out_of_all_calls() -> None:
 @pytest.mark.parametrize("field", ["role", "content", "tool_calls", "tool_call_id"])
 def test_what_a_message_is_made_of_stays(field: str) -> None:
     error = refused(400, openai(f"Unknown parameter: 'messages[1].{field}'.", code="unknown_parameter"))
-    assert not Unwanted(Profile().request).ask(BODY).without(error)
+    assert not FieldAdaptation(Profile().request).ask(BODY).without(error)
 
 
 STRICTLESS = "This backend does not know 'strict' of tools, so it was left out."
@@ -492,7 +492,7 @@ def test_tools_need_not_be_strict(strict: bool, told: list[str]) -> None:
 def test_a_limit_goes_by_its_other_name(old: str, new: str) -> None:
     question = {"model": "m", "messages": [], old: 9}
     assert without(old, body=question) == ({"model": "m", "messages": [], new: 9}, [])
-    asked = Unwanted(Profile().request).ask(question)
+    asked = FieldAdaptation(Profile().request).ask(question)
     assert asked.without(unknown(old))
     assert not asked.without(unknown(new))  # it knows neither: that is for the caller to hear
 
@@ -516,11 +516,11 @@ def test_it_can_be_turned_off() -> None:
 
 @pytest.mark.parametrize("code", [401, 403, 404, 429, 502, 503])
 def test_other_errors_mean_other_things(code: int) -> None:
-    assert not Unwanted(Profile().request).ask(BODY).without(BackendError(UNKNOWN.format("store"), status=code))
+    assert not FieldAdaptation(Profile().request).ask(BODY).without(BackendError(UNKNOWN.format("store"), status=code))
 
 
 def test_it_has_an_end() -> None:
-    asked = Unwanted(Profile().request).ask({**BODY, "messages": [{f"x{n}": 1 for n in range(100)}]})
+    asked = FieldAdaptation(Profile().request).ask({**BODY, "messages": [{f"x{n}": 1 for n in range(100)}]})
     rounds = 0
     while asked.without(unknown(f"x{rounds}")):
         rounds += 1
@@ -530,14 +530,14 @@ def test_it_has_an_end() -> None:
 # What is remembered.
 
 
-def learned(unwanted: Unwanted, *fields: str, **body: Any) -> None:
+def learned(unwanted: FieldAdaptation, *fields: str, **body: Any) -> None:
     asked = unwanted.ask({**BODY, **body})
     assert asked.without(unknown(*fields))
     asked.taken()
 
 
 def test_what_was_learned_is_left_out_at_once() -> None:
-    unwanted = Unwanted(Profile().request)
+    unwanted = FieldAdaptation(Profile().request)
     learned(unwanted, "user", "reasoning_content")
     asked = unwanted.ask(BODY)
     assert "user" not in asked.body
@@ -547,20 +547,20 @@ def test_what_was_learned_is_left_out_at_once() -> None:
 
 
 def test_a_refusal_that_did_not_help_teaches_nothing() -> None:
-    unwanted = Unwanted(Profile().request)
+    unwanted = FieldAdaptation(Profile().request)
     assert unwanted.ask(BODY).without(unknown("user"))
     assert unwanted.ask(BODY).body is BODY
 
 
 def test_more_can_be_learned() -> None:
-    unwanted = Unwanted(Profile().request)
+    unwanted = FieldAdaptation(Profile().request)
     learned(unwanted, "user")
     learned(unwanted, "store")
     assert not {"user", "store"} & unwanted.ask(BODY).body.keys()
 
 
 def test_what_others_learned_meanwhile_is_kept() -> None:
-    unwanted = Unwanted(Profile().request)
+    unwanted = FieldAdaptation(Profile().request)
     early = unwanted.ask(BODY)
     assert early.without(unknown("store"))
     learned(unwanted, "user")
@@ -569,7 +569,7 @@ def test_what_others_learned_meanwhile_is_kept() -> None:
 
 
 def test_so_many_fields_are_remembered() -> None:
-    unwanted = Unwanted(Profile().request)
+    unwanted = FieldAdaptation(Profile().request)
     names = [f"x{n}" for n in range(100)]
     for name in names:
         learned(unwanted, name, messages=[dict.fromkeys(names, 1)])
@@ -578,21 +578,21 @@ def test_so_many_fields_are_remembered() -> None:
 
 
 def test_what_was_learned_of_one_model_is_not_held_against_another() -> None:
-    unwanted = Unwanted(Profile().request)
+    unwanted = FieldAdaptation(Profile().request)
     learned(unwanted, "user")
     other = {**BODY, "model": "other"}
     assert unwanted.ask(other).body is other
 
 
 def test_a_penalty_that_means_something_is_asked_for_again() -> None:
-    unwanted = Unwanted(Profile().request)
+    unwanted = FieldAdaptation(Profile().request)
     learned(unwanted, "presence_penalty", presence_penalty=0)
     assert "presence_penalty" not in unwanted.ask({**BODY, "presence_penalty": 0}).body
     assert unwanted.ask(BODY).body["presence_penalty"] == 0.5
 
 
 def test_a_limit_may_change_its_name_back() -> None:
-    unwanted = Unwanted(Profile().request)
+    unwanted = FieldAdaptation(Profile().request)
     learned(unwanted, "max_completion_tokens")
     for old, new in [("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")] * 2:
         asked = unwanted.ask(BODY)
@@ -605,7 +605,7 @@ def test_a_limit_may_change_its_name_back() -> None:
 
 def test_a_server_gets_its_chance_again() -> None:
     clock = Clock()
-    unwanted = Unwanted(Profile().request, clock)
+    unwanted = FieldAdaptation(Profile().request, clock)
     learned(unwanted, "user")
     clock.now = REMEMBERED - 1
     assert "user" not in unwanted.ask(BODY).body
@@ -615,7 +615,7 @@ def test_a_server_gets_its_chance_again() -> None:
 
 
 def test_it_is_remembered_of_so_many_models() -> None:
-    unwanted = Unwanted(Profile().request)
+    unwanted = FieldAdaptation(Profile().request)
     for n in range(2000):
         learned(unwanted, "user", model=f"m{n}")
     kept = [n for n in range(2000) if "user" not in unwanted.ask({**BODY, "model": f"m{n}"}).body]
@@ -623,7 +623,7 @@ def test_it_is_remembered_of_so_many_models() -> None:
 
 
 def test_it_costs_nothing_where_nothing_was_learned() -> None:
-    assert Unwanted(Profile().request).ask(BODY).body is BODY
+    assert FieldAdaptation(Profile().request).ask(BODY).body is BODY
 
 
 # Over a socket.
@@ -737,7 +737,7 @@ async def test_trouble_on_the_way_is_met_with_the_usual_patience(upstream: Upstr
 async def test_it_is_no_retry(upstream: Upstream, make: Make) -> None:
     upstream.say(STORE)
     upstream.always(ANSWER)
-    assert await text(make(), ChatRequest(BODY, patient=False)) == "Hello"
+    assert await text(make(), ChatRequest(BODY, retry_allowed=False)) == "Hello"
 
 
 async def test_a_profile_can_forbid_it(upstream: Upstream, make: Make) -> None:
@@ -782,7 +782,7 @@ async def test_a_request_is_the_same_byte_for_byte_where_nothing_is_refused(upst
     ],
 )
 def test_a_field_has_the_name_that_the_caller_knows(field: str, param: str) -> None:
-    assert asked_as(field) == param
+    assert caller_field(field) == param
 
 
 MATTERS: dict[str, tuple[list[Step], str]] = {

@@ -8,7 +8,7 @@ import pytest
 
 from app.backends.profiles import load_profile, profile_names
 from app.core.profile import Profile
-from app.core.request import Chat, to_chat
+from app.core.request import ChatTranslation, to_chat
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 
@@ -23,7 +23,7 @@ OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
 USER = {"role": "user", "content": "Hi"}
 
 
-def ask(name: str, *items: Any, **request: Any) -> Chat:
+def ask(name: str, *items: Any, **request: Any) -> ChatTranslation:
     asked = CreateResponse.model_validate({"model": "m", "input": list(items or [USER]), **request})
     return to_chat(asked, asked.items(), load_profile(name), model="m")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.backends.routing.replicas import Pool
+from app.backends.routing.replicas import ReplicaPool
 from app.errors import BackendError
 from tests.support.routing import DOWN, Build, ask, build, nobody, question, refusal, settings, three
 from tests.support.scripted import Scripted
@@ -136,7 +136,7 @@ async def test_each_replica_has_places_of_its_own(build: Build, three: list[Upst
 
 async def test_places_are_neither_lost_nor_given_twice_whoever_comes_goes_or_fails() -> None:
     (served,) = settings(local={"url": "http://a/v1", "replicas": ["http://b/v1"], "max_concurrency": 3}).values()
-    pool = Pool("local", served, lambda one: Scripted([]))
+    pool = ReplicaPool("local", served, lambda one: Scripted([]))
     chance = random.Random(1)
     most: Counter[str] = Counter()
     count = 0
@@ -252,7 +252,7 @@ async def test_one_who_is_refused_and_goes_away_in_the_same_moment_is_gone() -> 
     (served,) = settings(
         local={"url": "http://a/v1", "max_concurrency": 1, "max_failures": 1, "check_interval": 0}
     ).values()
-    pool = Pool("local", served, lambda one: Scripted([]))
+    pool = ReplicaPool("local", served, lambda one: Scripted([]))
     waited: list[BaseException] = []
 
     async def wait() -> None:
@@ -356,7 +356,7 @@ async def test_more_places_make_for_a_shorter_wait() -> None:
     (served,) = settings(
         local={"url": "http://a/v1", "replicas": ["http://b/v1"], "max_concurrency": 2, "max_queue": 7}
     ).values()
-    pool = Pool("local", served, lambda one: Scripted([]))
+    pool = ReplicaPool("local", served, lambda one: Scripted([]))
     async with contextlib.AsyncExitStack() as places:
         for _ in range(4):
             await places.enter_async_context(pool.place("", ()))

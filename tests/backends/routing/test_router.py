@@ -262,10 +262,10 @@ async def test_a_fallback_is_asked_in_its_own_terms(build: Build, three: list[Up
         cloud={"url": three[1].url, "profile": "openai", "aliases": {"m": "gpt-5"}},
     )
 
-    def body_for(profile: Profile) -> dict[str, Any]:
+    def translate_for(profile: Profile) -> dict[str, Any]:
         return {"model": profile.request.model_map["m"], "said_to": profile.name}
 
-    await ask(router, profile=router.profile("m"), body_for=body_for)
+    await ask(router, profile=router.profile("m"), translate_for=translate_for)
     assert [server.requests[0].json["model"] for server in three[:2]] == ["m", "gpt-5"]
     assert three[1].requests[0].json["said_to"] == "openai"
 
@@ -278,12 +278,12 @@ async def test_a_fallback_that_cannot_be_asked_this_is_passed_over(build: Build,
         cloud={"url": three[2].url, "profile": "openai"},
     )
 
-    def body_for(profile: Profile) -> dict[str, Any]:
+    def translate_for(profile: Profile) -> dict[str, Any]:
         if profile.name == "mistral":
             raise InvalidRequest("This backend takes no images.")
         return question().body
 
-    assert await ask(router, profile=router.profile("m"), body_for=body_for) == "Hello"
+    assert await ask(router, profile=router.profile("m"), translate_for=translate_for) == "Hello"
     assert asked(*three) == [1, 0, 1]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
-from app.core.request import Chat, to_chat
+from app.core.request import ChatTranslation, to_chat
 from app.core.types.request import CreateResponse
 
 TOOL = {"type": "function", "name": "look"}
@@ -16,7 +16,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 JSON_SCHEMA = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
 
 
-def ask(options: dict[str, Any] | None = None, **request: Any) -> Chat:
+def ask(options: dict[str, Any] | None = None, **request: Any) -> ChatTranslation:
     """Translate a request; `options` are those of the backend's `request.*`."""
     profile = Profile().override({f"request.{name}": value for name, value in (options or {}).items()})
     asked = CreateResponse.model_validate({"model": "m", "input": "Hi", **request})
@@ -38,7 +38,7 @@ LEAST = {
 
 
 def test_the_least_that_is_sent() -> None:
-    assert ask() == Chat(body=LEAST, calls={}, allowed=None, warnings=())
+    assert ask() == ChatTranslation(body=LEAST, calls={}, allowed=None, warnings=())
 
 
 def test_nulls_and_what_is_kept_here_are_not_sent() -> None:

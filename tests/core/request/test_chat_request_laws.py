@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.backends.profiles import load_profile, profile_names
 from app.core.profile import Profile
-from app.core.request import Chat, to_chat
+from app.core.request import ChatTranslation, to_chat
 from app.core.request.roles import BRIDGE, OPENING
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -152,7 +152,7 @@ requests = st.fixed_dictionaries(
 )
 
 
-def asked(request: dict[str, Any], profile: Profile) -> Chat | None:
+def asked(request: dict[str, Any], profile: Profile) -> ChatTranslation | None:
     """Translate a request, or return None where it is refused."""
     validated = CreateResponse.model_validate(request)
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.core.profile import Roles
+from app.core.profile import RoleOptions
 from app.core.request.roles import BRIDGE, OPENING, arrange
 
 CALLS = {"role": "assistant", "tool_calls": [{"id": "1"}]}
@@ -31,7 +31,7 @@ def a(text: str) -> dict[str, Any]:
 
 def test_by_default_everybody_stays_in_place() -> None:
     given = [s("1"), a("2"), a("3"), s("4"), CALLS, TOOL, u("5"), u("6")]
-    assert arrange(given, Roles()) == given
+    assert arrange(given, RoleOptions()) == given
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,11 @@ def test_by_default_everybody_stays_in_place() -> None:
 )
 def test_where_system_messages_go(system: Any, arranged: list[Any]) -> None:
     given = [s("1"), u("2"), m("developer", "3"), s("4"), u("5")]
-    assert arrange(given, Roles(system=system)) == arranged
+    assert arrange(given, RoleOptions(system=system)) == arranged
 
 
 def test_a_user_is_found_for_the_words_of_the_system_if_there_is_none_first() -> None:
-    assert arrange([s("1"), a("2"), u("3")], Roles(system="user")) == [u("1"), a("2"), u("3")]
+    assert arrange([s("1"), a("2"), u("3")], RoleOptions(system="user")) == [u("1"), a("2"), u("3")]
 
 
 @pytest.mark.parametrize(
@@ -65,24 +65,24 @@ def test_a_user_is_found_for_the_words_of_the_system_if_there_is_none_first() ->
     ],
 )
 def test_user_and_assistant_take_turns(given: list[Any], arranged: list[Any]) -> None:
-    assert arrange(given, Roles(alternate=True)) == arranged
+    assert arrange(given, RoleOptions(alternate=True)) == arranged
 
 
 def test_a_bridge_between_tool_and_user() -> None:
     given = [u("1"), CALLS, TOOL, u("2"), u("3")]
-    assert arrange(given, Roles(user_after_tool="bridge")) == [u("1"), CALLS, TOOL, BRIDGE, u("2"), u("3")]
+    assert arrange(given, RoleOptions(user_after_tool="bridge")) == [u("1"), CALLS, TOOL, BRIDGE, u("2"), u("3")]
 
 
 def test_texts_and_parts_are_merged_in_order() -> None:
     image = {"type": "image_url", "image_url": {"url": "u"}}
     given = [u("1"), m("user", [image]), u("2")]
-    (merged,) = arrange(given, Roles(alternate=True))
+    (merged,) = arrange(given, RoleOptions(alternate=True))
     assert merged == m("user", [{"type": "text", "text": "1"}, image, {"type": "text", "text": "2"}])
 
 
 def test_reasoning_is_merged_with_what_was_said() -> None:
     given = [u("1"), m("assistant", "2", reasoning="x"), m("assistant", "3", reasoning="y", extra_content={"k": 1})]
-    assert arrange(given, Roles(alternate=True))[1] == m(
+    assert arrange(given, RoleOptions(alternate=True))[1] == m(
         "assistant", "2\n\n3", reasoning="x\n\ny", extra_content={"k": 1}
     )
 
@@ -90,10 +90,10 @@ def test_reasoning_is_merged_with_what_was_said() -> None:
 def test_what_was_given_is_left_as_it_was() -> None:
     given = [s("1"), u("2"), u("3"), s("4")]
     copy = [dict(message) for message in given]
-    arrange(given, Roles(system="single_first", alternate=True))
+    arrange(given, RoleOptions(system="single_first", alternate=True))
     assert given == copy
 
 
 def test_the_system_speaks_once_at_the_beginning() -> None:
-    assert arrange([s("1"), s("2"), u("3"), s("4"), s("5")], Roles()) == [s("1\n\n2"), u("3"), s("4"), s("5")]
-    assert arrange([s("1"), m("developer", "2"), u("3")], Roles()) == [s("1"), m("developer", "2"), u("3")]
+    assert arrange([s("1"), s("2"), u("3"), s("4"), s("5")], RoleOptions()) == [s("1\n\n2"), u("3"), s("4"), s("5")]
+    assert arrange([s("1"), m("developer", "2"), u("3")], RoleOptions()) == [s("1"), m("developer", "2"), u("3")]

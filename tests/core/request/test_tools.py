@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.core.profile import Profile
-from app.core.request import Chat, to_chat
+from app.core.request import ChatTranslation, to_chat
 from app.core.request.tool_types import stripped
-from app.core.stream.event_types import Callee
+from app.core.stream.event_types import ToolBinding
 from app.core.types.items import FUNCTION_CALL
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -17,7 +17,7 @@ from app.errors import InvalidRequest
 NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
-def ask(tools: list[Any], options: dict[str, Any] | None = None, **request: Any) -> Chat:
+def ask(tools: list[Any], options: dict[str, Any] | None = None, **request: Any) -> ChatTranslation:
     """Translate a request with these tools; `options` are those of the backend's `request.*`."""
     profile = Profile().override({f"request.{name}": value for name, value in (options or {}).items()})
     asked = CreateResponse.model_validate({"model": "m", "input": "Hi", "tools": tools, **request})
@@ -32,7 +32,7 @@ def sent(name: str, **fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": NO_PARAMETERS, **fields}}
 
 
-def names(chat: Chat) -> list[str]:
+def names(chat: ChatTranslation) -> list[str]:
     return [tool["function"]["name"] for tool in chat.body.get("tools", [])]
 
 
@@ -64,7 +64,7 @@ def test_without_tools_nothing_is_said_of_tools(tools: Any) -> None:
 def test_functions_go_without_nulls_and_with_parameters(tool: Any, nested: Any) -> None:
     chat = ask([tool])
     assert chat.body["tools"] == [nested]
-    assert (chat.calls, chat.allowed) == ({"a": Callee(FUNCTION_CALL, {"name": "a"})}, None)
+    assert (chat.calls, chat.allowed) == ({"a": ToolBinding(FUNCTION_CALL, {"name": "a"})}, None)
     assert "tool_choice" not in chat.body and "parallel_tool_calls" not in chat.body
 
 
@@ -133,7 +133,7 @@ def test_tools_of_a_namespace_are_told_apart_and_back() -> None:
     chat = ask([A, {"type": "namespace", "name": "mcp__lab", "description": "x", "tools": [A, B]}])
     assert names(chat) == ["a", "mcp__lab__a", "mcp__lab__b"]
     assert chat.calls["a"].fields == {"name": "a"}
-    assert chat.calls["mcp__lab__a"] == Callee(FUNCTION_CALL, {"name": "a", "namespace": "mcp__lab"})
+    assert chat.calls["mcp__lab__a"] == ToolBinding(FUNCTION_CALL, {"name": "a", "namespace": "mcp__lab"})
 
 
 def test_flat_names_collide_with_no_other_and_are_not_too_long() -> None:
@@ -179,7 +179,7 @@ def test_tools_of_the_history_are_declared_for_backends_that_demand_it(none: str
         "tools": [sent("old")],
         **choice,
     }
-    assert (chat.calls, chat.allowed) == ({"old": Callee(FUNCTION_CALL, {"name": "old"})}, frozenset())
+    assert (chat.calls, chat.allowed) == ({"old": ToolBinding(FUNCTION_CALL, {"name": "old"})}, frozenset())
 
 
 def test_tools_of_the_history_are_of_no_concern_to_others_or_without_any() -> None:

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from app.core.stream import event_types
 from app.core.stream.chunk_reader import DONE, ChunkReader
 from app.core.stream.event_builder import EventBuilder, settled
-from app.core.stream.event_types import Callee
+from app.core.stream.event_types import ToolBinding
 from app.core.types import items
 from app.errors import BackendError
 from tests.support import laws
@@ -126,10 +126,10 @@ _chunk = st.one_of(
 _callees = st.sampled_from(
     [
         {},
-        {"f": Callee(items.CUSTOM_TOOL_CALL, {"name": "f"}), "g": Callee(items.FUNCTION_CALL, {"name": "g"})},
+        {"f": ToolBinding(items.CUSTOM_TOOL_CALL, {"name": "f"}), "g": ToolBinding(items.FUNCTION_CALL, {"name": "g"})},
         {
-            "f": Callee(items.CUSTOM_TOOL_CALL, {"name": "f", "namespace": "n"}),
-            "g": Callee(items.TOOL_SEARCH_CALL, {"execution": "client"}),
+            "f": ToolBinding(items.CUSTOM_TOOL_CALL, {"name": "f", "namespace": "n"}),
+            "g": ToolBinding(items.TOOL_SEARCH_CALL, {"execution": "client"}),
         },
     ]
 )
@@ -173,7 +173,7 @@ def test_an_event_never_changes_once_taken() -> None:
         lambda: made.annotation({"type": "url_citation"}),
         lambda: made.refusal("b"),
         lambda: made.reasoning("c"),
-        lambda: made.arguments(made.call("d", Callee(items.FUNCTION_CALL, {"name": "f"})), "{}"),
+        lambda: made.arguments(made.call("d", ToolBinding(items.FUNCTION_CALL, {"name": "f"})), "{}"),
         made.complete,
         made.end,
     ):
@@ -524,7 +524,7 @@ CALLS: dict[str, tuple[list[Any], list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize(("chunks", "expected"), CALLS.values(), ids=CALLS)
 def test_tool_calls_are_assembled(chunks: list[Any], expected: list[tuple[str, str]]) -> None:
-    callees = {"f": Callee(items.FUNCTION_CALL, {"name": "f"})}
+    callees = {"f": ToolBinding(items.FUNCTION_CALL, {"name": "f"})}
     events = answer(whole(*chunks, reason="tool_calls"), callees=callees)
     laws.check(events)
     assert calls(events) == [(name, arguments, "completed") for name, arguments in expected]
@@ -555,7 +555,7 @@ def test_what_may_not_be_called_is_not_called() -> None:
 
 
 def test_a_callee_is_restored_under_the_clients_name() -> None:
-    callees = {"lab__add": Callee(items.FUNCTION_CALL, {"name": "add", "namespace": "lab"})}
+    callees = {"lab__add": ToolBinding(items.FUNCTION_CALL, {"name": "add", "namespace": "lab"})}
     (item,) = output(answer(whole(call(0, "a", "lab__add", "{}")), callees=callees))
     assert (item["name"], item["namespace"]) == ("add", "lab")
 

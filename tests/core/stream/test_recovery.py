@@ -14,8 +14,8 @@ from app.core.sse import encoder, log
 from app.core.stream import event_types
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
-from app.core.stream.event_types import Callee
-from app.core.stream.recovery import Recovered
+from app.core.stream.event_types import ToolBinding
+from app.core.stream.recovery import RecoveredBuilder
 from app.core.types import items
 from app.core.types.request import Event
 from app.core.types.response import usage_of
@@ -27,7 +27,10 @@ from tests.support.build import builder, call, delta, story
 DIED = APIError("The process died.")
 
 # What a call is to be that is told by its item alone is lost with the process.
-CALLEES = {"f": Callee(items.CUSTOM_TOOL_CALL, {"name": "f"}), "g": Callee(items.FUNCTION_CALL, {"name": "g"})}
+CALLEES = {
+    "f": ToolBinding(items.CUSTOM_TOOL_CALL, {"name": "f"}),
+    "g": ToolBinding(items.FUNCTION_CALL, {"name": "g"}),
+}
 
 
 def begun(chunks: list[Any], reasoning: Any = None, **reading: Any) -> tuple[EventBuilder, list[Event]]:
@@ -48,8 +51,8 @@ def ended(made: EventBuilder) -> list[Event]:
 
 
 def recovered(stored: dict[str, Any], events: list[Event]) -> list[Event]:
-    found = Recovered(stored, events)
-    found.lose(DIED)
+    found = RecoveredBuilder(stored, events)
+    found.fail_abandoned(DIED)
     found.response["usage"] = usage_of(None, {}, found.response["output"])
     found.end()
     return found.take()
@@ -57,7 +60,7 @@ def recovered(stored: dict[str, Any], events: list[Event]) -> list[Event]:
 
 def spoken(events: list[Event]) -> bytes:
     """What a client hears: the log of reasoning that has not said anything yet does not tell its dialect."""
-    return log.in_dialect(encoder.sse(events), DIALECTS["openresponses"])
+    return log.translate_dialect(encoder.encode_sse(events), DIALECTS["openresponses"])
 
 
 @settings(max_examples=300, deadline=None)

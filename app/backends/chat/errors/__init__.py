@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.backends.chat.errors.classification import KINDS, OWN, SILENT, kind_of
+from app.backends.chat.errors.classification import CALLER_KEY, ERROR_CLASSES, HIDDEN, classify
 from app.backends.chat.errors.retry_after import retry_after
 from app.core.redaction import REDACTED, redact
 from app.core.sse.decoder import ChunkDecoder, encodable
@@ -79,15 +79,15 @@ def _error(
     status: int, complaint: dict[str, Any], wait: float | None, secret: str | None, passthrough: bool
 ) -> BackendError:
     code, message = str(complaint.get("code", "")), str(complaint.get("message", "")).strip()
-    kind = kind_of(status, code, str(complaint.get("type", "")), message)
+    kind = classify(status, code, str(complaint.get("type", "")), message)
     if passthrough:
-        kind = OWN.get(kind, kind)
-    row = KINDS[kind]
+        kind = CALLER_KEY.get(kind, kind)
+    row = ERROR_CLASSES[kind]
     # A number that is the HTTP status again says nothing; another is the vendor's own and may.
     telling = kind in ("mistake", "missing", "failure", "model_error") and re.fullmatch(
         r"(?![45]\d\d$)[\w.-]{1,64}", code
     )
-    quoted = bool(message) and kind not in SILENT
+    quoted = bool(message) and kind not in HIDDEN
     error = BackendError(
         scrubbed(message, secret) if quoted else row.message,
         param=str(complaint["param"]) if complaint.get("param") else None,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from app.errors import BackendError
 
 
-class Kind(NamedTuple):
+class ErrorClass(NamedTuple):
     """What a refusal is to our caller."""
 
     status: int
@@ -22,31 +22,35 @@ class Kind(NamedTuple):
     message: str  # where the backend says nothing that can be shown
 
 
-KINDS = {
-    "mistake": Kind(400, "invalid_request", "invalid_request", "The backend cannot serve this request."),
-    "context": Kind(400, "invalid_request", "context_length_exceeded", "The input is too long for the model."),
-    "filter": Kind(400, "invalid_request", "content_filter", "The backend's content filter refused the request."),
-    "model": Kind(404, "not_found", "model_not_found", "The backend does not have this model."),
-    "missing": Kind(404, "not_found", "not_found", "The backend found nothing there."),
-    "rate": Kind(429, "too_many_requests", "rate_limit_exceeded", "The backend receives too many requests."),
+ERROR_CLASSES = {
+    "mistake": ErrorClass(400, "invalid_request", "invalid_request", "The backend cannot serve this request."),
+    "context": ErrorClass(400, "invalid_request", "context_length_exceeded", "The input is too long for the model."),
+    "filter": ErrorClass(400, "invalid_request", "content_filter", "The backend's content filter refused the request."),
+    "model": ErrorClass(404, "not_found", "model_not_found", "The backend does not have this model."),
+    "missing": ErrorClass(404, "not_found", "not_found", "The backend found nothing there."),
+    "rate": ErrorClass(429, "too_many_requests", "rate_limit_exceeded", "The backend receives too many requests."),
     # Codex shows this code to its user and does not try again.
-    "quota": Kind(429, "too_many_requests", "insufficient_quota", "The backend's quota is used up."),
-    "overloaded": Kind(503, "server_error", "server_is_overloaded", "The backend is overloaded, or still starting."),
-    "timeout": Kind(504, "server_error", "timeout", "The backend did not answer in time."),
-    "model_error": Kind(502, "model_error", "model_error", "The model's answer could not be used."),
-    "failure": Kind(502, "server_error", "server_error", "The backend failed."),
-    "url": Kind(502, "server_error", "backend_url", "The backend has no such endpoint. Is its base URL right?"),
+    "quota": ErrorClass(429, "too_many_requests", "insufficient_quota", "The backend's quota is used up."),
+    "overloaded": ErrorClass(
+        503, "server_error", "server_is_overloaded", "The backend is overloaded, or still starting."
+    ),
+    "timeout": ErrorClass(504, "server_error", "timeout", "The backend did not answer in time."),
+    "model_error": ErrorClass(502, "model_error", "model_error", "The model's answer could not be used."),
+    "failure": ErrorClass(502, "server_error", "server_error", "The backend failed."),
+    "url": ErrorClass(502, "server_error", "backend_url", "The backend has no such endpoint. Is its base URL right?"),
     # The key is this server's, so its caller can do nothing about it ...
-    "key": Kind(502, "server_error", "backend_auth", "The backend rejected this server's API key."),
-    "forbidden": Kind(502, "server_error", "backend_auth", "The backend does not permit this request."),
+    "key": ErrorClass(502, "server_error", "backend_auth", "The backend rejected this server's API key."),
+    "forbidden": ErrorClass(502, "server_error", "backend_auth", "The backend does not permit this request."),
     # ... unless it is the caller's own, passed through.
-    "own_key": Kind(401, "invalid_request", "invalid_api_key", "The backend rejected the API key."),
-    "own_forbidden": Kind(403, "invalid_request", "permission_denied", "The backend does not permit this request."),
+    "own_key": ErrorClass(401, "invalid_request", "invalid_api_key", "The backend rejected the API key."),
+    "own_forbidden": ErrorClass(
+        403, "invalid_request", "permission_denied", "The backend does not permit this request."
+    ),
 }
-OWN = {"key": "own_key", "forbidden": "own_forbidden"}
+CALLER_KEY = {"key": "own_key", "forbidden": "own_forbidden"}
 
 # What the backend says of keys and addresses is nobody's business.
-SILENT = frozenset({"key", "own_key", "url"})
+HIDDEN = frozenset({"key", "own_key", "url"})
 
 # What a status means where the words are not recognised. Others: from 400 a mistake, from 500 a failure.
 STATUSES = {
@@ -78,8 +82,8 @@ CODES = {
 
 
 def failure(kind: str, message: str = "") -> BackendError:
-    """Return the error for a failure that we see ourselves; `kind` is a key of `KINDS`."""
-    row = KINDS[kind]
+    """Return the error for a failure that we see ourselves; `kind` is a key of `ERROR_CLASSES`."""
+    row = ERROR_CLASSES[kind]
     return BackendError(message or row.message, code=row.code, type=row.type, status=row.status)
 
 
@@ -183,8 +187,8 @@ RULES = (
 _NOTHING_BUT_MISSING = re.compile(r"\W+|404|page|not_found\w*|not|found")
 
 
-def kind_of(status: int, code: str = "", type: str = "", message: str = "") -> str:
-    """Return the kind of a refusal, a key of `KINDS`; a status of 0 is that of an error under 200."""
+def classify(status: int, code: str = "", type: str = "", message: str = "") -> str:
+    """Return the kind of a refusal, a key of `ERROR_CLASSES`; a status of 0 is that of an error under 200."""
     if status != 413:  # Groq's 413 with a rate limit's code: this request will be too large tomorrow, too
         for word in (code, type):
             if kind := CODES.get(re.sub(r"[^a-z0-9]", "", word.lower())):

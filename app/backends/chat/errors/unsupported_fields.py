@@ -35,7 +35,7 @@ def unknown_fields(error: BackendError, body: Mapping[str, Any]) -> list[str]:
 def _paths(error: BackendError) -> Iterator[list[str]]:
     if error.param and error.code in ("unknown_parameter", "unsupported_parameter"):
         yield _words(error.param)
-    for pattern in _SAYINGS:
+    for pattern in _ERROR_PATTERNS:
         for match in pattern.finditer(error.message):
             said = match.groupdict()
             if path := said.get("path"):
@@ -117,7 +117,7 @@ def _saying(words: str) -> re.Pattern[str]:
 
 
 # How servers say that they do not know something: some `names`, perhaps in a `place`, or one thing by its whole `path`.
-_SAYINGS = (
+_ERROR_PATTERNS = (
     # OpenAI, Azure, Dynamo, Gemini, Databricks, Cohere, transformers, serde, zod, arguments of Python
     _saying(
         r"(?:unknown|unsupported|unrecogni[sz]ed|unexpected|extra) (?:(?:request|keyword|body) )?NOUN"

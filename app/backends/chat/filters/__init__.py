@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import is_
 from typing import Any, Protocol, TypeAlias
 
-from app.backends.chat.filters.text_tool_calls import Call, CallFinder, Piece, Schema, Thought
+from app.backends.chat.filters.text_tool_calls import Piece, Schema, TextReasoning, TextToolCall, TextToolCallParser
 from app.backends.chat.filters.think_tags import Splitter
-from app.core.profile import Profile, Response, ThinkTags
+from app.core.profile import Profile, ResponseOptions, ThinkTagOptions
 from app.core.stream.chunk_reader import FINISH, REASONING_FIELDS, Chunk
 from app.core.stream.reasoning_fragments import ReasoningDetails
 
@@ -39,7 +39,7 @@ def filters(profile: Profile, tools: Tools = ()) -> list[Filter]:
     return [build(options, tools) for needed, build in _FILTERS if needed(options)]
 
 
-class OneChoice:
+class ChoiceFilter:
     """`choice_index`: TGI counts tokens there, Copilot splits one answer over two choices. It is all one choice."""
 
     def __init__(self, all_of_them: bool) -> None:
@@ -58,7 +58,7 @@ class OneChoice:
         return [{**chunk, "choices": [{**choice, "index": 0}]} for choice in choices[: self._limit]]
 
 
-class ReasoningFields:
+class ReasoningFieldFilter:
     """`reasoning_fields`: the fields that hold reasoning, and no others, under a name that every reader knows."""
 
     def __init__(self, names: list[str]) -> None:
@@ -81,7 +81,7 @@ class ReasoningFields:
         return renamed
 
 
-class Increments:
+class CumulativeDeltaFilter:
     """`cumulative`: fields that repeat in every chunk what was there before; only what is new of them goes on."""
 
     def __init__(self, fields: list[str]) -> None:
@@ -136,10 +136,10 @@ class Increments:
         return text
 
 
-class Untag:
+class ThinkTagFilter:
     """`think_tags`: thoughts that stand in the text between tags become reasoning."""
 
-    def __init__(self, tags: ThinkTags) -> None:
+    def __init__(self, tags: ThinkTagOptions) -> None:
         self._tags = tags
         self._splitters: dict[int, Splitter] = {}
 
@@ -172,11 +172,11 @@ class Untag:
         return _with({name: value for name, value in delta.items() if name != "content"}, thought, text)
 
 
-class MarkedCalls:
+class TextToolCallFilter:
     """`call_marks`: calls that stand in the text become calls, each in a chunk of its own."""
 
     def __init__(self, tools: Tools) -> None:
-        self._finder = CallFinder(dict(_declared(tools)))
+        self._finder = TextToolCallParser(dict(_declared(tools)))
 
     def feed(self, chunks: list[Chunk]) -> list[Chunk]:
         return [one for chunk in chunks for one in self._split(chunk)]
@@ -209,15 +209,15 @@ def _declared(tools: Tools) -> Iterator[tuple[str, Schema]]:
 def _told(piece: Piece) -> Chunk:
     """Return the chunk that says this."""
     delta: Delta = {"content": piece}
-    if isinstance(piece, Thought):
+    if isinstance(piece, TextReasoning):
         delta = {REASONING_FIELDS[0]: piece.text}
-    elif isinstance(piece, Call):
+    elif isinstance(piece, TextToolCall):
         called = {"type": "function", "function": {"name": piece.name, "arguments": piece.arguments}}
         delta = {"tool_calls": [{**called, "id": piece.id} if piece.id else called]}
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
 
 
-class NoBlankMessages:
+class BlankTextFilter:
     """`whitespace_only_content: drop`: blanks between thoughts and calls, of which no message should be made."""
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ class NoBlankMessages:
         self._held.pop(index, None)
 
 
-class FinishWords:
+class FinishReasonFilter:
     """`finish_map`: words of this server, in place of those that every reader knows."""
 
     def __init__(self, words: dict[str, str]) -> None:
@@ -273,7 +273,7 @@ class FinishWords:
         return {**chunk, "choices": choices}
 
 
-class ReasoningAsMessage:
+class ReasoningAsMessageFilter:
     """`reasoning_only_as_message`: an answer of thoughts alone has the answer in them, so it is said once more."""
 
     def __init__(self) -> None:
@@ -354,23 +354,28 @@ def _words_in(chunk: Chunk) -> set[str]:
     return {reason for reason in reasons if reason and isinstance(reason, str)}
 
 
-def _tags(options: Response) -> ThinkTags:
+def _tags(options: ResponseOptions) -> ThinkTagOptions:
     tags = options.think_tags
     return (
-        tags if isinstance(tags, ThinkTags) else ThinkTags(mode="implicit_open" if tags == "implicit_open" else "auto")
+        tags
+        if isinstance(tags, ThinkTagOptions)
+        else ThinkTagOptions(mode="implicit_open" if tags == "implicit_open" else "auto")
     )
 
 
-_FILTERS: tuple[tuple[Callable[[Response], object], Callable[[Response, Tools], Filter]], ...] = (
-    (lambda options: options.choice_index != "strict", lambda options, _: OneChoice(options.choice_index == "merge")),
+_FILTERS: tuple[tuple[Callable[[ResponseOptions], object], Callable[[ResponseOptions, Tools], Filter]], ...] = (
+    (
+        lambda options: options.choice_index != "strict",
+        lambda options, _: ChoiceFilter(options.choice_index == "merge"),
+    ),
     (
         lambda options: options.reasoning_fields != [*REASONING_FIELDS],
-        lambda options, _: ReasoningFields(options.reasoning_fields),
+        lambda options, _: ReasoningFieldFilter(options.reasoning_fields),
     ),
-    (lambda options: options.cumulative, lambda options, _: Increments([*options.cumulative])),
-    (lambda options: options.think_tags != "off", lambda options, _: Untag(_tags(options))),
-    (lambda options: options.whitespace_only_content == "drop", lambda *_: NoBlankMessages()),
-    (lambda options: options.finish_map, lambda options, _: FinishWords(options.finish_map)),
-    (lambda options: options.reasoning_only_as_message, lambda *_: ReasoningAsMessage()),
-    (lambda options: options.call_marks == "auto", lambda _, tools: MarkedCalls(tools)),
+    (lambda options: options.cumulative, lambda options, _: CumulativeDeltaFilter([*options.cumulative])),
+    (lambda options: options.think_tags != "off", lambda options, _: ThinkTagFilter(_tags(options))),
+    (lambda options: options.whitespace_only_content == "drop", lambda *_: BlankTextFilter()),
+    (lambda options: options.finish_map, lambda options, _: FinishReasonFilter(options.finish_map)),
+    (lambda options: options.reasoning_only_as_message, lambda *_: ReasoningAsMessageFilter()),
+    (lambda options: options.call_marks == "auto", lambda _, tools: TextToolCallFilter(tools)),
 )

@@ -21,7 +21,7 @@ from app.backends.chat.filters.think_tags import overlap
 Schema: TypeAlias = Mapping[str, Any]
 
 
-class Call(NamedTuple):
+class TextToolCall(NamedTuple):
     """A call as it is written; some models give it an id."""
 
     name: str
@@ -29,16 +29,16 @@ class Call(NamedTuple):
     id: str | None = None
 
 
-class Thought(NamedTuple):
+class TextReasoning(NamedTuple):
     """What the model thinks, where its thoughts have such marks, too."""
 
     text: str
 
 
-Piece: TypeAlias = str | Thought | Call
+Piece: TypeAlias = str | TextReasoning | TextToolCall
 
 
-class CallFinder:
+class TextToolCallParser:
     """
     Finds the calls in one text, fed piece by piece.
 
@@ -114,7 +114,7 @@ class CallFinder:
 
     def _fitting(self, piece: Piece) -> Piece | None:
         """Return a call with its arguments as JSON; None if there is no such function, or no such JSON."""
-        if not isinstance(piece, Call):
+        if not isinstance(piece, TextToolCall):
             return piece
         if piece.name not in self._functions:
             return None
@@ -167,10 +167,10 @@ def _json(body: str) -> Iterator[Piece]:
     yield from map(_from_object, values)
 
 
-def _from_object(value: Any) -> Call:
+def _from_object(value: Any) -> TextToolCall:
     called = value if isinstance(value, dict) else {}
     arguments: Any = next((called[name] for name in ("arguments", "parameters") if name in called), {})
-    return Call(str(called.get("name")), arguments if isinstance(arguments, str) else json.dumps(arguments))
+    return TextToolCall(str(called.get("name")), arguments if isinstance(arguments, str) else json.dumps(arguments))
 
 
 _FUNCTION = re.compile(r"\s*(?:<function=)?([\w.-]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
@@ -184,9 +184,9 @@ def _function(body: str) -> Iterator[Piece]:
     name, inner = found[1], found[2].strip()
     parameters = [*_following(_PARAMETER, inner)]
     if inner.startswith("{"):
-        yield Call(name, inner)
+        yield TextToolCall(name, inner)
     elif parameters or not inner:
-        yield Call(name, {parameter[1]: parameter[2] for parameter in parameters})
+        yield TextToolCall(name, {parameter[1]: parameter[2] for parameter in parameters})
 
 
 _GLM = re.compile(r"\s*([\w.-]+)\s*(<arg_key>.*)?", re.DOTALL)
@@ -202,7 +202,7 @@ def _tool_call(body: str) -> Iterator[Piece]:
     elif found := _GLM.fullmatch(body):  # its name, then keys and values
         arguments = [*_following(_ARGUMENT, found[2] or "")]
         if arguments or not found[2]:
-            yield Call(found[1], {argument[1].strip(): argument[2] for argument in arguments})
+            yield TextToolCall(found[1], {argument[1].strip(): argument[2] for argument in arguments})
 
 
 _MISTRAL = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\](\w+))?(?:\[ARGS\])?\s*(?=\{)")
@@ -212,7 +212,7 @@ def _mistral(body: str) -> Iterator[Piece]:
     """A list of objects; of newer models `f[ARGS]{...}`, for each call behind a mark of its own."""
     for one in body.split("[TOOL_CALLS]"):
         if found := _MISTRAL.match(one):
-            yield Call(found[1], one[found.end() :].strip(), found[2])
+            yield TextToolCall(found[1], one[found.end() :].strip(), found[2])
         else:
             yield from _json(one)
 
@@ -224,7 +224,7 @@ _KIMI = re.compile(
 
 def _kimi(body: str) -> Iterator[Piece]:
     for found in _following(_KIMI, body):
-        yield Call(re.sub(r"^functions\.|:\d+$", "", found[1]), found[2].strip(), found[1])
+        yield TextToolCall(re.sub(r"^functions\.|:\d+$", "", found[1]), found[2].strip(), found[1])
 
 
 _XTML_CALL = re.compile(
@@ -243,12 +243,12 @@ def _xtml(body: str) -> Iterator[Piece]:
         name, inner = html.unescape(found[1]), found[2].strip()
         arguments = [*_following(_XTML_ARGUMENT, inner)]
         if whole := _XTML_JSON.fullmatch(inner):
-            yield Call(name, whole[1].strip())
+            yield TextToolCall(name, whole[1].strip())
         elif arguments or not inner:
             values = {
                 html.unescape(one[1]): one[3] if one[2] == "string" else _value(one[3], None) for one in arguments
             }
-            yield Call(name, json.dumps(values, ensure_ascii=False))
+            yield TextToolCall(name, json.dumps(values, ensure_ascii=False))
 
 
 _DSML = "\uff5cDSML\uff5c"
@@ -268,7 +268,7 @@ _DEEPSEEK = re.compile(
 
 def _deepseek(body: str) -> Iterator[Piece]:
     for found in _following(_DEEPSEEK, body):
-        yield Call(found[1], found[2])
+        yield TextToolCall(found[1], found[2])
 
 
 _INVOKE = re.compile(r'\s*<invoke name="?([\w.:-]+)"?\s*>(.*?)</invoke>\s*', re.DOTALL)
@@ -287,9 +287,9 @@ def _invoke(body: str) -> Iterator[Piece]:
             continue
         if parameters and all(one[2] for one in parameters):  # it says itself what is a text
             arguments = {one[1]: one[3] if one[2] == "true" else _value(one[3], None) for one in parameters}
-            yield Call(found[1], json.dumps(arguments, ensure_ascii=False))
+            yield TextToolCall(found[1], json.dumps(arguments, ensure_ascii=False))
         else:
-            yield Call(found[1], {one[1]: one[3] for one in parameters})
+            yield TextToolCall(found[1], {one[1]: one[3] for one in parameters})
 
 
 _QUOTE = '<|"|>'
@@ -304,7 +304,7 @@ def _gemma(body: str) -> Iterator[Piece]:
     runs = found[2].split(_QUOTE)  # every other one is a text
     arguments = "".join(json.dumps(run) if n % 2 else _KEY.sub(r'\1"\2":', run) for n, run in enumerate(runs))
     try:
-        yield Call(found[1], json.dumps(orjson.loads(arguments), ensure_ascii=False))
+        yield TextToolCall(found[1], json.dumps(orjson.loads(arguments), ensure_ascii=False))
     except ValueError:
         return
 
@@ -317,11 +317,11 @@ def _commentary(body: str) -> Iterator[Piece]:
     head, _, said = body.partition("<|message|>")
     said, _, _ = said.partition("<|end|>")
     found = _RECIPIENT.match(head)
-    yield Call(found[1], said.strip()) if found else said
+    yield TextToolCall(found[1], said.strip()) if found else said
 
 
 def _thought(body: str) -> Iterator[Piece]:
-    yield Thought(body)
+    yield TextReasoning(body)
 
 
 def _following(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:

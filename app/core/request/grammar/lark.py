@@ -14,19 +14,19 @@ import re
 from collections.abc import Callable
 
 from app.core.request.grammar.regex import (
-    LONGEST,
+    MAX_PATTERN_LENGTH,
     TIMES,
     Alt,
-    Irregular,
     Many,
     Node,
     Regex,
     Seq,
+    UnsupportedPattern,
     is_escaped,
     is_plain,
     literal,
     many,
-    written,
+    render,
 )
 
 
@@ -42,16 +42,16 @@ def pattern(syntax: str, definition: str, form: str = "pattern") -> str | None:
         return None
     try:
         node = _SYNTAXES[syntax](definition)
-        expression = f"^({written(node, escaped=form != 'pattern')})$"
+        expression = f"^({render(node, escaped=form != 'pattern')})$"
     except (ValueError, RecursionError):  # it is irregular, or has a number that Python does not read
         return None
-    if len(expression) > LONGEST or (form == "xgrammar" and not (is_escaped(node) or is_plain(node))):
+    if len(expression) > MAX_PATTERN_LENGTH or (form == "xgrammar" and not (is_escaped(node) or is_plain(node))):
         return None
     return expression
 
 
 # Names and comments are not written, so a definition may be longer than its expression, but not by any length.
-_LONGEST_DEFINITION = 4 * LONGEST
+_LONGEST_DEFINITION = 4 * MAX_PATTERN_LENGTH
 
 # What `%import common.NAME` brings.
 _COMMON = {
@@ -73,7 +73,7 @@ _COMMON = {
 }
 
 
-class Lark:
+class LarkParser:
     """A Lark grammar; raises `Irregular` for one with recursion, flags, templates or directives other than imports."""
 
     _TOKEN = re.compile(
@@ -93,12 +93,12 @@ class Lark:
         while at < len(text):
             token = self._TOKEN.match(text, at)
             if token is None:
-                raise Irregular
+                raise UnsupportedPattern
             at = token.end()
             if token["import"]:
                 regex = _COMMON.get(token["import"])
                 if regex is None:
-                    raise Irregular
+                    raise UnsupportedPattern
                 self._rules[token["alias"] or token["import"]] = Regex(regex).whole()
             elif token["define"]:
                 rule = []
@@ -113,14 +113,14 @@ class Lark:
     def _rule(self, name: str) -> Node:
         rule = self._rules.get(name)
         if rule is None or name in self._open:
-            raise Irregular
+            raise UnsupportedPattern
         if not isinstance(rule, list):
             return rule
         self._open.add(name)
         tokens, self._tokens = self._tokens, rule[::-1]
         node = self._either()
         if self._tokens:
-            raise Irregular
+            raise UnsupportedPattern
         self._tokens = tokens
         self._open.discard(name)
         self._rules[name] = node
@@ -162,10 +162,10 @@ class Lark:
             return Regex(token["regex"].replace(r"\/", "/")).whole()
         closing = {"(": ")", "[": "]"}.get(token["mark"] or "")
         if closing is None:
-            raise Irregular
+            raise UnsupportedPattern
         node = self._either()
         if self._mark != closing:
-            raise Irregular
+            raise UnsupportedPattern
         self._tokens.pop()
         return Many(node, 0, 1) if closing == "]" else node
 
@@ -174,10 +174,10 @@ def _string(quoted: str) -> str:
     try:
         return str(ast.literal_eval(quoted))
     except (SyntaxError, ValueError):
-        raise Irregular from None
+        raise UnsupportedPattern from None
 
 
 _SYNTAXES: dict[str, Callable[[str], Node]] = {
-    "lark": lambda definition: Lark(definition).start(),
+    "lark": lambda definition: LarkParser(definition).start(),
     "regex": lambda definition: Regex(definition).whole(),
 }

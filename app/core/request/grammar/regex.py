@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 _LAST = 0x10FFFF
 _MOST = 1000  # repetitions
-LONGEST = 8000  # characters; what is longer says more than a server should have to work out
+MAX_PATTERN_LENGTH = 8000  # characters; what is longer says more than a server should have to work out
 
 
 class Chars(NamedTuple):
@@ -48,7 +48,7 @@ class Many(NamedTuple):
 Node: TypeAlias = Chars | Seq | Alt | Many
 
 
-class Irregular(ValueError):
+class UnsupportedPattern(ValueError):
     """No regular expression, or none that is understood here."""
 
 
@@ -56,9 +56,9 @@ TIMES: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "
 
 
 def many(part: Node, least: int, most: int | None) -> Many:
-    """Return a repetition; raises `Irregular` for one that there is not, or that is too much."""
+    """Return a repetition; raises `UnsupportedPattern` for one that there is not, or that is too much."""
     if max(least, most or 0) > _MOST or (most is not None and most < least):
-        raise Irregular
+        raise UnsupportedPattern
     return Many(part, least, most)
 
 
@@ -96,7 +96,7 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"}
 
 
 class Regex:
-    """A regular expression, read from the left; raises `Irregular` for what looks around, back or at flags."""
+    """A regular expression, read from the left; raises `UnsupportedPattern` for what looks around, back or at flags."""
 
     _GROUP = re.compile(r"\(\?(?::|P?<[A-Za-z_]\w*>)")
     _TIMES = re.compile(r"([*+?]|\{(\d+)(,?)(\d*)\})\??")
@@ -111,7 +111,7 @@ class Regex:
         """Return what it says."""
         node = self._either()
         if self._at < len(self._text):
-            raise Irregular
+            raise UnsupportedPattern
         return node
 
     @property
@@ -154,17 +154,17 @@ class Regex:
         if (first == "^" and self._at == 1) or (first == "$" and self._at == len(self._text)):
             return Seq(())
         if first in "^$*+?" or self._ODD_TIMES.match(self._text, self._at - 1):
-            raise Irregular
+            raise UnsupportedPattern
         return _of(first)
 
     def _group(self) -> Node:
         if self._next == "?":
             if (match := self._GROUP.match(self._text, self._at - 1)) is None:
-                raise Irregular
+                raise UnsupportedPattern
             self._at = match.end()
         node = self._either()
         if self._next != ")":
-            raise Irregular
+            raise UnsupportedPattern
         self._at += 1
         return node
 
@@ -176,7 +176,7 @@ class Regex:
         if known := _CLASSES.get(name):
             return known
         if not name or (name.isalnum() and name not in _CONTROLS):
-            raise Irregular
+            raise UnsupportedPattern
         return _of(_CONTROLS.get(name, name))
 
     def _class(self) -> Chars:
@@ -191,7 +191,7 @@ class Regex:
                 self._at += 1
                 high = self._member()
                 if len(low.ranges) > 1 or len(high.ranges) > 1 or low.ranges[0][0] > high.ranges[0][0]:
-                    raise Irregular
+                    raise UnsupportedPattern
                 ranges.append((low.ranges[0][0], high.ranges[0][1]))
             else:
                 ranges += low.ranges
@@ -201,18 +201,18 @@ class Regex:
     def _member(self) -> Chars:
         first, self._at = self._next, self._at + 1
         if not first:
-            raise Irregular
+            raise UnsupportedPattern
         return self._escape() if first == "\\" else _of(first)
 
 
-def written(node: Node, *, escaped: bool = False) -> str:
+def render(node: Node, *, escaped: bool = False) -> str:
     """
-    Return the regular expression; raises `Irregular` where there is none, or only one that is too long.
+    Return the regular expression; raises `UnsupportedPattern` where there is none, or only one that is too long.
 
     `escaped`: for texts as they stand in a JSON string, between its quotation marks.
     """
-    if _size(node, {}) > LONGEST:
-        raise Irregular
+    if _size(node, {}) > MAX_PATTERN_LENGTH:
+        raise UnsupportedPattern
     return _written(node, escaped)
 
 
@@ -270,7 +270,7 @@ def _plain(chars: Chars) -> str:
     negated = bool(chars.ranges) and chars.ranges[-1][1] == _LAST
     ranges = _others(chars).ranges if negated else chars.ranges
     if not ranges:
-        raise Irregular  # any character, or none
+        raise UnsupportedPattern  # any character, or none
     return f"[{'^' * negated}{''.join(_range(low, high) for low, high in ranges)}]"
 
 
@@ -294,7 +294,7 @@ def _escaped(chars: Chars) -> str:
     if chars.ranges and chars.ranges[-1][1] == _LAST:
         ways.append(r"\\u[0-9a-fA-F]{4}")
     if not ways:
-        raise Irregular
+        raise UnsupportedPattern
     return ways[0] if len(ways) == 1 else f"({'|'.join(ways)})"
 
 
