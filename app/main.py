@@ -153,6 +153,18 @@ def create_app(
             yield {shutdown.STATE_KEY: end}
 
     app = Documented(**ABOUT, lifespan=lifespan)
+    _add_routes(app, settings, api, files)
+    app.include_router(health.routes(responses))
+    if metrics:
+        app.include_router(operation.routes(metrics))
+    app.router.routes[:0] = http.fast_routes(api, "/v1", "")
+    errors.install(app)
+    _surround(app, settings, metrics, tracing)
+    return app
+
+
+def _add_routes(app: FastAPI, settings: Settings, api: http.ApiContext, files: FileSearch | None) -> None:
+    """Add the endpoints of the API, each with `/v1` before it and without."""
     router = http.routes(api)
     router.include_router(conversations.routes(api))
     if files:
@@ -165,13 +177,6 @@ def create_app(
     router.include_router(websocket.routes(api, connections, partial(build_memory, settings)))
     app.include_router(router, prefix="/v1", tags=["responses"])
     app.include_router(router, include_in_schema=False)
-    app.include_router(health.routes(responses))
-    if metrics:
-        app.include_router(operation.routes(metrics))
-    app.router.routes[:0] = http.fast_routes(api, "/v1", "")
-    errors.install(app)
-    _surround(app, settings, metrics, tracing)
-    return app
 
 
 def _surround(app: FastAPI, settings: Settings, metrics: Metrics | None, tracing: Tracing | None) -> None:

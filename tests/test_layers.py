@@ -1,7 +1,7 @@
 """
-The house keeps its order: imports go one way, the core is pure, and nothing grows too long to read.
+The layers of `app/`: imports go one way, the core is pure, folders and functions stay small, names mean one thing.
 
-    main -> api -> responses -> background, loop -> protocols of backends, stores, tools -> core -> errors
+    main -> api -> responses -> protocols of backends, stores, tools -> core -> errors
 """
 
 from __future__ import annotations
@@ -23,44 +23,38 @@ APP = ROOT / "app"
 MODULES = sorted(APP.rglob("*.py"))
 
 LONGEST_MODULE = 600
+LARGEST_FOLDER = 12  # modules, beside `__init__`
 LONGEST_FUNCTION = 60
 
 # A layer may import what stands in its row, and itself. The most specific name counts: `app.backends` is the protocol,
 # and `app.backends.*` are the backends and what they share.
 PROTOCOLS = {"app.backends", "app.stores", "app.tools"}
-BELOW = {"app", "app.core", "app.errors"}
-WATCHERS = {"app.metrics", "app.tracing", "app.limits"}  # who is told of the course of responses
-PARTS = {"app.loop", "app.background", "app.compaction", "app.conversations"}  # what responses are made of
+CORE = {f"app.core.{room}" for room in ("*", "redaction", "types", "profile", "stream", "request", "history", "sse")}
+BELOW = {"app", "app.errors"} | CORE
+STREAM = {"app", "app.core.types", "app.errors"}
+REQUEST = STREAM | {"app.core.profile", "app.core.stream"}
 LAYERS = {
     "app": set(),
     "app.errors": set(),
-    "app.core": BELOW,
+    "app.core": set(),
+    "app.core.*": STREAM | {"app.core.stream"},
+    "app.core.redaction": {"app"},
+    "app.core.types": {"app", "app.errors", "app.core.redaction"},
+    "app.core.profile": {"app", "app.errors"},
+    "app.core.stream": STREAM,
+    "app.core.request": REQUEST,
+    "app.core.history": REQUEST | {"app.core.request"},
+    "app.core.sse": STREAM | {"app.core.*", "app.core.stream"},
     **dict.fromkeys(PROTOCOLS, BELOW),
     "app.backends.*": BELOW | {"app.backends"},
     "app.stores.*": BELOW | {"app.stores"},
     "app.tools.*": BELOW | {"app.tools"},
     "app.tools.files": BELOW | {"app.tools"},  # a resource of its own, with routes
-    "app.sealing": BELOW,
-    "app.about": set(),
-    "app.configure": set(),
-    "app.course": BELOW,
-    **dict.fromkeys(WATCHERS, BELOW | PROTOCOLS | {"app.about", "app.course"}),
-    **dict.fromkeys(PARTS, BELOW | PROTOCOLS | {"app.sealing"}),
-    "app.context": BELOW | PROTOCOLS | {"app.compaction", "app.conversations", "app.sealing"},
-    "app.run": BELOW | PROTOCOLS | PARTS | {"app.context", "app.course"},
-    "app.responses": BELOW | PROTOCOLS | PARTS | {"app.about", "app.context", "app.course", "app.run", "app.sealing"},
-    # It looks at a server as the backends do.
-    "app.probe": BELOW | {"app.backends", "app.backends.*"},
     # What a profile may hold is checked where the settings are read.
-    "app.setting_types": BELOW | PROTOCOLS | {"app.backends.profiles"},
-    "app.settings": {"app", "app.setting_types"},
-    "app.logs": BELOW | {"app.about", "app.settings"},
-    "app.api": BELOW
-    | PROTOCOLS
-    | PARTS
-    | WATCHERS
-    | {"app.about", "app.responses", "app.run", "app.settings"}
-    | {"app.tools.files"},
+    "app.settings": BELOW | PROTOCOLS | {"app.backends.profiles"},
+    "app.observability": BELOW | PROTOCOLS | {"app.settings"},
+    "app.responses": BELOW | PROTOCOLS | {"app.observability"},
+    "app.api": BELOW | PROTOCOLS | {"app.observability", "app.responses", "app.settings", "app.tools.files"},
 }
 TOP = {"app.main", "app.cli", "app.__main__"}  # they join the parts, and may import everything; nothing imports them
 
@@ -130,14 +124,14 @@ def test_imports_go_one_way(name: str) -> None:
     assert violations(name, imported_by(NAMES[name])) == []
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if layer_of(name) == "app.core"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("app.core")])
 def test_the_core_imports_only_the_standard_library_and_what_makes_data(name: str) -> None:
     imported = imported_by(NAMES[name])
     assert {one.partition(".")[0] for one in imported} <= PURE
     assert not {one for one in imported if one in IMPURE or one.partition(".")[0] in IMPURE}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if layer_of(name) == "app.core"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("app.core")])
 def test_the_core_never_waits(name: str) -> None:
     waits = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
     assert [node.lineno for node in ast.walk(tree_of(NAMES[name])) if isinstance(node, waits)] == []
@@ -177,47 +171,79 @@ def test_no_function_is_too_long_to_see(name: str) -> None:
     assert {function: length for function, length in lengths.items() if length > LONGEST_FUNCTION} == {}
 
 
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: name_of(path / "x")[:-2])
+def test_no_folder_holds_too_many_modules(folder: Path) -> None:
+    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= LARGEST_FOLDER
+
+
+# Names that every module may define for itself: its routes and logger, and type variables.
+OWN = {"P", "T", "logger", "routes"}
+
+
+def public_names(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | Function):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def test_a_public_name_means_one_thing() -> None:
+    modules: dict[str, list[str]] = {}
+    for name, path in NAMES.items():
+        for defined in set(public_names(tree_of(path))):
+            if not defined.startswith("_") and defined not in OWN:
+                modules.setdefault(defined, []).append(name)
+    assert {defined: where for defined, where in modules.items() if len(where) > 1} == {}
+
+
 @pytest.mark.parametrize(
     ("name", "imported"),
     [
-        ("app.core.events", "app.loop"),
-        ("app.core.events", "app.backends"),
-        ("app.errors", "app.core.ids"),
-        ("app.backends", "app.backends.openai"),
-        ("app.backends.openai", "app.backends.demo"),
-        ("app.backends.transport", "app.backends.openai"),
-        ("app.backends.openai", "app.stores"),
+        ("app.core.stream.event_builder", "app.responses.generate"),
+        ("app.core.stream.event_builder", "app.core.request.messages"),
+        ("app.core.stream.event_builder", "app.backends"),
+        ("app.core.types.request", "app.core.stream.event_types"),
+        ("app.core.request.tools", "app.core.history.turns"),
+        ("app.errors", "app.core.types.ids"),
+        ("app.backends", "app.backends.chat.client"),
+        ("app.backends.chat.client", "app.backends.demo"),
+        ("app.backends.transport.connection", "app.backends.chat.client"),
+        ("app.backends.chat.client", "app.stores"),
         ("app.stores.redis", "app.stores.memory"),
         ("app.stores.redis", "app.settings"),
-        ("app.loop", "app.backends.openai"),
-        ("app.loop", "app.responses"),
-        ("app.responses", "app.api.http"),
+        ("app.tools.guard", "app.responses"),
+        ("app.responses.generate", "app.backends.chat.client"),
+        ("app.responses", "app.api.routes.responses"),
         ("app.responses", "app.stores.memory"),
-        ("app.api.http", "app.stores.memory"),
-        ("app.api.http", "app.main"),
-        ("app.setting_types", "app.backends.openai"),
-        ("app.helpers", "app.core.ids"),
+        ("app.api.routes.responses", "app.stores.memory"),
+        ("app.api.routes.responses", "app.main"),
+        ("app.settings.validation", "app.backends.chat.client"),
+        ("app.helpers", "app.core.types.ids"),
     ],
 )
-def test_an_import_against_the_grain_is_seen(name: str, imported: str) -> None:
+def test_an_import_upward_is_seen(name: str, imported: str) -> None:
     assert violations(name, {imported}) != []
 
 
 @pytest.mark.parametrize(
     ("name", "imported"),
     [
-        ("app.core.events", "app.core.ids"),
-        ("app.core.events", "app.errors"),
-        ("app.backends", "app.core.chat_stream"),
-        ("app.backends.openai", "app.backends"),
-        ("app.backends.openai", "app.backends.transport"),
-        ("app.loop", "app.backends"),
-        ("app.responses", "app.loop"),
-        ("app.api.http", "app.api.auth"),
-        ("app.api.http", "app.responses"),
+        ("app.core.stream.event_builder", "app.core.types.ids"),
+        ("app.core.request.messages", "app.core.stream.event_types"),
+        ("app.core.stream.event_builder", "app.errors"),
+        ("app.backends", "app.core.stream.chunk_reader"),
+        ("app.backends.chat.client", "app.backends"),
+        ("app.backends.chat.client", "app.backends.transport"),
+        ("app.responses.generate", "app.backends"),
+        ("app.responses", "app.responses.generate"),
+        ("app.api.routes.responses", "app.api.auth"),
+        ("app.api.routes.responses", "app.responses"),
         ("app.main", "app.stores.redis"),
         ("app.cli", "app.settings"),
     ],
 )
-def test_an_import_with_the_grain_is_not(name: str, imported: str) -> None:
+def test_an_import_downward_is_not(name: str, imported: str) -> None:
     assert violations(name, {imported}) == []

@@ -15,7 +15,7 @@ from starlette.routing import Match
 from app.core.dialects import needs_strings
 from app.errors import APIError, InvalidRequest, NotFound
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
@@ -34,7 +34,7 @@ def report(error: APIError) -> None:
     """Log an error that a caller is about to be told, if it is the server's fault and not in the log yet."""
     if error.status >= 500 and not error.reported:
         error.reported = True
-        log.warning("request failed", extra={"status": error.status, **error.log_fields()})
+        logger.warning("request failed", extra={"status": error.status, **error.log_fields()})
 
 
 def install(app: FastAPI) -> None:
@@ -81,5 +81,5 @@ def _allowed(request: Request) -> list[str]:
 
 def unexpected(error: Exception) -> Response:
     """Answer what nobody foresaw: the log has it all, the client nothing of it."""
-    log.error("unexpected error", exc_info=error)
+    logger.error("unexpected error", exc_info=error)
     return answer(APIError("The server had an error while processing the request."))

@@ -28,7 +28,7 @@ from app.stores import LEASE, Counters, TokenTake
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MINUTE = 60.0
 BACKOFF = 5.0  # seconds in which counts that failed are not asked again
@@ -191,11 +191,11 @@ class Limits:
             answer = await question
         except StoreUnavailable:
             if not self._away_until:
-                log.warning("the limits cannot be counted, and hold nobody back")
+                logger.warning("the limits cannot be counted, and hold nobody back")
             self._away_until = now + BACKOFF
             return None
         if self._away_until:
-            log.info("the limits are counted again")
+            logger.info("the limits are counted again")
             self._away_until = 0.0
         return answer
 

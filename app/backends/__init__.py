@@ -16,13 +16,15 @@ from typing import Any, Protocol, runtime_checkable
 from app.core.profile import Profile
 from app.core.stream.chunk_reader import DONE, Chunk
 
-__all__ = ["BACKENDS", "DONE", "Backend", "BackendWrapper", "ChatRequest", "Chunk", "TokenCounter"]
+__all__ = ["BACKENDS", "DONE", "PASSTHROUGH", "Backend", "BackendWrapper", "ChatRequest", "Chunk", "TokenCounter"]
 
 # By name. A name that is not here is an import path, `package.module:Class`.
 BACKENDS = {
     "demo": "app.backends.demo:DemoBackend",
     "openai": "app.backends.chat.client:OpenAIBackend",
 }
+
+PASSTHROUGH = "passthrough"  # as a backend's API key: forward the caller's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from app.settings.validation import environment
 logger = logging.getLogger(__name__)
 
 # Where the workers' metrics are, for the library that makes them; it is not loaded here, but with each worker.
-MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+_MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 cli = typer.Typer(
     name="antiphon",
@@ -108,11 +108,11 @@ def serve(
 @contextmanager
 def _counting_together(settings: Settings) -> Iterator[None]:
     """Give several workers a place where each can see what the others have counted."""
-    if settings.workers == 1 or environment().get(MULTIPROCESS):
+    if settings.workers == 1 or environment().get(_MULTIPROCESS):
         yield
         return
     with tempfile.TemporaryDirectory(prefix="antiphon-metrics-") as directory:
-        os.environ[MULTIPROCESS] = directory
+        os.environ[_MULTIPROCESS] = directory
         yield
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-Tool: TypeAlias = Mapping[str, Any]
+_ToolFields: TypeAlias = Mapping[str, Any]
 _Key: TypeAlias = tuple[str, str, str]  # type, label and origin of a tool
 
 REDACTED = "***"
@@ -81,12 +81,12 @@ class ToolSecrets:
     __slots__ = ("_tools",)
 
     def __init__(self) -> None:
-        self._tools: dict[_Key, Tool] = {}
+        self._tools: dict[_Key, _ToolFields] = {}
 
     def __repr__(self) -> str:
         return f"ToolSecrets({len(self._tools)} tools)"
 
-    def restore(self, tool: Tool) -> Tool:
+    def restore(self, tool: _ToolFields) -> _ToolFields:
         """
         Return a redacted tool as the caller sent it in this request; as it is if the caller sent no secrets for it.
 
@@ -159,6 +159,6 @@ def _without_value(secret: Any) -> Any:
     return {name: secret[name] for name in ("domain", "name") if name in secret} if isinstance(secret, dict) else {}
 
 
-def _key(tool: Tool) -> _Key:
+def _key(tool: _ToolFields) -> _Key:
     label = tool.get("server_label") or tool.get("name")
     return str(tool.get("type")), label if isinstance(label, str) else "", origin_of(tool.get("server_url")) or ""

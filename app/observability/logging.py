@@ -24,9 +24,10 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from app.backends import PASSTHROUGH
 from app.core.redaction import Redactor
 from app.observability import log_context
-from app.settings import PASSTHROUGH, Settings
+from app.settings import Settings
 
 # What every record has; anything else was given as `extra`.
 _OWN = {*logging.LogRecord("", 0, "", 0, "", (), None).__dict__, "message", "asctime", "taskName", "color_message"}

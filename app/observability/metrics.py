@@ -30,7 +30,8 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from app import __version__
 from app.backends import Backend, BackendWrapper, ChatRequest, Chunk
 from app.errors import BackendError, StoreUnavailable
-from app.observability.lifecycle import BoundedLabels, ResponseLifecycle
+from app.observability.labels import BoundedLabels
+from app.observability.lifecycle import ResponseLifecycle
 from app.stores import Store
 
 # The variable in which the client library has the directory; it is read when the library is loaded.

@@ -50,12 +50,13 @@ from app.core.profile import Profile
 from app.core.types.response import usage_of
 from app.errors import BackendError
 from app.observability import log_context
-from app.observability.lifecycle import BoundedLabels, ResponseLifecycle, clock
+from app.observability.labels import BoundedLabels
+from app.observability.lifecycle import ResponseLifecycle, clock
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MODEL_LABELS_OF_SPANS = 100  # that are told apart in metrics
 FLUSH_TIMEOUT = 5.0  # seconds to send what is left when the server stops
@@ -102,7 +103,7 @@ def _harmless(tell: Callable[P, T]) -> Callable[P, T | None]:
         try:
             return tell(*args, **kwargs)
         except Exception:
-            log.exception("tracing failed")
+            logger.exception("tracing failed")
             return None
 
     return told

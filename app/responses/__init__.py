@@ -39,7 +39,7 @@ from app.stores import RunKey, Store
 
 __all__ = ["Caller", "Responses", "Run", "find_model"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Responses:
@@ -132,7 +132,7 @@ class Responses:
             seconds=self._max_output_seconds,
         )
         for warning in run.warnings:
-            log.warning("request adapted", extra={"reason": warning})
+            logger.warning("request adapted", extra={"reason": warning})
         return run
 
     async def compact(

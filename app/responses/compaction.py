@@ -24,7 +24,7 @@ from app.core.types.request import CreateResponse, Item, Model, Response, TextOp
 from app.core.types.token_estimate import estimate_chat, estimate_json
 from app.errors import BackendError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 TRIGGER = "compaction_trigger"
 
@@ -214,7 +214,7 @@ class Prompt:
             if len(left) < len(self._left):
                 self._left = left
                 self.body = self._ask(left, self.profile).body
-                log.info("prompt too long; asking again without its oldest %d items", len(self._items) - len(left))
+                logger.info("prompt too long; asking again without its oldest %d items", len(self._items) - len(left))
                 return
         raise error
 

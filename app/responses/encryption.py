@@ -32,7 +32,7 @@ from app.core.types.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.core.types.request import Item, Response
 from app.errors import InvalidRequest
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ContentKind: TypeAlias = Literal["reasoning", "compaction"]
 
@@ -57,7 +57,7 @@ class ContentCipher:
 
     def __init__(self, secret_keys: Sequence[str] = ()) -> None:
         if not secret_keys:
-            log.warning(
+            logger.warning(
                 "ANTIPHON_SECRET_KEY is not set: encrypted_content can be read only by this process, until it ends"
             )
         pairs = [_derived(secret) for secret in secret_keys or [secrets.token_urlsafe(32)]]

@@ -21,7 +21,7 @@ from app.core.types.request import Event
 from app.core.types.response import usage_of
 from app.errors import APIError, BackendError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Seconds to wait, once the status line is known, for a first chunk: many servers hide a refusal in the first frame of
 # a 200, and clients retry on nothing but an HTTP status.
@@ -66,14 +66,14 @@ async def respond(
     except Exception:
         if not started:
             raise
-        log.exception("an answer could not be read")  # whoever hears the stream has to hear its end
+        logger.exception("an answer could not be read")  # whoever hears the stream has to hear its end
         failure = unreadable()
     if not started:
         builder.start()
     try:
         end(builder, reader, request, failure)
     except Exception:
-        log.exception("an answer could not be ended")
+        logger.exception("an answer could not be ended")
         if not builder.failure:
             builder.fail(unreadable())
         builder.response["usage"] = usage_of(None, request.body, builder.response["output"])

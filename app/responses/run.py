@@ -26,7 +26,7 @@ from app.responses.context import Context
 from app.responses.generate import abort, prewarm, respond
 from app.stores import RunKey
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 content = logging.getLogger("app.content")  # silent, unless the settings want to hear it
 
 Keep: TypeAlias = Callable[[Turn], Awaitable[None]]
@@ -102,7 +102,7 @@ class Run:
     async def events(self, open_after: float | None = None) -> AsyncGenerator[list[Event], None]:
         """Make the response. Raises `APIError` for what fails before the first event; see `respond`."""
         lifecycle, builder, response = self._lifecycle, self._made.builder, self.response
-        log.info("response started", extra={"response_id": response["id"], "model": response["model"]})
+        logger.info("response started", extra={"response_id": response["id"], "model": response["model"]})
         self._log_content("asked", body=self._question.body)
         with self.watched():
             async with contextlib.aclosing(self._answer(open_after)) as answer:
@@ -210,7 +210,7 @@ class Run:
             fields |= failure.log_fields()
             level = logging.WARNING if failure.status >= 500 else logging.INFO
             failure.reported = True
-        log.log(level, "response ended", extra=fields)
+        logger.log(level, "response ended", extra=fields)
         self._log_content("answered", output=response["output"])
 
     def _log_content(self, what: str, **said: Any) -> None:
@@ -225,7 +225,7 @@ class Run:
             await self.keep(self.turn())
             await self._join(self.turn())
         except APIError as error:
-            log.warning("response not stored", extra={"response_id": self.response["id"], "reason": str(error)})
+            logger.warning("response not stored", extra={"response_id": self.response["id"], "reason": str(error)})
             self._made.builder.fail(error)
             with contextlib.suppress(APIError):  # what is stored after all has to say the same as the stream
                 await self.keep(self.turn())

@@ -38,7 +38,6 @@ from pydantic_settings import (
 
 from app.settings.validation import (
     ENV_FILE,
-    PASSTHROUGH,
     AllowedOrigins,
     BackendSettings,
     BackendURL,
@@ -56,7 +55,7 @@ from app.settings.validation import (
     merged_profile,
 )
 
-__all__ = ["PASSTHROUGH", "BackendSettings", "Settings", "SettingsError", "load_settings"]
+__all__ = ["BackendSettings", "Settings", "SettingsError", "load_settings"]
 
 PREFIX = "ANTIPHON_"
 

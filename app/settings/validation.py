@@ -34,13 +34,12 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
-from app.backends import BACKENDS
+from app.backends import BACKENDS, PASSTHROUGH
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
 from app.stores import STORES
 
 ENV_FILE = ".env"
-PASSTHROUGH = "passthrough"  # as a backend's API key: forward the caller's own
 
 
 def environment() -> dict[str, str]:

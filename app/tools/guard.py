@@ -37,7 +37,7 @@ Reach: TypeAlias = Literal["public", "private", "any"]
 Address: TypeAlias = IPv4Address | IPv6Address
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]  # a host and a port -> its addresses
 
-MAX_BYTES = 2_000_000  # of a page
+MAX_RESPONSE_BYTES = 2_000_000  # of a page
 MAX_SECONDS = 15.0  # for a page, redirects and all
 MAX_REDIRECTS = 5
 USER_AGENT = "antiphon"
@@ -299,7 +299,7 @@ async def _inflated(body: AsyncIterable[bytes], error: Callable[[str], Exception
 class GuardedTransport(httpx.AsyncBaseTransport):
     """A transport of `httpx` that connects to checked addresses alone, and bounds what comes back."""
 
-    def __init__(self, reach: Reach, *, max_bytes: int = MAX_BYTES, resolver: Resolver = resolve) -> None:
+    def __init__(self, reach: Reach, *, max_bytes: int = MAX_RESPONSE_BYTES, resolver: Resolver = resolve) -> None:
         self._max_bytes = max_bytes
         self._http = httpx.AsyncHTTPTransport(verify=tls(), trust_env=False)
         network = GuardedNetwork(reach, resolver=resolver)
@@ -341,7 +341,7 @@ class _Body(httpx.AsyncByteStream):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class FetchedPage:
     """What was found at a URL."""
 
     url: httpx.URL  # behind all redirects
@@ -355,10 +355,10 @@ async def fetch(
     *,
     allowed: Sequence[URLPattern] | None = None,
     reach: Reach = "public",
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = MAX_RESPONSE_BYTES,
     seconds: float = MAX_SECONDS,
     resolver: Resolver = resolve,
-) -> Page:
+) -> FetchedPage:
     """
     Return what is at a URL, whatever its status. Redirects are followed, each to a URL that has to be good as well.
 
@@ -373,6 +373,6 @@ async def fetch(
                 async with client.stream("GET", checked) as response:
                     if response.next_request is None:
                         media_type = response.headers.get("content-type", "")
-                        return Page(checked, response.status_code, media_type, await response.aread())
+                        return FetchedPage(checked, response.status_code, media_type, await response.aread())
                     url = str(response.next_request.url)
     raise OutboundRefused(f"The URL is redirected more than {MAX_REDIRECTS} times.")

@@ -24,7 +24,8 @@ from app import __version__
 from app.core.profile import Profile
 from app.core.stream.chunk_reader import DONE
 from app.errors import BackendError, StoreUnavailable
-from app.observability.lifecycle import BoundedLabels, ResponseLifecycle
+from app.observability.labels import BoundedLabels
+from app.observability.lifecycle import ResponseLifecycle
 from app.observability.metrics import MODEL_LABELS, Metrics
 from app.stores.memory import MemoryStore
 from tests.support import sockets

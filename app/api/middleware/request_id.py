@@ -17,7 +17,7 @@ from app.api.middleware.paths import normalized_path
 from app.observability import log_context
 from app.observability.metrics import Metrics
 
-log = logging.getLogger("app.access")
+logger = logging.getLogger("app.access")
 _OFTEN = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds
 _SANE = re.compile(r"[\w.:-]{1,128}")
 
@@ -76,7 +76,7 @@ class RequestId:
         finally:
             if self._metrics and status:
                 self._metrics.answered(scope["method"], _pattern(scope), status)
-            log.log(
+            logger.log(
                 logging.DEBUG if scope["path"] in _OFTEN else logging.INFO,
                 "request",
                 extra={

@@ -13,7 +13,7 @@ from app.api.openapi import ERRORS
 from app.api.routes.responses import ApiContext, json, whole_number
 from app.errors import InvalidRequest
 from app.tools.files import Page
-from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files, too_large
+from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files, upload_too_large
 
 MAX_FIELD = 4096  # bytes of a field that is not the file
 _OVERHEAD = 64 * 1024  # of a form around its file
@@ -87,7 +87,7 @@ async def _upload(request: Request, files: Files, owner: str) -> dict[str, objec
     """Store the file of a form as it comes in."""
     length = whole_number(request.headers.get("content-length", ""))
     if length is not None and length > files.max_bytes + _OVERHEAD:
-        raise too_large(files.max_bytes)
+        raise upload_too_large(files.max_bytes)
     fields: dict[str, bytes] = {}
     file: FormPart | None = None
     async with files.upload(owner) as upload:

@@ -30,7 +30,7 @@ from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.responses import Caller, Run
 from app.stores import Store
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 GOING_AWAY = 1001
 LAST_WORDS = 5  # seconds that a client has to hear why the connection ends
@@ -112,8 +112,8 @@ class WebSocketConnection:
                 await self._part(SERVICE_RESTART)
         finally:
             for died in await _put_away(reading, working):
-                log.error("unexpected error", exc_info=died)
-            log.info("socket closed")
+                logger.error("unexpected error", exc_info=died)
+            logger.info("socket closed")
 
     async def _read(self) -> int:
         """Put what the client sends into the queue; return the code with which the connection ended."""
@@ -245,7 +245,7 @@ def _api_error(error: Exception) -> APIError:
     if isinstance(error, APIError):
         report(error)
         return error
-    log.error("unexpected error", exc_info=error)
+    logger.error("unexpected error", exc_info=error)
     return APIError("The server had an error while processing the request.")
 
 

@@ -25,7 +25,7 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from app.backends import ChatRequest, Chunk
+from app.backends import PASSTHROUGH, ChatRequest, Chunk
 from app.backends.causes import explain, explained, unreachable
 from app.backends.chat.adaptation import FieldAdaptation
 from app.backends.chat.answer import ChatStream
@@ -40,7 +40,6 @@ from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-PASSTHROUGH = "passthrough"
 MODEL = "{model}"  # in `transport.path`: the model's name, as the backend knows it
 
 # Worth another try, as the OpenAI SDK sees it, where the refusal does not turn out to be the caller's own doing.

@@ -19,7 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from app.backends.transport.connection import Connection, Origin, Reply, Stale
+from app.backends.transport.connection import HTTPConnection, Origin, Reply, Stale
 
 # As many connections as are asked for: who waits for a model holds one for minutes, and is admitted elsewhere.
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=30)
@@ -52,8 +52,8 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         self._ssl: ssl.SSLContext | None = None
         self._proxies = getproxies() if trust_env else {}
         self._proxied: dict[str, httpx.AsyncHTTPTransport] = {}
-        self._idle: list[Connection] = []  # the one that was used last at the end
-        self._open: set[Connection] = set()  # idle or not
+        self._idle: list[HTTPConnection] = []  # the one that was used last at the end
+        self._open: set[HTTPConnection] = set()  # idle or not
         self._slots = asyncio.Semaphore(limits.max_connections) if limits.max_connections else None
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
@@ -95,7 +95,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         for proxied in self._proxied.values():
             await proxied.aclose()
 
-    async def _connection_to(self, origin: Origin, timeouts: dict[str, float | None], *, fresh: bool) -> Connection:
+    async def _connection_to(self, origin: Origin, timeouts: dict[str, float | None], *, fresh: bool) -> HTTPConnection:
         """Return a connection for one request; `released` gives back the place it takes up."""
         if self._slots:
             try:
@@ -110,7 +110,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
                 self._slots.release()
             raise
 
-    def _take(self, origin: Origin) -> Connection | None:
+    def _take(self, origin: Origin) -> HTTPConnection | None:
         """Return the idle connection that was used last, since it is the least likely to have gone."""
         for connection in reversed(self._idle):
             if connection.origin == origin and connection.usable:
@@ -118,7 +118,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
                 return connection
         return None
 
-    async def _connect(self, origin: Origin, seconds: float | None) -> Connection:
+    async def _connect(self, origin: Origin, seconds: float | None) -> HTTPConnection:
         most = self._limits.max_connections
         if most and len(self._open) >= most and self._idle:
             self._idle.pop(0).abort()
@@ -134,7 +134,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectError("The transport has been closed.")
         return connection
 
-    async def _reach(self, origin: Origin) -> Connection:
+    async def _reach(self, origin: Origin) -> HTTPConnection:
         """
         Try the addresses of a host one after the other, and return the first connection; raise the first error if none.
 
@@ -143,7 +143,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         """
         loop = asyncio.get_running_loop()
         addresses = _in_turn(await loop.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM))
-        attempts: set[asyncio.Task[Connection]] = set()
+        attempts: set[asyncio.Task[HTTPConnection]] = set()
         errors = []
         try:
             while addresses or attempts:
@@ -164,10 +164,10 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
                 attempt.add_done_callback(_too_late)
                 attempt.cancel()
 
-    async def _dial(self, origin: Origin, address: str) -> Connection:
+    async def _dial(self, origin: Origin, address: str) -> HTTPConnection:
         encrypted = origin.scheme == "https"
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(origin, self),
+            lambda: HTTPConnection(origin, self),
             address,
             origin.port,
             ssl=self._context() if encrypted else None,
@@ -196,7 +196,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
     # What the connections tell.
 
-    def released(self, connection: Connection, *, reusable: bool) -> None:
+    def released(self, connection: HTTPConnection, *, reusable: bool) -> None:
         """Keep a connection that has done its work, if that can be."""
         if self._slots:
             self._slots.release()
@@ -210,7 +210,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         if self._expiry is None:
             self._close_expired()
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: HTTPConnection) -> None:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -258,7 +258,7 @@ def _extensions(reply: Reply) -> dict[str, Any]:
     }
 
 
-def _too_late(attempt: asyncio.Task[Connection]) -> None:
+def _too_late(attempt: asyncio.Task[HTTPConnection]) -> None:
     if not attempt.cancelled() and not attempt.exception():
         attempt.result().abort()
 

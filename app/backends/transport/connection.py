@@ -32,16 +32,16 @@ class Origin(NamedTuple):
 class ConnectionPool(Protocol):
     """Who hears of what becomes of a connection."""
 
-    def released(self, connection: Connection, *, reusable: bool) -> None: ...
+    def released(self, connection: HTTPConnection, *, reusable: bool) -> None: ...
 
-    def closed(self, connection: Connection) -> None: ...
+    def closed(self, connection: HTTPConnection) -> None: ...
 
 
 class Stale(Exception):
     """A connection that had been idle closed without a byte of a reply: the request can be sent on another one."""
 
 
-class Connection(asyncio.Protocol):
+class HTTPConnection(asyncio.Protocol):
     """One socket, which serves one request at a time."""
 
     idle_since: float  # in the loop's time, once it was released
@@ -180,7 +180,7 @@ class Reply(httpx.AsyncByteStream):
     it broke off or nothing came for too long. It may be read long after its connection has gone or serves others.
     """
 
-    def __init__(self, connection: Connection, *, bodiless: bool) -> None:
+    def __init__(self, connection: HTTPConnection, *, bodiless: bool) -> None:
         self.status = 0  # until the head is complete
         self.reason = b""
         self.version = ""

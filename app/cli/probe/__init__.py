@@ -57,7 +57,7 @@ _OWNERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProbeReport:
     """What a server does."""
 
     url: str
@@ -90,7 +90,7 @@ class Report:
 
 async def probe(
     url: str, key: str | None = None, model: str | None = None, *, seconds: float = 180, each: float = 30
-) -> Report:
+) -> ProbeReport:
     """
     Probe the server with that base URL, within some seconds; what was not asked by then is left out.
 
@@ -115,7 +115,7 @@ async def probe(
         owners = " ".join(str(one.get("owned_by", "")) for one in listed[:50])
         complaint = next((finding.said for finding in findings if finding.about == UNKNOWN), "")
         profile = load_profile(_recognised(url, f" {owners} {known} {complaint}"))
-        return Report(url.rstrip("/"), model, profile, tuple(findings))
+        return ProbeReport(url.rstrip("/"), model, profile, tuple(findings))
     finally:
         await server.aclose()
 

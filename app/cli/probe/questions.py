@@ -49,7 +49,7 @@ def tool(name: str, parameters: ChatMessage | None = None, **fields: Any) -> Cha
 
 
 GET_WEATHER, GET_TIME = tool("get_weather", _PLACE), tool("get_time")
-TOOLS = [GET_WEATHER, GET_TIME]
+EXAMPLE_TOOLS = [GET_WEATHER, GET_TIME]
 
 
 def user(content: Any) -> ChatMessage:
@@ -182,7 +182,7 @@ async def contents(server: ProbedServer) -> Findings:
 
 
 async def calls(server: ProbedServer) -> Findings:
-    said = await server.answer(WEATHER, tools=TOOLS)
+    said = await server.answer(WEATHER, tools=EXAMPLE_TOOLS)
     if not said.ok or said.only_thought:
         return [effect("tools", said, None, {})]
     if not said.called:
@@ -214,8 +214,8 @@ async def _several(server: ProbedServer) -> Findings:
 async def _choices(server: ProbedServer) -> Findings:
     by_name = {"type": "function", "function": {"name": "get_time"}}
     required = await server.answer(HELLO, tools=[GET_WEATHER], tool_choice="required")
-    named = await server.answer(WEATHER, tools=TOOLS, tool_choice=by_name)
-    none = await server.answer(WEATHER, tools=TOOLS, tool_choice="none")
+    named = await server.answer(WEATHER, tools=EXAMPLE_TOOLS, tool_choice=by_name)
+    none = await server.answer(WEATHER, tools=EXAMPLE_TOOLS, tool_choice="none")
     way = "required" if required.called else "message"
     if not required.ok:
         any_ = await server.answer(HELLO, tools=[GET_WEATHER], tool_choice="any")
@@ -240,17 +240,17 @@ async def _strict(server: ProbedServer) -> Findings:
 async def results(server: ProbedServer) -> Findings:
     """Ask how a conversation with calls has to look."""
     forms: dict[str, ChatMessage] = {"omit": {}, "null": {"content": None}, "empty": {"content": ""}}
-    taken = [name for name, fields in forms.items() if (await shape(server, history(**fields), tools=TOOLS)).ok]
+    taken = [name for name, fields in forms.items() if (await shape(server, history(**fields), tools=EXAMPLE_TOOLS)).ok]
     fields = forms[taken[0] if taken else "empty"]
     content = {"request.content.assistant_null": taken[0]} if taken and taken[0] != "omit" else {}
     findings = [Finding("no text beside calls", ", ".join(taken) or "refused", content)]
     if not taken:
-        short = await shape(server, history(id="a1b2c3d4e", **fields), tools=TOOLS)
+        short = await shape(server, history(id="a1b2c3d4e", **fields), tools=EXAMPLE_TOOLS)
         option = {"request.tool_ids": "^[A-Za-z0-9]{9}$"} if short.ok else {}
         return [*findings, Finding("ids of calls", verdict(short, "only such as Mistral's"), option)]
-    after = await shape(server, [*history(**fields), user(HELLO)], tools=TOOLS)
-    array = await shape(server, history([{"type": "text", "text": "Sunny, 21C"}], **fields), tools=TOOLS)
-    picture = await shape(server, history([image()], **fields), tools=TOOLS)
+    after = await shape(server, [*history(**fields), user(HELLO)], tools=EXAMPLE_TOOLS)
+    array = await shape(server, history([{"type": "text", "text": "Sunny, 21C"}], **fields), tools=EXAMPLE_TOOLS)
+    picture = await shape(server, history([image()], **fields), tools=EXAMPLE_TOOLS)
     bare = await shape(server, history(**fields))
     bridged = {"request.roles.user_after_tool": "bridge"} if after.refused else {}
     return [
@@ -323,10 +323,10 @@ async def thoughts(server: ProbedServer) -> Findings:
 
 async def _replayed(server: ProbedServer, field: str) -> Findings:
     thought = "I should look it up, since nobody can know the weather by heart."
-    without = await shape(server, history(content=""), tools=TOOLS)
+    without = await shape(server, history(content=""), tools=EXAMPLE_TOOLS)
     refused, used = "", ""
     for name in dict.fromkeys((field or "reasoning_content", "reasoning_content")):
-        said = await shape(server, history(content="", **{name: thought}), tools=TOOLS)
+        said = await shape(server, history(content="", **{name: thought}), tools=EXAMPLE_TOOLS)
         if said.refused:
             refused = verdict(said)
         elif said.prompt_tokens > without.prompt_tokens > 0:

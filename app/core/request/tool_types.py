@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from app.core.profile import RequestOptions
 from app.core.request.grammar import lark
-from app.core.stream.arguments import INPUT
+from app.core.types.arguments import INPUT
 from app.core.types.hosted import NO_PARAMETERS
 from app.core.types.items import (
     APPLY_PATCH_CALL,

@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
-from app.core.stream.arguments import ArgumentsReader, ObjectReader
 from app.core.stream.event_builder import EventBuilder, OpenCall
 from app.core.stream.event_types import ToolBinding
+from app.core.types.arguments import ArgumentsReader, ObjectReader
 from app.core.types.items import FUNCTION_CALL
 
 MAX_CALL_ID = 64  # characters, by the spec

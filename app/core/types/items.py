@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from app.core.stream.arguments import INPUT, ArgumentsReader, InputReader, ObjectReader
 from app.core.types import readings
+from app.core.types.arguments import INPUT, ArgumentsReader, InputReader, ObjectReader
 from app.core.types.readings import Item, Read
 
 # `call`: made by the model, run by the client. `output`: what the client gives back for one. `hosted`: a call and its

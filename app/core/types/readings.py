@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from app.core.stream.arguments import INPUT
+from app.core.types.arguments import INPUT
 from app.core.types.hosted import UNNAMED
 
 Item: TypeAlias = dict[str, Any]

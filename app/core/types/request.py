@@ -25,8 +25,8 @@ from typing_extensions import TypedDict
 
 from app.core.redaction import ToolSecrets, without_credentials
 from app.core.types.content import TEXT_OR_LIST, TOLERANT, Content, ContentPart, Text, Unknown, tag_of
+from app.core.types.readings import Item as Item
 
-Item: TypeAlias = dict[str, Any]
 Part: TypeAlias = dict[str, Any]
 Event: TypeAlias = dict[str, Any]
 Response: TypeAlias = dict[str, Any]

@@ -30,7 +30,7 @@ from app.stores import EventLog, RunKey, Store
 
 __all__ = ["Background", "EventSubscription", "Run"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 TOO_MANY = "Too many background responses are running. Try again when some of them have ended."
 WORKER_DIED = "The process that was making this response died before it was complete."
@@ -176,7 +176,7 @@ class Background:
             builder.fail_abandoned(APIError(WORKER_DIED))
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
             await self._store.put(*run, turn._replace(response=builder.response).record())
-            log.warning("response lost", extra={"response_id": run.id})
+            logger.warning("response lost", extra={"response_id": run.id})
         builder.end()
         await self._log.append(run, self._worker, batch_of(builder.take()))
 
@@ -197,4 +197,4 @@ def _carrying_on() -> Iterator[None]:
     except StoreUnavailable:
         pass
     except Exception:
-        log.exception("unexpected error")
+        logger.exception("unexpected error")

@@ -17,7 +17,7 @@ from app.stores import Batch, EventLog, LeaseState, RunKey, Store
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 UNEXPECTED = "The server had an error while it was making this response."
 
@@ -124,9 +124,9 @@ class RunWorker:
                     await asyncio.wait({making}, timeout=PAUSE)
             await making
         except (LeaseLost, StoreUnavailable) as error:
-            log.warning("response abandoned", extra={"response_id": self._run.key.id, "reason": str(error)})
+            logger.warning("response abandoned", extra={"response_id": self._run.key.id, "reason": str(error)})
         except Exception:  # nobody waits for this task: what is not said here is said nowhere
-            log.exception("unexpected error", extra={"response_id": self._run.key.id})
+            logger.exception("unexpected error", extra={"response_id": self._run.key.id})
         finally:
             making.cancel()
             await asyncio.wait({making})
@@ -166,7 +166,7 @@ class RunWorker:
                 case LeaseLost() as lost:
                     raise lost
                 case unexpected:
-                    log.error("unexpected error", exc_info=unexpected)
+                    logger.error("unexpected error", exc_info=unexpected)
                     error = APIError(UNEXPECTED)
         self._say(await self._run.stop(error))
 

@@ -12,7 +12,9 @@ from app.core.types.request import Item, Part
 from app.errors import InvalidRequest, NotFound
 from app.tools.files import File, FileStore, no_such_file
 
-MAX_BYTES = 32 * 1024 * 1024  # of all files in one request: they are in memory as a whole, and go to the backend
+MAX_INPUT_FILE_BYTES = (
+    32 * 1024 * 1024
+)  # of all files in one request: they are in memory as a whole, and go to the backend
 
 _FIELDS = ("content", "output")  # of an item, where its parts are
 _IMAGES = (  # how each begins
@@ -71,7 +73,7 @@ class _Reader:
     def __init__(self, store: FileStore, owner: str) -> None:
         self._store, self._owner = store, owner
         self._read: dict[str, tuple[File, bytes]] = {}
-        self._room = MAX_BYTES
+        self._room = MAX_INPUT_FILE_BYTES
 
     async def part(self, part: Part, param: str | None, warnings: list[str]) -> Part:
         """Return a part with its file; `param` names its field, and is None in an earlier turn."""
@@ -94,7 +96,9 @@ class _Reader:
             if file is None:
                 raise no_such_file(file_id)
             if file.bytes > self._room:
-                message = f"The files of one request may have {MAX_BYTES} bytes; use file_search for larger ones."
+                message = (
+                    f"The files of one request may have {MAX_INPUT_FILE_BYTES} bytes; use file_search for larger ones."
+                )
                 raise InvalidRequest(message, code="request_too_large")
             self._room -= file.bytes
             self._read[file_id] = file, await _joined(self._store.content(file_id))

@@ -77,7 +77,7 @@ class Upload:
         """Take some more of the content; raises `InvalidRequest` once it is too large."""
         self.bytes += len(data)
         if self.bytes > self._max_bytes:
-            raise too_large(self._max_bytes)
+            raise upload_too_large(self._max_bytes)
         self._buffer += data
         while len(self._buffer) >= PIECE:
             piece = bytes(self._buffer[:PIECE])
@@ -106,7 +106,7 @@ class Upload:
         await self._store.write(self._id, number, piece)
 
 
-def too_large(limit: int) -> InvalidRequest:
+def upload_too_large(limit: int) -> InvalidRequest:
     """The answer to a file of more than `limit` bytes."""
     message = f"The file is larger than {limit} bytes."
     return InvalidRequest(message, param="file", code="request_too_large", status=413)

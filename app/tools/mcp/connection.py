@@ -2,8 +2,8 @@
 One MCP session, in a task of its own.
 
 The SDK's client opens cancel scopes of anyio, which have to be left in the task that entered them; but a response is
-closed from wherever its end is met. So the task of a `Connection` alone enters and leaves the client, takes what it is
-asked X"""
+closed from wherever its end is met. So the task of a `ServerConnection` alone enters and leaves the client, takes what
+it is asked X"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pydantic import ValidationError
 
 from app import __version__
 from app.tools.guard import OutboundRefused, Reach, Resolver, resolve
-from app.tools.mcp.http import MAX_BYTES, Exchange, exchange, http_client
+from app.tools.mcp.http import MAX_RESULT_BYTES, Exchange, exchange, http_client
 
 TransportName: TypeAlias = Literal["auto", "http", "sse"]
 
@@ -46,7 +46,7 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):
 
 
 @dataclass(frozen=True)
-class Address:
+class ServerAddress:
     """Where an MCP server is, and what is shown to it. Its text shows no secret."""
 
     url: str = field(default="", repr=False)
@@ -81,10 +81,10 @@ class _Request:
     scope: anyio.CancelScope
 
 
-class Connection:
+class ServerConnection:
     """A session with one MCP server. Every method raises `MCPFailure` where the server fails."""
 
-    def __init__(self, address: Address, *, stderr: bool = False) -> None:
+    def __init__(self, address: ServerAddress, *, stderr: bool = False) -> None:
         """With `stderr`, what a program writes to its standard error goes to ours."""
         self._address = address
         self._stderr = stderr
@@ -241,7 +241,7 @@ class Connection:
 
 @asynccontextmanager
 async def _streamable_http(url: str, client: httpx2.AsyncClient) -> AsyncIterator[Any]:
-    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MAX_BYTES) as streams:
+    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MAX_RESULT_BYTES) as streams:
         yield streams
 
 

@@ -16,8 +16,8 @@ import httpx2
 
 from app.tools.guard import GuardedNetwork, OutboundRefused, Reach, Resolver, bounded, plain_headers, resolve, tls
 
-MAX_BYTES = 32 * 1024 * 1024  # of one document, or of one event of a stream
-_MAX_STREAM_BYTES = 8 * MAX_BYTES  # of a whole event stream
+MAX_RESULT_BYTES = 32 * 1024 * 1024  # of one document, or of one event of a stream
+_MAX_STREAM_BYTES = 8 * MAX_RESULT_BYTES  # of a whole event stream
 
 
 @dataclass
@@ -71,7 +71,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(
             response.status_code,
             headers=plain_headers(response.headers.multi_items()),
-            stream=_Body(response, _MAX_STREAM_BYTES if streamed else MAX_BYTES),
+            stream=_Body(response, _MAX_STREAM_BYTES if streamed else MAX_RESULT_BYTES),
             extensions=response.extensions,
         )
 

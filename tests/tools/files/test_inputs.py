@@ -104,7 +104,7 @@ async def test_what_is_no_image_is_refused_as_one(place: Place) -> None:
 
 
 async def test_the_files_of_a_request_have_to_fit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "MAX_BYTES", 100)
+    monkeypatch.setattr(inputs, "MAX_INPUT_FILE_BYTES", 100)
     first, second = await place.upload("a.txt", bytes(60)), await place.upload("b.txt", bytes(60))
     await place.ask(file_part(first), file_part(first))  # read once
     with pytest.raises(openai.BadRequestError) as refused:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from app.tools.mcp.connection import Address, Connection, MCPFailure
+from app.tools.mcp.connection import MCPFailure, ServerAddress, ServerConnection
 from tests.support.mcp_lab import PIXEL, Lab
 
 TIME = (sys.executable, "-m", "mcp_server_time")
 
 
 @asynccontextmanager
-async def connected(url: str = "", **options: Any) -> AsyncIterator[Connection]:
+async def connected(url: str = "", **options: Any) -> AsyncIterator[ServerConnection]:
     """A session in a task of its own, closed when the block ends."""
-    connection = Connection(Address(url=url, reach="any", **options))
+    connection = ServerConnection(ServerAddress(url=url, reach="any", **options))
     await connection.open()
     try:
         yield connection
@@ -107,7 +107,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_at_the_server_and_the_sessi
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_a_session_that_is_closed_by_another_task_in_mid_call(lab: Lab, transport: str) -> None:
-    connection = Connection(Address(url=lab.sse_url if transport == "sse" else lab.url, reach="any"))
+    connection = ServerConnection(ServerAddress(url=lab.sse_url if transport == "sse" else lab.url, reach="any"))
     await asyncio.create_task(connection.open())
     call = asyncio.ensure_future(connection.call_tool("sleep", {}))
     await lab.asleep.wait()
@@ -138,7 +138,7 @@ async def test_a_call_that_takes_too_long(lab: Lab) -> None:
 
 
 async def test_an_open_that_is_cancelled(lab: Lab) -> None:
-    connection = Connection(Address(url=lab.url, reach="any"))
+    connection = ServerConnection(ServerAddress(url=lab.url, reach="any"))
     opening = asyncio.ensure_future(connection.open())
     await asyncio.sleep(0)
     opening.cancel()
@@ -157,17 +157,19 @@ async def test_headers_are_sent_with_each_request(lab: Lab) -> None:
 
 
 async def test_an_address_shows_no_secret() -> None:
-    address = Address(url="https://example.com/SECRET", headers={"Authorization": "SECRET"}, command=["x", "SECRET"])
+    address = ServerAddress(
+        url="https://example.com/SECRET", headers={"Authorization": "SECRET"}, command=["x", "SECRET"]
+    )
     assert "SECRET" not in repr(address)
 
 
 async def test_private_addresses_are_not_asked_for_callers(lab: Lab) -> None:
     with pytest.raises(MCPFailure, match="may not be asked"):
-        await Connection(Address(url=lab.url, reach="public")).open()
+        await ServerConnection(ServerAddress(url=lab.url, reach="public")).open()
     assert lab.headers == []
 
 
 @pytest.mark.parametrize("command", [("/no/such/program",), (sys.executable, "-c", "raise SystemExit(1)")])
 async def test_a_program_that_does_not_run(command: tuple[str, ...]) -> None:
     with pytest.raises(MCPFailure):
-        await Connection(Address(command=command)).open()
+        await ServerConnection(ServerAddress(command=command)).open()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.tools.mcp.connection import MAX_PAGES, Address, Connection, MCPFailure
-from app.tools.mcp.http import MAX_BYTES
+from app.tools.mcp.connection import MAX_PAGES, MCPFailure, ServerAddress, ServerConnection
+from app.tools.mcp.http import MAX_RESULT_BYTES
 from tests.support.upstream import CLOSE, HANG, RESET, Received, Step, Upstream, head, reply, sse, status
 
 Answer = Callable[[dict[str, Any]], list[Step]]
@@ -73,16 +73,16 @@ async def broken() -> AsyncIterator[Broken]:
         yield server
 
 
-def session(server: Broken, **options: Any) -> Connection:
-    return Connection(Address(url=f"{server.url}/mcp", reach="any", **{"transport": "http", **options}))
+def session(server: Broken, **options: Any) -> ServerConnection:
+    return ServerConnection(ServerAddress(url=f"{server.url}/mcp", reach="any", **{"transport": "http", **options}))
 
 
-async def close(connection: Connection) -> None:
+async def close(connection: ServerConnection) -> None:
     if goodbyes := connection.close():
         await goodbyes
 
 
-async def failing(connection: Connection) -> dict[str, Any]:
+async def failing(connection: ServerConnection) -> dict[str, Any]:
     """The error of a call, or of the opening before it."""
     with pytest.raises(MCPFailure) as failure:
         await connection.open()
@@ -209,7 +209,7 @@ async def test_an_error_of_the_protocol_is_told(broken: Broken) -> None:
 
 
 def endless(fields: dict[str, str], begin: bytes) -> list[Step]:
-    return [head(fields), begin, *[b"a" * 2_000_000] * (MAX_BYTES // 2_000_000 + 2), HANG]
+    return [head(fields), begin, *[b"a" * 2_000_000] * (MAX_RESULT_BYTES // 2_000_000 + 2), HANG]
 
 
 @pytest.mark.parametrize(

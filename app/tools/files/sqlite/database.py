@@ -68,7 +68,7 @@ def query(db: apsw.Connection, statement: str, values: Any = ()) -> list[tuple[A
     return db.execute(statement, values).fetchall()
 
 
-def create(db: apsw.Connection, schema: str, version: int) -> None:
+def create_tables(db: apsw.Connection, schema: str, version: int) -> None:
     """Make the tables of a new file; raise if the file is one that this code cannot read."""
     found = int(db.pragma("user_version"))
     if found == version:
@@ -144,7 +144,7 @@ class Database:
         if db is None:
             db = self._local.db = connect(self.path)
             self._open.add(db)
-            create(db, self._schema, self._version)
+            create_tables(db, self._schema, self._version)
         return db
 
     def _give_up(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.stream.arguments import InputReader, ObjectReader
+from app.core.types.arguments import InputReader, ObjectReader
 
 
 def told(*pieces: str) -> list[str]:
