@@ -19,7 +19,7 @@ from app.backends import Backend, ChatRequest, TokenCounter
 from app.core.history import rewrites, turns
 from app.core.history.turns import Turn
 from app.core.profile import Profile
-from app.core.request import ChatTranslation, to_chat
+from app.core.request import FRAMEWORK_EVENTS, ChatTranslation, to_chat
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.types.ids import chain_key, new_id
@@ -109,6 +109,7 @@ class Responses:
         prompt = self._prompt(request, context, model) if generate else _NO_PROMPT
         self._check_size(prompt.body)
         builder = self._builder(request, caller, context, response)
+        builder.framework_events = FRAMEWORK_EVENTS in request.include
         reader = ChunkReader(
             builder,
             prompt.chat.calls,

@@ -91,6 +91,7 @@ class Run:
         self._made = made
         self._seconds = seconds
         self._lifecycle = ResponseLifecycle(self.response, way, observers)
+        self._warned: set[str] = set()  # the warnings that an event was emitted for
         conversation, model = request.prompt_cache_key or context.key, self.response["model"]
         self._question = ChatRequest(prompt.body, caller.key, conversation, model, prompt.profile, prompt.translate_for)
 
@@ -109,7 +110,7 @@ class Run:
                 async for events in answer:
                     if response["output"]:
                         lifecycle.first = clock()
-                    yield events
+                    yield [*events, *self._new_warnings()]
                     if lifecycle.first:
                         break
                 async for events in answer:  # from the first token on, nothing is asked of each
@@ -117,9 +118,21 @@ class Run:
             lifecycle.last = clock()
             await self._keep()
             lifecycle.failure = builder.failure
+        last = self._new_warnings()
         builder.end()
         self._ended = True
-        yield builder.take()
+        yield [*last, *builder.take()]
+
+    def _new_warnings(self) -> list[Event]:
+        """Return an `antiphon:warning` event for each warning that had none yet, if the caller wants such events."""
+        builder = self._made.builder
+        if not builder.framework_events:
+            return []
+        for warning in self.warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                builder.framework("warning", message=warning)
+        return builder.take()
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

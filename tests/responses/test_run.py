@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Scope
 from app.errors import StoreUnavailable
 from app.main import create_app
 from app.stores.memory import MemoryStore
+from tests.support import sockets
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import settings
@@ -92,3 +93,36 @@ async def test_what_is_stored_after_all_says_the_same_as_the_stream() -> None:
         told = (await http.post("/v1/responses", json={"model": "m", "input": "Hi"})).json()
         assert (told["status"], told["error"]["message"]) == ("failed", "The store is away.")
         assert (await http.get(f"/v1/responses/{told['id']}")).json() == told
+
+
+WARNED = "The parameter 'sead' is not known and was left out."
+
+
+async def events_of(url: str, way: str, **body: Any) -> list[dict[str, Any]]:
+    """Ask in one of the ways in which there are events, and return them."""
+    body = {"model": "m", "input": "Hi", "sead": 1, **body}
+    if way == "websocket":
+        async with sockets.dial(url) as socket:
+            return await sockets.ask(socket, **body)
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        answer = await http.post("/v1/responses", json={**body, "stream": True, "background": way == "background"})
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+
+
+@pytest.mark.parametrize("way", ["sse", "websocket", "background"])
+async def test_warnings_are_events_for_whoever_asks_for_them(way: str) -> None:
+    async with sockets.listening(Scripted([delta(content="Hello")])) as url:
+        events = await events_of(url, way, include=["antiphon:events"])
+        unasked = await events_of(url, way)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    warned = [event for event in events if event["type"] == "antiphon:warning"]
+    assert warned == [
+        {
+            "type": "antiphon:warning",
+            "sequence_number": warned[0]["sequence_number"],
+            "source": "framework",
+            "message": WARNED,
+        }
+    ]
+    assert events[-1]["type"] == "response.completed"
+    assert not [event for event in unasked if event["type"].startswith("antiphon:")]
