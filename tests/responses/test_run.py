@@ -95,7 +95,7 @@ async def test_what_is_stored_after_all_says_the_same_as_the_stream() -> None:
         assert (await http.get(f"/v1/responses/{told['id']}")).json() == told
 
 
-WARNED = "The parameter 'sead' is not known and was left out."
+WARNED = "The parameter 'sead' is not known to this backend and was left out."
 
 
 async def events_of(url: str, way: str, **body: Any) -> list[dict[str, Any]]:

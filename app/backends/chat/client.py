@@ -26,10 +26,10 @@ import httpx
 import orjson
 
 from app.backends import PASSTHROUGH, ChatRequest, Chunk
-from app.backends.causes import explain, explained, unreachable
 from app.backends.chat.adaptation import FieldAdaptation
 from app.backends.chat.answer import ChatStream
 from app.backends.chat.errors import backend_error, error_in_chunk
+from app.backends.chat.errors.causes import explain, explained, unreachable
 from app.backends.chat.errors.classification import ERROR_CLASSES, failure
 from app.backends.chat.token_counting import Tokenizer
 from app.backends.transport import HTTPToolsTransport
