@@ -70,7 +70,7 @@ __all__ = [
 
 # By the name of the table `[tools.NAME]`. A table of another name has an import path `package.module:Class` as its key
 # `tool`. Each class has `from_settings(table, host)`: it does no I/O, and raises ValueError for a table that is wrong.
-TOOLS: dict[str, str] = {}
+TOOLS: dict[str, str] = {"mcp": "app.tools.mcp:MCPTool"}
 
 OutcomeStatus: TypeAlias = Literal["completed", "incomplete", "failed"]
 
@@ -81,6 +81,7 @@ class ToolHost:
 
     backends: Mapping[str, Any] = field(default_factory=dict)  # the settings of the backends by name: `BackendSettings`
     directory: Path = Path()  # that relative paths of the settings start from
+    environment: Mapping[str, str] = field(default_factory=dict)  # its variables, for settings such as `api_key_env`
     max_result_chars: int = 60_000  # of what the model is shown of one call; the loop cuts what is longer
 
 
@@ -161,6 +162,10 @@ class ReportedItem(Protocol):
         """Emit one of the `progress` events that the item's type lists, by its short name."""
         ...
 
+    def note(self, **notes: Any) -> None:
+        """Store something with the item that no caller is shown: `Report.notes` gives it in later turns."""
+        ...
+
     def close(self, status: OutcomeStatus = "completed", **fields: Any) -> None:
         """End the item with these fields: emits the event of that status, if its type has one, and its `done`."""
         ...
@@ -175,6 +180,10 @@ class Report(Protocol):
 
     def add(self, type: str, **fields: Any) -> ReportedItem:
         """Add an item of another type to the output, such as `mcp_list_tools` or `shell_call_output`, and open it."""
+        ...
+
+    def notes(self, item: Item) -> Mapping[str, Any]:
+        """Return what is stored with an item of the conversation; nothing for one that came from elsewhere."""
         ...
 
     def warn(self, message: str) -> None:

@@ -2,8 +2,10 @@
 One MCP session, in a task of its own.
 
 The SDK's client opens cancel scopes of anyio, which have to be left in the task that entered them; but a response is
-closed from wherever its end is met. So the task of a `ServerConnection` alone enters and leaves the client, takes what
-it is asked X"""
+closed from wherever its end is met. So the task of a `ServerConnection` alone enters and leaves the client, takes
+requests from a queue, and runs each of them in a child task. Whoever makes one awaits a future, and may be cancelled at
+any time: then the request is cancelled as well, and the server hears of it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Literal, TextIO, TypeAlias, cast
+from typing import Any, TextIO, cast
 
 import anyio
 import httpx2
@@ -31,10 +33,9 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from app import __version__
-from app.tools.guard import OutboundRefused, Reach, Resolver, resolve
+from app.tools.guard import OutboundRefused
 from app.tools.mcp.http import MAX_RESULT_BYTES, Exchange, exchange, http_client
-
-TransportName: TypeAlias = Literal["auto", "http", "sse"]
+from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure, ServerAddress
 
 MAX_PAGES = 50  # of a list of tools
 _CLOSE_SECONDS = 5  # for the goodbyes of a session
@@ -43,35 +44,6 @@ _OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # what a server of the 
 # It logs URLs, session ids and messages. What a caller or an operator has to know is in the failures below.
 for _name in ("mcp", "client", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
-
-
-@dataclass(frozen=True)
-class ServerAddress:
-    """Where an MCP server is, and what is shown to it. Its text shows no secret."""
-
-    url: str = field(default="", repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    transport: TransportName = "auto"
-    reach: Reach = "public"
-    command: Sequence[str] = field(default=(), repr=False)  # a program to run, in place of the URL
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the program, beside the ordinary variables
-    directory: str | None = None  # that the program is run in
-    open_seconds: float = 30
-    call_seconds: float = 120
-    resolver: Resolver = field(default=resolve, repr=False)
-
-
-class MCPFailure(Exception):
-    """
-    What an MCP server did not do, in words fit for the model and the caller.
-
-    `error` is the `error` of an `mcp_call` item.
-    """
-
-    def __init__(self, message: str, code: int = mcp_types.CONNECTION_CLOSED, type: str = "mcp_protocol_error") -> None:
-        super().__init__(message)
-        self.message = message
-        self.error = {"type": type, "code": code, "message": message}
 
 
 @dataclass(eq=False)
@@ -225,7 +197,7 @@ class ServerConnection:
                 answer = await request.work(client)
         except Exception as error:
             failure = failure_of(error, seen.status)
-            if failure.error["code"] in (mcp_types.CONNECTION_CLOSED, 404):  # 404: it has forgotten the session
+            if failure.error["code"] in (CONNECTION_CLOSED, 404):  # 404: it has forgotten the session
                 self._failed = failure  # what runs may end; nothing new is begun
             if not request.answer.done():
                 request.answer.set_exception(failure)
@@ -290,12 +262,12 @@ def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
     if status is not None:
         return _refusal(status)
     match error:
-        case MCPError() if error.code == mcp_types.CONNECTION_CLOSED:
+        case MCPError() if error.code == CONNECTION_CLOSED:
             return MCPFailure("The connection to the MCP server was lost.")
         case MCPError():
             return MCPFailure(error.message, error.code)
         case TimeoutError() | httpx2.TimeoutException():
-            return MCPFailure("The MCP server did not answer in time.", mcp_types.REQUEST_TIMEOUT)
+            return MCPFailure("The MCP server did not answer in time.", REQUEST_TIMEOUT)
         case ValidationError() | json.JSONDecodeError() | httpx2.DecodingError():
             return MCPFailure("The MCP server's answer cannot be read.", mcp_types.PARSE_ERROR)
         case httpx2.HTTPError() | OSError() | subprocess.SubprocessError():

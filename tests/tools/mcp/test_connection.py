@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.tools.mcp.connection import MCPFailure, ServerAddress, ServerConnection
+from app.tools.mcp.connection import ServerConnection
+from app.tools.mcp.server import MCPFailure, ServerAddress
 from tests.support.mcp_lab import PIXEL, Lab
 
 TIME = (sys.executable, "-m", "mcp_server_time")

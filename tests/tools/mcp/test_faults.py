@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from app.tools.mcp.connection import MAX_PAGES, MCPFailure, ServerAddress, ServerConnection
+from app.tools.mcp.connection import MAX_PAGES, ServerConnection
 from app.tools.mcp.http import MAX_RESULT_BYTES
+from app.tools.mcp.server import MCPFailure, ServerAddress
 from tests.support.upstream import CLOSE, HANG, RESET, Received, Step, Upstream, head, reply, sse, status
 
 Answer = Callable[[dict[str, Any]], list[Step]]

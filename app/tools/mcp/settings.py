@@ -1,0 +1,287 @@
+"""
+The settings of MCP servers: the table `[tools.mcp]`, and files in the `mcpServers` form that other programs share.
+
+    [tools.mcp]
+    allow_urls = ["https://*.example.com/*"]      # what callers may name in `server_url`
+    file = "mcp.json"
+    [tools.mcp.servers.lab]
+    url = "http://127.0.0.1:9000/mcp"
+    headers_env = { Authorization = "LAB_TOKEN" }
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from app.tools.guard import URLPattern
+
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+
+
+class ToolFilter(_Settings):
+    """Some of a server's tools: those of these names, and of them those that only read, or do not."""
+
+    tool_names: list[str] | None = None
+    read_only: bool | None = None
+
+    def matches(self, name: str, read_only: bool) -> bool:
+        """Tell whether a tool is one of these; `*` in a name stands for anything."""
+        named = self.tool_names is None or any(fnmatchcase(name, pattern) for pattern in self.tool_names)
+        return named and self.read_only in (None, read_only)
+
+
+class ApprovalFilter(_Settings):
+    """Which calls want an approval: `always` counts for more than `never`, and what neither names wants one."""
+
+    always: ToolFilter | None = None
+    never: ToolFilter | None = None
+
+
+Approval: TypeAlias = Literal["always", "never"] | ApprovalFilter
+
+
+def needs_approval(setting: Approval, name: str, read_only: bool) -> bool:
+    """Tell whether calls of a tool want an approval by that setting."""
+    if isinstance(setting, str):
+        return setting == "always"
+    if setting.always and setting.always.matches(name, read_only):
+        return True
+    return not (setting.never and setting.never.matches(name, read_only))
+
+
+def _url(url: str) -> str:
+    if not re.fullmatch(r"https?://[^/?#\s]+\S*", url):
+        raise ValueError("should be an http or https URL, such as http://127.0.0.1:9000/mcp")
+    return url
+
+
+def _command(command: object) -> object:
+    return shlex.split(command) if isinstance(command, str) else command
+
+
+def _pattern(pattern: object) -> object:
+    return URLPattern.parse(pattern) if isinstance(pattern, str) else pattern
+
+
+class MCPServer(_Settings):
+    """One server that the operator declares."""
+
+    url: Annotated[str, AfterValidator(_url)] | None = None
+    """Of its endpoint, by streamable HTTP or SSE."""
+    transport: Literal["auto", "http", "sse"] = "auto"
+    """`auto` tries streamable HTTP first, and SSE where the server does not know it."""
+    command: Annotated[list[str], BeforeValidator(_command)] = []
+    """A program to run in place of a URL, with its arguments; it is asked over its standard input and output."""
+    env: dict[str, SecretStr] = {}
+    """Variables for the program. It has none of ours but the ordinary ones, such as PATH and HOME."""
+    directory: str | None = None
+    """Where the program is run."""
+    headers: dict[str, SecretStr] = {}
+    """Sent with each request."""
+    headers_env: dict[str, str] = {}
+    """The same, by the names of the variables that hold the values. A token alone is sent as `Bearer`."""
+    allowed_tools: list[str] | ToolFilter = ["*"]
+    """Globs of the names of its tools that may be called, or a filter."""
+    require_approval: Approval | None = None
+    """`always`, `never`, or a filter for each. A caller may ask for more approvals than this, never for fewer."""
+    keys: list[SecretStr] | None = None
+    """The callers' keys, or `sha256:` and a key's hash, that may use it; all if left out."""
+    description: str = ""
+    """What it is for; shown to a model that searches for tools."""
+    open_timeout: float = Field(30, gt=0)
+    """Seconds in which it has to connect, and to list its tools."""
+    timeout: float = Field(120, gt=0)
+    """Seconds that a call may take."""
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> MCPServer:
+        if bool(self.url) == bool(self.command):
+            raise ValueError("should have a `url` or a `command`, and not both")
+        return self
+
+    @property
+    def allowed(self) -> ToolFilter:
+        """Its tools that may be called."""
+        allowed = self.allowed_tools
+        return allowed if isinstance(allowed, ToolFilter) else ToolFilter(tool_names=allowed)
+
+    def serves(self, owner: str) -> bool:
+        """Tell whether a caller may use it, by the owner that the caller's key is the hash of."""
+        return self.keys is None or any(_owner(key.get_secret_value()) == owner for key in self.keys)
+
+
+def _owner(key: str) -> str:
+    digest = key.removeprefix("sha256:") if key.startswith("sha256:") else sha256(key.encode()).hexdigest()
+    return digest[:32]
+
+
+class MCPSettings(_Settings):
+    """The table `[tools.mcp]`."""
+
+    servers: dict[str, MCPServer] = {}
+    allow_urls: list[Annotated[URLPattern, BeforeValidator(_pattern)]] = []
+    """Patterns of the URLs that callers may name in `server_url`, such as `https://*.example.com/*`."""
+    allow_private: bool = False
+    """May these lead to private addresses?"""
+    file: str | None = None
+    """More servers, in the form `{"mcpServers": {NAME: {"url" | "command", "args", "env", "headers"}}}`."""
+    require_approval: Approval = "always"
+    """Of servers that say nothing about it themselves."""
+
+    @field_validator("servers")
+    @classmethod
+    def _are_labels(cls, servers: dict[str, MCPServer]) -> dict[str, MCPServer]:
+        for name in servers:
+            if not LABEL.fullmatch(name):
+                raise ValueError(f"{name!r} should be a name of letters, digits, '_', '-' and '.'")
+        return servers
+
+
+def read_settings(table: Mapping[str, Any], environment: Mapping[str, str], directory: Path) -> MCPSettings:
+    """
+    Read the table `[tools.mcp]`, and the file that it names, from that directory.
+
+    The values of `headers_env` are put into `headers`. Raises `ValueError` with the key at fault.
+    """
+    file = table.get("file")
+    others = read_file(directory / file, environment) if isinstance(file, str) else {}
+    servers = table.get("servers")
+    try:
+        merged = {**table, "servers": {**others, **servers}} if isinstance(servers, Mapping) else dict(table)
+        if not isinstance(servers, Mapping) and others:
+            merged["servers"] = others
+        settings = MCPSettings.model_validate(merged)
+    except ValidationError as error:
+        raise ValueError("; ".join(dict.fromkeys(map(_problem, error.errors(include_url=False))))) from None
+    filled = {name: _with_headers(name, server, environment) for name, server in settings.servers.items()}
+    return settings.model_copy(update={"servers": filled})
+
+
+def _problem(detail: Any) -> str:
+    # Where a value may have several shapes, pydantic adds the shape's name to its place.
+    place = ".".join(str(part) for part in detail["loc"] if re.fullmatch(r"[a-z_][\w.-]*|\d+", str(part), re.A))
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{place}: {'unknown key' if detail['type'] == 'extra_forbidden' else message}"
+
+
+def _with_headers(name: str, server: MCPServer, environment: Mapping[str, str]) -> MCPServer:
+    headers = dict(server.headers)
+    for header, variable in server.headers_env.items():
+        if not (value := environment.get(variable)):
+            raise ValueError(f"servers.{name}.headers_env.{header}: the environment variable {variable} is not set")
+        headers[header] = SecretStr(value)
+    for header, secret in headers.items():
+        value = secret.get_secret_value()
+        if re.search(r"[\r\n\0]", value) or not re.fullmatch(r"[!#$%&'*+.^_`|~\w-]+", header, re.ASCII):
+            raise ValueError(f"servers.{name}.headers: {header!r} cannot be sent as a header")
+        if header.lower() == "authorization" and " " not in value.strip():
+            headers[header] = SecretStr(f"Bearer {value.strip()}")
+    return server.model_copy(update={"headers": headers})
+
+
+def read_file(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """
+    Return the servers of a file in the `mcpServers` form, as tables `[tools.mcp.servers.NAME]`.
+
+    `${NAME}`, `${env:NAME}` and `${NAME:-default}` stand for variables. What is `disabled` is left out. Raises
+    `ValueError`.
+    """
+    try:
+        document = json.loads(path.expanduser().read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"file: cannot read {str(path)!r}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"file: {str(path)!r} is no JSON: {error}") from None
+    servers = document.get("mcpServers", document.get("servers")) if isinstance(document, dict) else None
+    if not isinstance(servers, dict):
+        raise ValueError(f"file: {str(path)!r} should have an object `mcpServers`")
+    tables = {}
+    for name, server in servers.items():
+        if not isinstance(server, dict):
+            raise ValueError(f"file: `mcpServers.{name}` should be an object")
+        if server.get("disabled") is not True and server.get("enabled") is not False:
+            tables[name] = _table(_expanded(server, environment, f"mcpServers.{name}"))
+    return tables
+
+
+_TRANSPORTS = {"sse": "sse", "http": "http", "streamable-http": "http", "streamable_http": "http"}
+_SAME = ("url", "env", "headers", "headers_env", "description", "allowed_tools", "require_approval", "keys")
+
+
+def _table(server: Mapping[str, Any]) -> dict[str, Any]:
+    """Read one server of such a file; what programs keep there for themselves is passed over."""
+    table: dict[str, Any] = {name: server[name] for name in _SAME if server.get(name) is not None}
+    if url := server.get("serverUrl") or server.get("httpUrl"):
+        table.setdefault("url", url)
+    if isinstance(command := server.get("command"), str):
+        table["command"] = [command, *map(str, server.get("args") or ())]
+    elif isinstance(command, list):
+        table["command"] = [*map(str, command), *map(str, server.get("args") or ())]
+    if kind := _TRANSPORTS.get(str(server.get("type") or server.get("transport") or "").lower()):
+        table["transport"] = kind
+    if directory := server.get("cwd"):
+        table["directory"] = directory
+    approved = server.get("alwaysAllow") or server.get("autoApprove")
+    if isinstance(approved, Sequence) and not isinstance(approved, str):
+        table.setdefault("require_approval", {"never": {"tool_names": list(approved)}})
+    if isinstance(table.get("env"), dict):
+        table["env"] = {name: str(value) for name, value in table["env"].items()}
+    return table
+
+
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)(?::-([^}]*))?\}")
+
+
+def _expanded(value: Any, environment: Mapping[str, str], place: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _expanded(one, environment, f"{place}.{name}") for name, one in value.items()}
+    if isinstance(value, list):
+        return [_expanded(one, environment, place) for one in value]
+    if not isinstance(value, str):
+        return value
+
+    def expand(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        found = environment.get(name) or default
+        if found is None:
+            raise ValueError(f"file: {place}: the environment variable {name} is not set")
+        return found
+
+    return _VARIABLE.sub(expand, value)
+
+
+def declared(option: str) -> tuple[str, dict[str, Any]]:
+    """Read `NAME=URL_OR_COMMAND`, as `antiphon serve --mcp` takes it: a name and its table. Raises `ValueError`."""
+    name, separator, place = option.partition("=")
+    name, place = name.strip(), place.strip()
+    if not separator or not place or not LABEL.fullmatch(name):
+        raise ValueError("should be NAME=URL or NAME=COMMAND, such as time='uvx mcp-server-time'")
+    if re.match(r"https?://", place):
+        return name, {"url": place}
+    try:
+        return name, {"command": shlex.split(place)}
+    except ValueError as error:
+        raise ValueError(f"the command of {name!r} cannot be read: {error}") from None

@@ -1,0 +1,97 @@
+"""What an MCP server gives back, as the model and the caller are shown it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.core.redaction import Redactor
+from app.tools.mcp.results import CUT, failed, outcome_of, redactor_for, without_secrets
+
+PLAIN = Redactor()
+IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+@pytest.mark.parametrize(
+    ("result", "output"),
+    [
+        ({"content": [text("one"), text("two")]}, "one\ntwo"),
+        ({"content": []}, ""),
+        ({"content": [], "structuredContent": {"a": "ü"}}, '{"a": "ü"}'),
+        ({"content": [text("said")], "structuredContent": {"a": 1}}, "said"),
+        ({"content": [{"type": "audio", "data": "UklGRg==", "mimeType": "audio/wav"}]}, "[audio: audio/wav]"),
+        (
+            {"content": [{"type": "resource_link", "uri": "file:///a", "name": "a", "description": "An a."}]},
+            "[a](file:///a): An a.",
+        ),
+        ({"content": [{"type": "resource", "resource": {"uri": "file:///a", "text": "A."}}]}, "file:///a:\nA."),
+        (
+            {"content": [{"type": "resource", "resource": {"uri": "x:y", "blob": "aGk=", "mimeType": "a/b"}}]},
+            "[resource: x:y a/b]",
+        ),
+        ({"content": [{"type": "resource", "resource": {"uri": "x:y", "blob": "aGk="}}]}, "[resource: x:y]"),
+    ],
+)
+def test_results_in_words(result: dict[str, Any], output: str) -> None:
+    outcome = outcome_of(result, PLAIN, 1000)
+    assert (outcome.output, outcome.status) == (output, "completed")
+    assert outcome.fields == {"output": output, "error": None}
+
+
+@pytest.mark.parametrize(
+    "block", [IMAGE, {"type": "resource", "resource": {"uri": "x:y", "blob": "aGk=", "mimeType": "image/png"}}]
+)
+def test_images_are_shown_to_the_model(block: dict[str, Any]) -> None:
+    outcome = outcome_of({"content": [text("Here:"), block]}, PLAIN, 1000)
+    assert isinstance(outcome.output, list)
+    assert outcome.output[1] == {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+    assert outcome.output[0]["text"] == outcome.fields["output"]
+    assert outcome.fields["output"].startswith("Here:\n[")
+
+
+def test_a_tool_that_fails_says_why() -> None:
+    outcome = outcome_of({"content": [text("No such city.")], "isError": True}, PLAIN, 1000)
+    assert (outcome.status, outcome.output) == ("failed", "Error: No such city.")
+    assert outcome.fields == {
+        "output": None,
+        "error": {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "No such city."}]},
+    }
+
+
+def test_what_is_too_long_is_cut_and_says_so() -> None:
+    outcome = outcome_of({"content": [text("word " * 1000)]}, PLAIN, 100)
+    assert isinstance(outcome.output, str)
+    assert len(outcome.output) == 100 and outcome.output.endswith(CUT)
+
+
+def test_secrets_are_struck_out_of_everything() -> None:
+    redactor = redactor_for(
+        "https://user:password@mcp.example.com/hooks/0123456789abcdef0123/mcp?key=querykey",
+        {"Authorization": "Bearer token-of-mine", "X-Key": 'with"quote'},
+        ["from the environment"],
+    )
+    secrets = [
+        "password",
+        "0123456789abcdef0123",
+        "querykey",
+        "token-of-mine",
+        'with"quote',
+        'with\\"quote',
+        "from the environment",
+    ]
+    for secret in secrets:
+        for result in (
+            {"content": [text(f"It was {secret}.")]},
+            {"content": [], "structuredContent": {secret: [secret]}},
+        ):
+            assert secret not in str(outcome_of(result, redactor, 1000))
+            assert secret not in str(outcome_of({**result, "isError": True}, redactor, 1000))
+        error = {"type": "mcp_protocol_error", "code": 1, "message": f"Bad {secret}"}
+        assert secret not in str(failed(error, redactor))
+        assert secret not in str(without_secrets([{secret: secret}], redactor))
+    assert redactor("The host mcp.example.com, path /mcp") == "The host mcp.example.com, path /mcp"

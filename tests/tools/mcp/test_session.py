@@ -1,0 +1,354 @@
+"""An MCP server during one response: which servers may be named, which tools called, and what is read anew."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import InvalidRequest
+from app.tools import Declaration, HostedFunction, Outcome, ToolCall, ToolHost, ToolSession
+from app.tools.mcp import MCPTool
+from tests.support.mcp_lab import LONG_NAME, Lab
+
+
+class Item:
+    """An item that a session adds, as it stands."""
+
+    def __init__(self, type: str, fields: dict[str, Any]) -> None:
+        self.id = "mcpl_1"
+        self.fields = {"id": self.id, "type": type, **fields}
+        self.notes: dict[str, Any] = {}
+        self.status = ""
+
+    def event(self, name: str, **fields: Any) -> None:
+        pass
+
+    def note(self, **notes: Any) -> None:
+        self.notes |= notes
+
+    def close(self, status: str = "completed", **fields: Any) -> None:
+        self.status = status
+        self.fields |= fields
+
+
+class Response:
+    """What one response tells its tools, and is told by them; the next is made with what it leaves behind."""
+
+    def __init__(self, before: Response | None = None) -> None:
+        self.before = before
+        self.items: list[Item] = []
+        self.warnings: list[str] = []
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        earlier = self.before.history if self.before else []
+        return [*earlier, *(item.fields for item in self.items)]
+
+    def event(self, name: str, **fields: Any) -> None:
+        pass
+
+    def add(self, type: str, **fields: Any) -> Item:
+        self.items.append(Item(type, fields))
+        return self.items[-1]
+
+    def notes(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        own = next((one.notes for one in self.items if one.fields is item), {})
+        return own or (self.before.notes(item) if self.before else {})
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+def tool_of(table: dict[str, Any], **environment: str) -> MCPTool:
+    return MCPTool.from_settings(table, ToolHost(environment=environment, directory=Path()))
+
+
+SECRET_FIELDS = ("authorization", "headers", "server_url")
+
+
+def declaration(owner: str = "", **tool: Any) -> Declaration:
+    secrets = {name: tool.pop(name) for name in SECRET_FIELDS if name in tool}
+    shown = {"type": "mcp", **tool}
+    return Declaration(shown, secrets, place="tools[0]", owner=owner, response_id="resp_1", chain="chain")
+
+
+@asynccontextmanager
+async def opened(tool: MCPTool, owner: str = "", **fields: Any) -> AsyncIterator[ToolSession]:
+    session = tool.open(declaration(owner, **fields))
+    async with session as entered:
+        yield entered
+    await tool.aclose()
+
+
+async def call(session: ToolSession, function: HostedFunction, **arguments: Any) -> Outcome:
+    return await session.run(ToolCall("mcp_1", function, arguments, ()), Response())
+
+
+def names(functions: Sequence[HostedFunction]) -> set[str]:
+    return {function.name for function in functions}
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with Lab().serve() as lab:
+        yield lab
+
+
+async def test_a_declared_server_is_listed_and_called(lab: Lab) -> None:
+    tool = tool_of({"servers": {"lab": {"url": lab.url}}})
+    response = Response()
+    async with opened(tool, server_label="lab") as session:
+        functions = await session.functions([], response)
+        add = next(function for function in functions if function.name == "add")
+        assert (add.item, add.namespace, add.description) == ("mcp_call", "lab", "Add two numbers.")
+        assert add.fields == {"server_label": "lab", "name": "add"}
+        assert add.parameters["required"] == ["a", "b"] and add.needs_approval
+        outcome = await call(session, add, a=1, b=2)
+    assert (outcome.output, outcome.fields) == ("3", {"output": "3", "error": None})
+    (item,) = response.items
+    assert item.status == "completed" and "error" not in item.fields
+    assert {"name", "input_schema", "description", "annotations"} == set(item.fields["tools"][0])
+    assert LONG_NAME in names(functions)
+
+
+async def test_a_list_is_read_once_in_a_conversation(lab: Lab) -> None:
+    tool = tool_of({"servers": {"lab": {"url": lab.url}}})
+    first = Response()
+    async with opened(tool, server_label="lab") as session:
+        functions = await session.functions([], first)
+    lists, requests = lab.lists, len(lab.headers)
+    second = Response(first)
+    async with opened(tool, server_label="lab") as session:
+        assert names(await session.functions(second.history, second)) == names(functions)
+        assert second.items == [] and (lab.lists, len(lab.headers)) == (lists, requests)
+        outcome = await call(session, functions[0], a=1, b=2)
+    assert outcome.status == "completed" and lab.lists == lists
+
+
+async def test_a_list_is_read_anew_where_another_server_has_the_label(lab: Lab) -> None:
+    async with Lab("other", only="echo").serve() as other:
+        first = Response()
+        async with opened(tool_of({"servers": {"lab": {"url": lab.url}}}), server_label="lab") as session:
+            await session.functions([], first)
+        second = Response(first)
+        async with opened(tool_of({"servers": {"lab": {"url": other.url}}}), server_label="lab") as session:
+            assert names(await session.functions(second.history, second)) == {"echo"}
+        assert len(second.items) == 1
+
+
+async def test_a_list_is_read_anew_where_more_is_allowed(lab: Lab) -> None:
+    tool = tool_of({"servers": {"lab": {"url": lab.url}}})
+    first = Response()
+    async with opened(tool, server_label="lab", allowed_tools=["add"]) as session:
+        assert names(await session.functions([], first)) == {"add"}
+    assert [tool["name"] for tool in first.items[0].fields["tools"]] == ["add"]
+    second = Response(first)
+    async with opened(tool, server_label="lab", allowed_tools=["add", "echo"]) as session:
+        assert names(await session.functions(second.history, second)) == {"add", "echo"}
+
+
+async def test_a_list_of_a_stateless_client_does(lab: Lab) -> None:
+    """It comes back without what was stored with it."""
+    listed = {"type": "mcp_list_tools", "server_label": "lab", "tools": [{"name": "add", "input_schema": {}}]}
+    async with opened(tool_of({"servers": {"lab": {"url": lab.url}}}), server_label="lab") as session:
+        response = Response()
+        assert names(await session.functions([listed], response)) == {"add"}
+        assert response.items == [] and lab.headers == []
+
+
+async def test_a_list_that_failed_is_read_again(lab: Lab) -> None:
+    failed = {"type": "mcp_list_tools", "server_label": "lab", "tools": [], "error": "It was away."}
+    async with opened(tool_of({"servers": {"lab": {"url": lab.url}}}), server_label="lab") as session:
+        assert len(await session.functions([failed], Response())) > 1
+
+
+async def test_a_server_that_is_away_is_told_and_left_out(lab: Lab) -> None:
+    tool = tool_of({"servers": {"lab": {"url": lab.url.replace("/mcp", "/nothing/0123456789abcdef0123")}}})
+    response = Response()
+    async with opened(tool, server_label="lab") as session:
+        assert await session.functions([], response) == []
+    (item,) = response.items
+    assert item.status == "failed" and "404 Not Found" in item.fields["error"]
+    assert "cannot be used" in response.warnings[0] and "0123456789abcdef0123" not in str(response.warnings)
+
+
+async def test_a_session_that_was_lost_is_opened_anew(lab: Lab) -> None:
+    tool = tool_of({"servers": {"lab": {"url": lab.url}}})
+    async with opened(tool, server_label="lab") as session:
+        functions = {function.name: function for function in await session.functions([], Response())}
+        await session._connections[-1].close()  # type: ignore[attr-defined]
+        assert (await call(session, functions["add"], a=1, b=2)).output == "3"
+
+
+@pytest.mark.parametrize(
+    ("servers", "asked", "approved"),
+    [
+        (None, None, True),
+        (None, "never", True),
+        ("never", None, False),
+        ("never", "never", False),
+        ("never", "always", True),
+        ("always", "never", True),
+        ({"never": {"tool_names": ["add"]}}, None, False),
+        ({"never": {"read_only": True}}, None, False),
+        ({"never": {"read_only": True}}, {"always": {"tool_names": ["add"]}}, True),
+        ("never", {"never": {"tool_names": ["add"]}}, False),
+        ("never", {"never": {"tool_names": ["echo"]}}, True),
+    ],
+)
+async def test_a_caller_may_ask_for_more_approvals_and_never_for_fewer(
+    lab: Lab, servers: Any, asked: Any, approved: bool
+) -> None:
+    table = {"url": lab.url} | ({"require_approval": servers} if servers else {})
+    fields = {"require_approval": asked} if asked else {}
+    async with opened(tool_of({"servers": {"lab": table}}), server_label="lab", **fields) as session:
+        functions = {function.name: function for function in await session.functions([], Response())}
+    assert functions["add"].needs_approval is approved
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        (["add", "echo", "no_such_tool"], {"add", "echo"}),
+        ({"tool_names": ["add"]}, {"add"}),
+        ({"read_only": True}, {"add"}),
+        ({"read_only": True, "tool_names": ["echo"]}, set()),
+        ([], set()),
+    ],
+)
+async def test_only_what_both_allow_may_be_called(lab: Lab, asked: Any, found: set[str]) -> None:
+    table = {"servers": {"lab": {"url": lab.url, "allowed_tools": ["add", "e*"]}}}
+    async with opened(tool_of(table), server_label="lab", allowed_tools=asked) as session:
+        assert names(await session.functions([], Response())) == found
+    async with opened(tool_of(table), server_label="lab") as session:
+        assert names(await session.functions([], Response())) == {"add", "echo"}
+
+
+async def test_tools_may_wait_until_they_are_searched_for(lab: Lab) -> None:
+    tool = tool_of({"servers": {"lab": {"url": lab.url}}})
+    async with opened(tool, server_label="lab", defer_loading=True) as session:
+        assert all(function.deferred for function in await session.functions([], Response()))
+
+
+OPEN = {"allow_urls": ["https://*.example.com/*", "http://127.0.0.1:{port}/*"], "allow_private": True}
+
+
+def allowing(lab: Lab, **more: Any) -> dict[str, Any]:
+    port = lab.url.split(":")[2].split("/")[0]
+    return {"allow_urls": ["https://*.example.com/*", f"http://127.0.0.1:{port}/*"], "allow_private": True, **more}
+
+
+async def test_a_server_that_the_caller_names(lab: Lab) -> None:
+    tool = tool_of(allowing(lab))
+    fields = {"server_url": lab.url, "authorization": "token", "headers": {"X-Team": "a", "Authorization": "other"}}
+    async with opened(tool, server_label="mine", **fields) as session:
+        functions = await session.functions([], Response())
+        assert functions[0].namespace == "mine" and all(function.needs_approval for function in functions)
+        told = next(function for function in functions if function.name == "tell_secret")
+        assert "token" not in str(await call(session, told))
+    assert {(sent["authorization"], sent["x-team"]) for sent in lab.headers} == {("Bearer token", "a")}
+    async with opened(tool, server_label="mine", server_url=lab.url, require_approval="never") as session:
+        assert not any(function.needs_approval for function in await session.functions([], Response()))
+
+
+async def test_private_addresses_want_a_setting_of_their_own(lab: Lab) -> None:
+    with pytest.raises(InvalidRequest):
+        tool_of(allowing(lab, allow_private=False)).open(declaration(server_label="mine", server_url=lab.url))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "server_label"),
+        ({"server_label": 7}, "server_label"),
+        ({"server_label": ""}, "server_label"),
+        ({"server_label": "other"}, "server_label"),
+        ({"server_label": "x", "connector_id": "connector_gmail"}, "connector_id"),
+        ({"server_label": "x", "tunnel_id": "t"}, "tunnel_id"),
+        ({"server_label": "x", "server_url": "https://evil.com/"}, "server_url"),
+        ({"server_label": "x", "server_url": "https://127.0.0.1/"}, "server_url"),
+        ({"server_label": "x", "server_url": "https://user@mcp.example.com/"}, "server_url"),
+        ({"server_label": "x", "server_url": "http://mcp.example.com/"}, "server_url"),
+        ({"server_label": "x", "server_url": ["https://mcp.example.com/"]}, "server_url"),
+        ({"server_label": "lab", "server_url": "https://evil.com/"}, "server_url"),
+        ({"server_label": "lab", "connector_id": "lab", "server_url": "https://mcp.example.com/"}, "connector_id"),
+        ({"server_label": "lab", "require_approval": "sometimes"}, "require_approval"),
+        ({"server_label": "lab", "require_approval": {"never": ["add"]}}, "require_approval"),
+        ({"server_label": "lab", "allowed_tools": "add"}, "allowed_tools"),
+        ({"server_label": "lab", "allowed_tools": {"names": ["add"]}}, "allowed_tools"),
+        ({"server_label": "lab", "headers": {"X-User": "admin"}}, "headers"),
+        ({"server_label": "lab", "authorization": "a\r\nHost: b"}, "authorization"),
+        ({"server_label": "x", "server_url": "https://mcp.example.com/", "headers": {"Host": "b"}}, "headers"),
+        ({"server_label": "x", "server_url": "https://mcp.example.com/", "headers": {"a b": "c"}}, "headers"),
+        ({"server_label": "x", "server_url": "https://mcp.example.com/", "headers": {"a": "c\nd"}}, "headers"),
+        ({"server_label": "x", "server_url": "https://mcp.example.com/", "headers": {"a": 1}}, "headers"),
+        ({"server_label": "x", "server_url": "https://mcp.example.com/", "headers": "a: b"}, "headers"),
+        (
+            {"server_label": "x", "server_url": "https://mcp.example.com/", "headers": {"Mcp-Session-Id": "1"}},
+            "headers",
+        ),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused_before_anything_is_asked(
+    lab: Lab, fields: dict[str, Any], param: str
+) -> None:
+    tool = tool_of(allowing(lab, servers={"lab": {"url": lab.url}}))
+    with pytest.raises(InvalidRequest) as error:
+        tool.open(declaration(**fields))
+    assert error.value.param == f"tools[0].{param}"
+    assert lab.headers == []
+
+
+async def test_no_url_of_a_caller_is_asked_unless_the_operator_says_so(lab: Lab) -> None:
+    with pytest.raises(InvalidRequest, match="operator has declared"):
+        tool_of({"servers": {"lab": {"url": lab.url}}}).open(
+            declaration(server_label="x", server_url="https://mcp.example.com/mcp")
+        )
+
+
+async def test_a_declared_server_may_be_named_by_its_url_or_as_a_connector(lab: Lab) -> None:
+    tool = tool_of({"servers": {"lab": {"url": lab.url, "require_approval": "never"}}})
+    for fields in ({"server_label": "lab", "server_url": lab.url}, {"server_label": "mine", "connector_id": "lab"}):
+        async with opened(tool, **fields) as session:
+            assert (await session.functions([], Response()))[0].namespace == fields["server_label"]
+
+
+async def test_a_declared_server_has_the_operators_headers_and_takes_a_callers_token_where_it_has_none(
+    lab: Lab,
+) -> None:
+    table = {
+        "servers": {"lab": {"url": lab.url, "headers_env": {"Authorization": "LAB_TOKEN"}}, "open": {"url": lab.url}}
+    }
+    tool = tool_of(table, LAB_TOKEN="of-the-operator")
+    async with opened(tool, server_label="lab", authorization="of-the-caller") as session:
+        await session.functions([], Response())
+    assert {sent["authorization"] for sent in lab.headers} == {"Bearer of-the-operator"}
+    lab.headers.clear()
+    async with opened(tool, server_label="open", authorization="of-the-caller") as session:
+        await session.functions([], Response())
+    assert {sent["authorization"] for sent in lab.headers} == {"Bearer of-the-caller"}
+
+
+async def test_a_server_that_is_for_others_is_not_there() -> None:
+    tool = tool_of({"servers": {"lab": {"url": "http://127.0.0.1:9/mcp", "keys": ["team-a"]}}})
+    with pytest.raises(InvalidRequest, match="knows no MCP server"):
+        tool.open(declaration("0" * 32, server_label="lab"))
+
+
+async def test_every_declared_server_is_checked(lab: Lab) -> None:
+    tool = tool_of(
+        {
+            "servers": {
+                "lab": {"url": lab.url},
+                "time": {"command": [sys.executable, "-m", "mcp_server_time"]},
+                "gone": {"url": "http://127.0.0.1:9/mcp"},
+            }
+        }
+    )
+    found = await tool.check()
+    assert found == {"lab": None, "time": None, "gone": "The MCP server cannot be reached."}

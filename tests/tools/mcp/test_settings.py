@@ -1,0 +1,192 @@
+"""How MCP servers are declared: in a table, in a file that other programs share, by an option."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.tools.mcp.settings import MCPSettings, ToolFilter, declared, needs_approval, read_settings
+
+
+def read(table: dict[str, Any], environment: dict[str, str] | None = None, directory: Path = Path()) -> MCPSettings:
+    return read_settings(table, environment or {}, directory)
+
+
+def test_a_server_of_a_table() -> None:
+    settings = read(
+        {
+            "servers": {
+                "lab": {"url": "http://127.0.0.1:9000/mcp", "headers_env": {"Authorization": "LAB_TOKEN"}},
+                "time": {"command": ["uvx", "mcp-server-time"], "require_approval": "never"},
+            }
+        },
+        {"LAB_TOKEN": "abc"},
+    )
+    lab, time = settings.servers["lab"], settings.servers["time"]
+    assert lab.headers["Authorization"].get_secret_value() == "Bearer abc"
+    assert lab.require_approval is None and settings.require_approval == "always"
+    assert (time.command, time.require_approval) == (["uvx", "mcp-server-time"], "never")
+    assert "abc" not in repr(settings)
+
+
+@pytest.mark.parametrize("value", ["Bearer abc", "Basic abc", "Token abc"])
+def test_a_scheme_that_is_given_stays(value: str) -> None:
+    table = {"servers": {"lab": {"url": "http://lab/mcp", "headers": {"authorization": value}}}}
+    assert read(table).servers["lab"].headers["authorization"].get_secret_value() == value
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ({"servers": {"lab": {}}}, "servers.lab: should have a `url` or a `command`"),
+        ({"servers": {"lab": {"url": "http://lab", "command": ["x"]}}}, "servers.lab: should have"),
+        ({"servers": {"lab": {"url": "lab:9000"}}}, "servers.lab.url: should be an http or https URL"),
+        ({"servers": {"lab": {"urls": "http://lab"}}}, "servers.lab.urls: unknown key"),
+        ({"servers": {"l/b": {"url": "http://lab"}}}, "'l/b' should be a name"),
+        ({"servers": {"lab": {"url": "http://lab", "headers_env": {"A": "NONE"}}}}, "variable NONE is not set"),
+        ({"servers": {"lab": {"url": "http://lab", "headers": {"A": "x\r\ny"}}}}, "servers.lab.headers"),
+        ({"servers": {"lab": {"url": "http://lab", "require_approval": "maybe"}}}, "servers.lab.require_approval"),
+        ({"servers": {"lab": {"url": "http://lab", "timeout": 0}}}, "servers.lab.timeout"),
+        ({"allow_urls": ["example.com"]}, "allow_urls.0: should be a URL"),
+        ({"allow_urls": "https://example.com"}, "allow_urls"),
+        ({"server": {}}, "server: unknown key"),
+        ({"file": "none.json"}, "file: cannot read"),
+    ],
+)
+def test_what_is_wrong_is_named(table: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as error:
+        read(table, directory=tmp_path)
+    assert problem in str(error.value)
+
+
+def test_no_secret_is_in_a_problem() -> None:
+    with pytest.raises(ValueError) as error:
+        read({"servers": {"lab": {"url": "lab", "headers": {"A": {"b": "SECRET"}}, "env": {"K": ["SECRET"]}}}})
+    assert "SECRET" not in str(error.value)
+
+
+FILE = {
+    "mcpServers": {
+        "time": {"command": "uvx", "args": ["mcp-server-time", "--local-timezone", "${ZONE:-UTC}"]},
+        "github": {
+            "type": "http",
+            "url": "https://mcp.example.com/mcp",
+            "headers": {"Authorization": "Bearer ${TOKEN}"},
+        },
+        "old": {"type": "sse", "url": "https://old.example.com/sse", "alwaysAllow": ["read"]},
+        "gone": {"command": "gone", "disabled": True},
+        "env": {
+            "command": "run",
+            "env": {"KEY": "${env:TOKEN}", "N": 1},
+            "cwd": "/tmp",
+            "note": "theirs",
+            "timeout": 60000,
+        },
+    }
+}
+
+
+def test_a_file_that_other_programs_share(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text(json.dumps(FILE))
+    settings = read({"file": "mcp.json"}, {"TOKEN": "abc"}, tmp_path)
+    assert set(settings.servers) == {"time", "github", "old", "env"}
+    assert settings.servers["time"].command == ["uvx", "mcp-server-time", "--local-timezone", "UTC"]
+    github = settings.servers["github"]
+    assert (github.transport, github.headers["Authorization"].get_secret_value()) == ("http", "Bearer abc")
+    old = settings.servers["old"]
+    assert old.transport == "sse" and old.require_approval is not None
+    assert not needs_approval(old.require_approval, "read", False) and needs_approval(
+        old.require_approval, "write", False
+    )
+    env = settings.servers["env"]
+    assert {name: value.get_secret_value() for name, value in env.env.items()} == {"KEY": "abc", "N": "1"}
+    assert env.directory == "/tmp"
+
+
+def test_a_table_wins_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text(json.dumps(FILE))
+    table = {"file": "mcp.json", "servers": {"time": {"url": "http://time/mcp"}}}
+    settings = read(table, {"TOKEN": "abc"}, tmp_path)
+    assert settings.servers["time"].url == "http://time/mcp" and "github" in settings.servers
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "should have an object `mcpServers`"),
+        ('{"mcpServers": {"a": 1}}', "`mcpServers.a` should be an object"),
+        ('{"mcpServers": {"a": {"command": "${NOT_THERE}"}}}', "variable NOT_THERE is not set"),
+        ('{"mcpServers": {"a": {}}}', "servers.a: should have"),
+    ],
+)
+def test_a_file_that_is_wrong(text: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text(text)
+    with pytest.raises(ValueError) as error:
+        read({"file": "mcp.json"}, directory=tmp_path)
+    assert problem in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "table"),
+    [
+        ("lab=http://127.0.0.1:9000/mcp", {"url": "http://127.0.0.1:9000/mcp"}),
+        ("lab=https://lab.example/mcp?key=a=b", {"url": "https://lab.example/mcp?key=a=b"}),
+        ("lab=uvx mcp-server-time", {"command": ["uvx", "mcp-server-time"]}),
+        ("lab = sh -c 'run me'", {"command": ["sh", "-c", "run me"]}),
+    ],
+)
+def test_an_option(option: str, table: dict[str, Any]) -> None:
+    assert declared(option) == ("lab", table)
+
+
+@pytest.mark.parametrize("option", ["", "lab", "lab=", "=http://lab", "l b=http://lab", "lab='"])
+def test_an_option_that_is_none(option: str) -> None:
+    with pytest.raises(ValueError):
+        declared(option)
+
+
+NEVER_READ = {"never": {"read_only": True}}
+NAMED = {"always": {"tool_names": ["drop"]}, "never": {"tool_names": ["drop", "find", "get*"]}}
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "read_only", "needed"),
+    [
+        ("always", "find", True, True),
+        ("never", "drop", False, False),
+        (NEVER_READ, "find", True, False),
+        (NEVER_READ, "find", False, True),
+        (NAMED, "drop", False, True),
+        (NAMED, "find", False, False),
+        (NAMED, "get_all", False, False),
+        (NAMED, "other", True, True),
+        ({"always": {"read_only": False}, "never": {}}, "find", True, False),
+        ({"always": {"read_only": False}, "never": {}}, "find", False, True),
+        ({}, "find", True, True),
+    ],
+)
+def test_which_calls_want_an_approval(setting: Any, name: str, read_only: bool, needed: bool) -> None:
+    server = read({"servers": {"lab": {"url": "http://lab", "require_approval": setting}}}).servers["lab"]
+    assert server.require_approval is not None
+    assert needs_approval(server.require_approval, name, read_only) is needed
+
+
+def test_which_tools_are_allowed() -> None:
+    assert ToolFilter().matches("any", False)
+    assert ToolFilter(tool_names=["search*"]).matches("search_docs", False)
+    assert not ToolFilter(tool_names=["search*"]).matches("research", False)
+    assert not ToolFilter(tool_names=[]).matches("any", True)
+    assert not ToolFilter(tool_names=["a"], read_only=True).matches("a", False)
+
+
+def test_whose_keys_may_use_a_server() -> None:
+    digest = sha256(b"team-b").hexdigest()
+    table = {"servers": {"lab": {"url": "http://lab", "keys": ["team-a", f"sha256:{digest}"]}}}
+    lab = read(table).servers["lab"]
+    assert lab.serves(sha256(b"team-a").hexdigest()[:32]) and lab.serves(digest[:32])
+    assert not lab.serves(sha256(b"team-c").hexdigest()[:32]) and not lab.serves("")
