@@ -118,18 +118,8 @@ def create_app(
     store = measured
     limits = build_limits(settings, metrics)
     files = build_files(settings)
-    responses = Responses(
-        backend,
-        store,
-        seals=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
-        background=background,
-        compaction_prompt=settings.compaction_prompt,
-        reasoning=settings.reasoning,
-        default_model=settings.default_model,
-        observers=observers,
-        max_input_tokens=settings.max_input_tokens,
-        max_output_seconds=settings.max_output_seconds,
-        files=files.inputs if files else None,
+    responses = build_responses(
+        settings, backend, store, background=background, observers=observers, files=files.inputs if files else None
     )
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect)
     api = http.ApiContext(responses, auth, settings.open_after, settings.heartbeat, settings.max_body_bytes, limits)
@@ -177,6 +167,22 @@ def _add_routes(app: FastAPI, settings: Settings, api: http.ApiContext, files: F
     router.include_router(websocket.routes(api, connections, partial(build_memory, settings)))
     app.include_router(router, prefix="/v1", tags=["responses"])
     app.include_router(router, include_in_schema=False)
+
+
+def build_responses(settings: Settings, backend: Backend, store: Store, **options: Any) -> Responses:
+    """Return the responses with what the settings say of them; `options` are those of `Responses` that they do not."""
+    return Responses(
+        backend,
+        store,
+        seals=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
+        compaction_prompt=settings.compaction_prompt,
+        reasoning=settings.reasoning,
+        strict=settings.strict,
+        default_model=settings.default_model,
+        max_input_tokens=settings.max_input_tokens,
+        max_output_seconds=settings.max_output_seconds,
+        **options,
+    )
 
 
 def _surround(app: FastAPI, settings: Settings, metrics: Metrics | None, tracing: Tracing | None) -> None:

@@ -54,6 +54,7 @@ class Responses:
         background: Background | None = None,
         compaction_prompt: str = "",
         reasoning: Literal["auto", "content", "summary", "both"] = "auto",
+        strict: bool = False,
         default_model: str | None = None,
         observers: Sequence[Observer] = (),
         max_input_tokens: int = 0,
@@ -69,6 +70,7 @@ class Responses:
         self._compaction_prompt = compaction_prompt
         self._memory: Store | None = None
         self._reasoning = reasoning
+        self._strict = strict
         self._default_model = default_model
         self._watchers = observers
         self._max_input_tokens = max_input_tokens
@@ -269,7 +271,7 @@ class Responses:
         if context.compacts:
             request, items = compaction.summary_request(request, items, self._compaction_prompt)
             margin = compaction.SUMMARY_MARGIN
-        ask = partial(to_chat, request, model=model, upstream=context.upstream)
+        ask = partial(to_chat, request, model=model, upstream=context.upstream, strict=self._strict)
         return compaction.Prompt(items, self.backend.profile(model), ask, margin=margin)
 
     def _builder(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> EventBuilder:

@@ -171,6 +171,9 @@ class Settings(BaseSettings):
     max_output_seconds: Seconds = 0
     """Seconds for which a backend may be answering; then the response ends as incomplete. 0 for any time."""
 
+    strict: bool = False
+    """Refuse what is otherwise left out with a warning: fields of a request that are not known, and tools that cannot
+    be run. The error names the closest one that is right."""
     dialect: Literal["auto", "openresponses", "openai"] = "auto"
     """Names of the reasoning events and form of the heartbeats: `openresponses` (the specification's), `openai`, or
     `auto`, by the client."""
@@ -357,7 +360,7 @@ _HEADINGS = {
     "store_url": "Who remembers",
     "api_keys": "Who may ask",
     "limit_requests_per_minute": "How much they may ask for",
-    "dialect": "How it answers",
+    "strict": "How it answers",
     "log_level": "What it logs",
     "metrics": "What it lets others measure",
 }

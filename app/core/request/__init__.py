@@ -22,11 +22,12 @@ from app.core.request.response_format import response_format
 from app.core.request.roles import arrange
 from app.core.request.tool_choice import Choice, choose
 from app.core.request.tool_items import tool_items_as_functions
-from app.core.request.tools import collect_tools, of_history
+from app.core.request.tools import ToolSet, collect_tools, of_history
 from app.core.stream.event_types import ToolBinding
+from app.core.types.hints import did_you_mean
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.items import ITEM_TYPES
-from app.core.types.request import CreateResponse, Item
+from app.core.types.request import CreateResponse, Item, undeclared_fields
 from app.errors import InvalidRequest
 
 EMPTY: Mapping[str, dict[str, Any]] = MappingProxyType({})
@@ -51,6 +52,7 @@ def to_chat(
     upstream: Mapping[str, dict[str, Any]] = EMPTY,
     hosted: HostedTools = NO_HOSTED_TOOLS,
     later: int = 0,
+    strict: bool = False,
 ) -> ChatTranslation:
     """
     Translate a request.
@@ -61,21 +63,18 @@ def to_chat(
     there is taken at its own word. `hosted` are the tools that the server runs itself; the last `later` items are what
     this response has said and done so far.
 
-    Raises `InvalidRequest` for what cannot be asked, with the field at fault. The constraints on tools are hard by the
-    spec, so `Chat.allowed` states them whatever the backend is told.
+    Raises `InvalidRequest` for what cannot be asked, with the field at fault; with `strict` also for fields that are
+    not known and tools that cannot be offered, which are left out with a warning otherwise. The constraints on tools
+    are hard by the spec, so `Chat.allowed` states them whatever the backend is told.
     """
     options = profile.request
     warnings: list[str] = []
-    offered = collect_tools(request.tools, items, options, warnings, hosted)
+    if strict:
+        _refuse_unknown(request, options)
+    offered = collect_tools(request.tools, items, options, warnings, hosted, strict)
     first = max(0, len(items) - later - (len(request.input) if isinstance(request.input, list) else 1))
     items, places = tool_items_as_functions(items, offered, upstream)
-    if request.tool_choice == "required" and not request.tools and not offered.functions:
-        raise InvalidRequest("A tool_choice of 'required' needs tools.", param="tool_choice")
-    given = request.tool_choice if "tool_choice" in request.model_fields_set else None
-    choice = choose(given, offered, options, warnings)
-    if options.tools_for_history and not choice.functions and (declared := of_history(items, offered)):
-        choice = Choice(declared, "none" if options.tool_choice.none == "none" else None, frozenset())
-
+    choice = _choice(request, items, offered, options, warnings)
     format, told = response_format(request.text.format, options.response_format, warnings)
     messages = to_messages(items, profile, offered, upstream, warnings, [place - first for place in places])
     if lead := "\n\n".join(filter(None, (request.instructions, told))):
@@ -102,6 +101,16 @@ def to_chat(
         allowed=choice.allowed,
         warnings=tuple(dict.fromkeys(warnings)),
     )
+
+
+def _choice(
+    request: CreateResponse, items: Sequence[Item], offered: ToolSet, options: RequestOptions, warnings: list[str]
+) -> Choice:
+    given = request.tool_choice if "tool_choice" in request.model_fields_set else None
+    choice = choose(given, offered, options, warnings)
+    if options.tools_for_history and not choice.functions and (declared := of_history(items, offered)):
+        return Choice(declared, "none" if options.tool_choice.none == "none" else None, frozenset())
+    return choice
 
 
 def _streaming(options: RequestOptions, *, with_tools: bool) -> dict[str, Any]:
@@ -179,11 +188,28 @@ _INCLUDED = frozenset(
 )
 
 
+def _known_beside(options: RequestOptions) -> frozenset[str]:
+    """Return the names of the parameters that are known, but are none of the Responses API."""
+    return frozenset((*_BESIDE, *options.extra_params, *options.forward, *_IDLE))
+
+
+def _refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
+    """Raise `InvalidRequest` for the first field that is not known, with the closest one that is."""
+    for path, known in undeclared_fields(request, _known_beside(options)):
+        name = path.rpartition(".")[2]
+        message = f"Unknown parameter: {label(path)}.{did_you_mean(name, known)}"
+        raise InvalidRequest(message, param=path, code="unknown_parameter")
+    for index, value in enumerate(request.include):
+        if value not in _INCLUDED:
+            message = f"Of 'include', {label(value)} is not known here.{did_you_mean(value, _INCLUDED)}"
+            raise InvalidRequest(message, param=f"include[{index}]", code="invalid_value")
+
+
 def _asked(request: CreateResponse, options: RequestOptions, warnings: list[str]) -> dict[str, Any]:
     """Return the parameters that the caller gave, under the names of chat."""
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in _NOTHING}
     beside = (*_BESIDE, *options.extra_params)
-    known = {*beside, *options.forward, *_IDLE}
+    known = _known_beside(options)
     warnings += [
         f"The parameter {label(name)} is not known to this backend and was left out."
         for name in extra

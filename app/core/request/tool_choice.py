@@ -28,7 +28,8 @@ def choose(choice: Any, offered: ToolSet, options: RequestOptions, warnings: lis
     """
     Decide what is sent for a `tool_choice` (None: the caller gave none), in the backend's own terms.
 
-    Raises `InvalidRequest` if it names a function that is not among the tools.
+    Raises `InvalidRequest` if it names a function that is not among the tools, or forces a call where no tool can be
+    called.
     """
     if choice is None or isinstance(choice, str):
         return _by_mode(choice, offered, options, warnings)
@@ -37,15 +38,22 @@ def choose(choice: Any, offered: ToolSet, options: RequestOptions, warnings: lis
     if choice["type"] in offered.hosted_types:
         return _one_of_hosted(offered.find_hosted(choice), offered, options, warnings)
     if choice["type"] not in TOOL_TYPES:
-        warnings.append(f"The tool_choice {label(choice['type'])} names no function and was left out.")
-        return _by_mode(None, offered, options, warnings)
+        raise _cannot_be_kept(f"tools of the type {label(choice['type'])} cannot be run here")
     return _named(offered.find(*_wanted(choice)), offered, options, warnings)
+
+
+_NO_TOOL = "there is no tool that this server can offer to the model"
+
+
+def _cannot_be_kept(reason: str) -> InvalidRequest:
+    """Return the error for a call that is forced and cannot be: the response would say that it was."""
+    return InvalidRequest(f"This tool_choice cannot be kept: {reason}.", param="tool_choice")
 
 
 def _by_mode(mode: str | None, offered: ToolSet, options: RequestOptions, warnings: list[str]) -> Choice:
     if not offered.functions:
         if mode == "required":
-            warnings.append("There is no tool to offer, so the tool_choice 'required' was left out.")
+            raise _cannot_be_kept(_NO_TOOL)
         # A model that calls what it was never offered is not kept from it: the caller will know what to say to that.
         return Choice({}, allowed=frozenset() if mode == "none" else None)
     if mode == "none":
@@ -108,6 +116,8 @@ def _allowed_tools(choice: Mapping[str, Any], offered: ToolSet, options: Request
             warnings.append(f"The allowed tool {label(tool['type'])} is no function and was left out.")
     allowed = frozenset(names)
     mode = choice.get("mode") or "auto"
+    if mode == "required" and not allowed:
+        raise _cannot_be_kept(_NO_TOOL)
     if not offered.functions:
         return Choice({}, allowed=allowed)
     if mode == "none" or not allowed:

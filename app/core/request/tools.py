@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from app.core.profile import RequestOptions
 from app.core.request.content import label
 from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
 from app.core.stream.event_types import ToolBinding
+from app.core.types.hints import did_you_mean
 from app.core.types.hosted import NO_HOSTED_TOOLS, NO_PARAMETERS, UNNAMED, HostedFunction, HostedTools
 from app.core.types.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.types.request import Item
@@ -96,7 +97,8 @@ class ToolSet:
     def find(self, namespace: str | None, name: str) -> str:
         """Return the name by which the backend knows a function that the request must have."""
         if (known := self._names.get((namespace, name))) is None:
-            raise InvalidRequest(f"There is no tool {label(name)} among the tools on offer.", param="tool_choice")
+            hint = did_you_mean(name, (other for _, other in self._names))
+            raise InvalidRequest(f"There is no tool {label(name)} among the tools on offer.{hint}", param="tool_choice")
         return known
 
     def find_hosted(self, choice: Mapping[str, Any]) -> list[str]:
@@ -119,7 +121,7 @@ class ToolSet:
     def brought(self, item: Item) -> list[tuple[str, ToolFields]]:
         """Return the tools of an item that brings some, each with the name by which the backend knows it."""
         tools = item.get("tools")
-        entries = _entries(tools if isinstance(tools, list) else (), [])
+        entries = _entries(tools if isinstance(tools, list) else (), lambda *_: None)
         return [(self.name(*entry.key), entry.tool) for entry in entries]
 
 
@@ -153,18 +155,24 @@ def collect_tools(
     options: RequestOptions,
     warnings: list[str],
     hosted: HostedTools = NO_HOSTED_TOOLS,
+    strict: bool = False,
 ) -> ToolSet:
     """
     Return the functions of a request with these tools, and of its conversation.
 
-    Raises `InvalidRequest`, with the place of the name, where two of `tools` have the same. Where the client runs a
-    `tool_search`, tools with `defer_loading` are offered once it has found them.
+    Raises `InvalidRequest`, with the place of the name, where two of `tools` have the same, and with `strict` where one
+    of them cannot be offered. Where the client runs a `tool_search`, tools with `defer_loading` are offered once it has
+    found them.
     """
-    entries = [*_entries(tools, warnings, "tools", served=hosted.served)]
+
+    def warn(message: str, type_: object, place: str) -> None:
+        warnings.append(f"{message}; left out.")
+
+    entries = [*_entries(tools, _refuse if strict else warn, "tools", served=hosted.served)]
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.brings:
             brought = item.get("tools")
-            entries += _entries(brought if isinstance(brought, list) else (), warnings, found=row.brings == "found")
+            entries += _entries(brought if isinstance(brought, list) else (), warn, found=row.brings == "found")
     searchable = any(entry.key == SEARCH for entry in entries)
     offered = ToolSet()
     own: set[tuple[str | None, str]] = set()
@@ -192,10 +200,19 @@ def collect_tools(
 
 _FULL = f"their names are taken, or there are more than {MOST_FUNCTIONS} functions."
 
+# What is done about a tool that cannot be offered: its message without an end, the type of the tool, and its place.
+_Unoffered: TypeAlias = Callable[[str, object, str], None]
+
+
+def _refuse(message: str, type_: object, place: str) -> None:
+    known = {*TOOL_TYPES, "namespace"}
+    hint = did_you_mean(type_, known) if isinstance(type_, str) and type_ not in known else ""
+    raise InvalidRequest(f"{message}.{hint}", param=place)
+
 
 def _entries(
     tools: Sequence[Any],
-    warnings: list[str],
+    unoffered: _Unoffered,
     place: str = "",
     found: bool = False,
     served: Collection[int] = frozenset(),
@@ -210,20 +227,22 @@ def _entries(
         if _is_named(tool):
             yield _Entry(None, tool["name"], tool, where, found)
         elif type_ == "namespace" and isinstance(tool.get("name"), str) and tool["name"]:
-            yield from _inner(tool, warnings, where, found)
+            yield from _inner(tool, unoffered, where, found)
         elif kind and kind.name and kind.offered(tool):
             yield _Entry(UNNAMED, kind.name, tool, where, found)
         else:
-            warnings.append(f"Tools of type {label(type_)} cannot be offered to this backend; left out.")
+            unoffered(f"Tools of type {label(type_)} cannot be offered to this backend", type_, where)
 
 
-def _inner(namespace: ToolFields, warnings: list[str], place: str, found: bool) -> Iterator[_Entry]:
+def _inner(namespace: ToolFields, unoffered: _Unoffered, place: str, found: bool) -> Iterator[_Entry]:
     tools = namespace.get("tools")
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        where = place and f"{place}.tools[{index}]"
         if _is_named(tool):
-            yield _Entry(namespace["name"], tool["name"], tool, place and f"{place}.tools[{index}]", found)
+            yield _Entry(namespace["name"], tool["name"], tool, where, found)
         else:
-            warnings.append(f"A tool of the namespace {label(namespace['name'])} is no function and was left out.")
+            type_ = tool.get("type") if isinstance(tool, dict) else None
+            unoffered(f"A tool of the namespace {label(namespace['name'])} is no function", type_, where)
 
 
 def _is_named(tool: Any) -> bool:

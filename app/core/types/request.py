@@ -8,6 +8,7 @@ are kept. Unknown types of items, parts and tools are kept too: what to do with 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from pydantic import (
@@ -229,6 +230,24 @@ class _Body(BaseModel):
     @classmethod
     def _nulls_are_absent(cls, data: Any) -> Any:
         return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
+
+
+def undeclared_fields(
+    body: _Body, beside: frozenset[str] = frozenset(), path: str = ""
+) -> Iterator[tuple[str, frozenset[str]]]:
+    """
+    Yield the place of each field that is not known, such as `reasoning.efort`, with the names that are known there.
+
+    `beside` are names that are known in the body itself, though it does not have them. What a null is given for counts
+    as absent; items and tools may have fields of their own.
+    """
+    known = beside | {field.alias or name for name, field in type(body).model_fields.items()}
+    for name in body.model_extra or ():
+        if name not in known:
+            yield f"{path}{name}", known
+    for name in body.model_fields_set:
+        if isinstance(value := getattr(body, name), _Body):
+            yield from undeclared_fields(value, path=f"{path}{name}.")
 
 
 class JsonSchemaFormat(_Body):

@@ -107,10 +107,9 @@ def test_tools_that_cannot_be_offered_are_left_out_with_a_warning() -> None:
 
 
 def test_tools_of_which_none_can_be_offered_are_no_tools() -> None:
-    chat = ask([{"type": "web_search"}], tool_choice="required", parallel_tool_calls=False)
+    chat = ask([{"type": "web_search"}], tool_choice="auto", parallel_tool_calls=False)
     assert set(chat.body) == {"model", "messages", "stream", "stream_options"}
     assert chat.allowed is None
-    assert chat.warnings[1] == "There is no tool to offer, so the tool_choice 'required' was left out."
 
 
 @pytest.mark.parametrize(
@@ -234,7 +233,6 @@ NATIVE = {
         (allowed(A, mode="required"), {"tool_choice.named": "filter_required"}, "a", "required", "a"),
         (allowed(A, {"type": "web_search"}), {}, "a", "auto", "a"),
         (allowed({"type": "web_search"}), {}, "abc", "none", ""),
-        ({"type": "web_search"}, {}, "abc", None, None),
     ],
 )
 def test_a_choice_in_the_backends_terms(choice: Any, options: Any, tools: str, value: Any, may: str | None) -> None:
@@ -262,7 +260,6 @@ CANNOT = "This backend cannot be made to call "
     [
         ("required", {"tool_choice.required": "auto"}, CANNOT + "a tool; it may answer in words."),
         (NAMED_A, {"tool_choice.named": "drop"}, CANNOT + "a certain tool; it was offered no other."),
-        ({"type": "web_search"}, {}, "The tool_choice 'web_search' names no function and was left out."),
         (allowed(A, {"type": "mcp"}), {}, "The allowed tool 'mcp' is no function and was left out."),
     ],
 )
@@ -279,13 +276,38 @@ def test_what_a_choice_loses_is_said(choice: Any, options: Any, warning: str) ->
         ([A], allowed(A, B)),
         ([], NAMED_A),
         ([], allowed(A)),
-        ([], "required"),
     ],
 )
 def test_a_choice_of_what_is_not_among_the_tools_is_refused(tools: Any, choice: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         ask(tools, tool_choice=choice)
     assert caught.value.param == "tool_choice"
+
+
+SEARCH = {"type": "web_search"}
+NOTHING = "This tool_choice cannot be kept: there is no tool that this server can offer to the model."
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "message"),
+    [
+        ([], "required", NOTHING),
+        ([SEARCH], "required", NOTHING),
+        ([SEARCH], SEARCH, "This tool_choice cannot be kept: tools of the type 'web_search' cannot be run here."),
+        ([A, SEARCH], SEARCH, "This tool_choice cannot be kept: tools of the type 'web_search' cannot be run here."),
+        ([SEARCH], allowed(SEARCH, mode="required"), NOTHING),
+        ([A, SEARCH], allowed(SEARCH, mode="required"), NOTHING),
+        (
+            [function("get_weather"), A],
+            {"type": "function", "name": "get_wether"},
+            "There is no tool 'get_wether' among the tools on offer. Did you mean 'get_weather'?",
+        ),
+    ],
+)
+def test_a_forced_call_that_cannot_be_is_refused(tools: Any, choice: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ask(tools, tool_choice=choice)
+    assert (caught.value.message, caught.value.param) == (message, "tool_choice")
 
 
 @pytest.mark.parametrize(

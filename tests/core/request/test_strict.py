@@ -1,0 +1,87 @@
+"""With `strict`, what would be left out with a warning is refused, and the closest right name is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.core.profile import Profile
+from app.core.request import to_chat
+from app.core.types.request import CreateResponse
+from app.errors import InvalidRequest
+
+
+def ask(**fields: Any) -> Any:
+    options = fields.pop("options", {})
+    request = CreateResponse.model_validate({"model": "m", "input": "Hi", **fields})
+    return to_chat(request, request.items(), Profile().override(options), model="m", strict=True)
+
+
+NAMESPACE = {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "a"}, {"type": "fnction"}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        (
+            {"previous_respons_id": "resp_1"},
+            "previous_respons_id",
+            "Unknown parameter: 'previous_respons_id'. Did you mean 'previous_response_id'?",
+        ),
+        ({"temprature": 1}, "temprature", "Unknown parameter: 'temprature'. Did you mean 'temperature'?"),
+        ({"topk": 5}, "topk", "Unknown parameter: 'topk'. Did you mean 'top_k'?"),
+        ({"zzz": 1}, "zzz", "Unknown parameter: 'zzz'."),
+        (
+            {"reasoning": {"efort": "low"}},
+            "reasoning.efort",
+            "Unknown parameter: 'reasoning.efort'. Did you mean 'effort'?",
+        ),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a", "schema": {}, "stric": True}}},
+            "text.format.stric",
+            "Unknown parameter: 'text.format.stric'. Did you mean 'strict'?",
+        ),
+        (
+            {"include": ["reasoning.encrypted_content", "reasoning.encypted_content"]},
+            "include[1]",
+            "Of 'include', 'reasoning.encypted_content' is not known here. Did you mean 'reasoning.encrypted_content'?",
+        ),
+        (
+            {"tools": [{"type": "function", "name": "a"}, {"type": "web_search"}]},
+            "tools[1]",
+            "Tools of type 'web_search' cannot be offered to this backend.",
+        ),
+        (
+            {"tools": [{"type": "fuction", "name": "a"}]},
+            "tools[0]",
+            "Tools of type 'fuction' cannot be offered to this backend. Did you mean 'function'?",
+        ),
+        (
+            {"tools": [NAMESPACE]},
+            "tools[0].tools[1]",
+            "A tool of the namespace 'n' is no function. Did you mean 'function'?",
+        ),
+    ],
+)
+def test_what_is_not_known_is_refused_with_what_is_closest(fields: Any, param: str, message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ask(**fields)
+    assert (caught.value.param, caught.value.message) == (param, message)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"seed": 1, "top_k": 2, "client_metadata": {"a": "b"}, "prompt_cache_retention": "24h"},
+        {"guided_choice": ["a"], "options": {"request.extra_params": ["guided_choice"]}},
+        {"n": 2, "options": {"request.forward": ["n"]}},
+        {"unheard_of": None, "reasoning": {"effort": "low", "unheard_of": None}},
+        {"text": {"format": {"type": "json_schema", "name": "a", "schema": {"unheard_of": 1}}, "verbosity": "low"}},
+        {"tools": [{"type": "function", "name": "a", "unheard_of": 1}]},
+        {"input": [{"role": "user", "content": "Hi", "unheard_of": 1}, {"type": "additional_tools", "tools": [{}]}]},
+        {"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]},
+    ],
+)
+def test_what_is_known_or_replayed_is_taken(fields: Any) -> None:
+    assert ask(**fields).body["messages"]
