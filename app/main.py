@@ -26,6 +26,7 @@ from app.api.middleware.origins import Origins
 from app.api.middleware.request_id import RequestId
 from app.api.openapi import Documented
 from app.api.rate_limits import Limits
+from app.api.request_body import BodyLimits
 from app.api.routes import conversations, health, websocket
 from app.api.routes import metrics as operation
 from app.api.routes import responses as http
@@ -122,7 +123,8 @@ def create_app(
         settings, backend, store, background=background, observers=observers, files=files.inputs if files else None
     )
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect)
-    api = http.ApiContext(responses, auth, settings.open_after, settings.heartbeat, settings.max_body_bytes, limits)
+    body_limits = BodyLimits(settings.max_body_bytes, settings.max_body_values)
+    api = http.ApiContext(responses, auth, settings.open_after, settings.heartbeat, body_limits, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:

@@ -2,52 +2,88 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import re
 import zlib
-from typing import Any, TypeVar
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
 
 import orjson
 import zstandard
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from app.core.types.bounded_json import MAX_VALUES, TooManyValues, check_values
 from app.errors import InvalidRequest
 
 Body = TypeVar("Body", bound=BaseModel)
+T = TypeVar("T")
+P = ParamSpec("P")
 
 MAX_DEPTH = 100  # of what is read: orjson writes 254 levels, and what is read is part of what is written
+MAX_RATIO = 100  # of a body's size to that of the compressed one; texts have 3 to 20
+SMALL = 1024 * 1024  # bytes that are parsed in the event loop, and to which a body of any size may be unpacked
+_MAX_MEMBERS = 1000  # of a gzip file: bgzip makes one of every 64 KiB
+_PIECE = 64 * 1024  # bytes of it that are unpacked at once
+
+# One thread: many large bodies at once take no more of the machine than one, and the event loop has its turns.
+_large_bodies = ThreadPoolExecutor(1, "antiphon-bodies")
 
 
-async def read_body(request: Request, model: type[Body], limit: int) -> Body:
-    """
-    Return the body as a `model`; raises `InvalidRequest` that names the first field at fault.
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """How large a body may be."""
 
-    `limit` is in bytes, of the body as it was before compression.
-    """
-    data = await _read(request, limit)
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    bytes: int  # before compression
+    values: int = MAX_VALUES  # objects, arrays, strings, numbers, constants
+
+
+async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> Body:
+    """Return the body as a `model`; raises `InvalidRequest` that names the first field at fault."""
+    data = await _read(request, limits.bytes)
+    encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
     if encoding not in _DECODERS:
         message = f"Content-Encoding '{encoding}' is not supported; use zstd or gzip."
         raise InvalidRequest(message, code="unsupported_encoding", status=415)
+    size = len(data) if encoding == "identity" else len(data) * MAX_RATIO
+    return await off_loop(size, _unpack_and_parse, data, encoding, model, limits)
+
+
+async def off_loop(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function with data of `size` bytes: in a thread if that is large, so that the event loop can go on."""
+    if size <= SMALL:
+        return function(*args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_large_bodies, lambda: function(*args, **kwargs))
+
+
+def _unpack_and_parse(data: bytes, encoding: str, model: type[Body], limits: BodyLimits) -> Body:
+    allowed = min(limits.bytes, max(SMALL, MAX_RATIO * len(data)))
     try:
-        data = _DECODERS[encoding](data, limit)
+        unpacked = _DECODERS[encoding](data, allowed)
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
         raise InvalidRequest(f"The body is not valid {encoding}.", code="invalid_body") from error
-    return parse(data or b"{}", model)  # where nothing has to be said, nothing need be sent
+    if len(unpacked) > limits.bytes:
+        raise too_large(limits.bytes)
+    if len(unpacked) > allowed:
+        message = f"The body unpacks to more than {MAX_RATIO} times its size. Send it uncompressed."
+        raise InvalidRequest(message, code="request_too_large", status=413)
+    return parse(unpacked or b"{}", model, limits.values)  # where nothing has to be said, nothing need be sent
 
 
-def parse(data: bytes | str, model: type[Body]) -> Body:
+def parse(data: bytes, model: type[Body], max_values: int = MAX_VALUES) -> Body:
     """Return JSON as a `model`; raises `InvalidRequest` that names the first field at fault."""
     try:
-        return model.model_validate(load_json(data, "body"))
+        return model.model_validate(load_json(data, "body", max_values))
     except ValidationError as error:
         raise invalid(error) from error
 
 
-def load_json(data: bytes | str, what: str) -> dict[str, Any]:
+def load_json(data: bytes | str, what: str, max_values: int = MAX_VALUES) -> dict[str, Any]:
     """Return the JSON object that `what`, a body or a frame, consists of; raises `InvalidRequest`."""
-    value = _decoded(data.encode() if isinstance(data, str) else data, what)
+    value = _decoded(data.encode() if isinstance(data, str) else data, what, max_values)
     if not isinstance(value, dict):
         raise InvalidRequest(f"The {what} has to be a JSON object.", code="invalid_json")
     if _deeper(value, MAX_DEPTH):
@@ -56,29 +92,44 @@ def load_json(data: bytes | str, what: str) -> dict[str, Any]:
     return value
 
 
-def _decoded(data: bytes, what: str) -> Any:
+def _decoded(data: bytes, what: str, max_values: int) -> Any:
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
+        check_values(data, limit=max_values)
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError as error:
             if "surrogate" not in error.msg:
                 raise
-            return orjson.loads(_HALVES.sub(_no_half, data))
+            return orjson.loads(_without_lone_surrogates(data))
+    except TooManyValues as error:
+        message = f"The {what} has more than {max_values} JSON values (objects, arrays, strings, numbers)."
+        raise InvalidRequest(message, code="request_too_large", status=413) from error
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"The {what} is not valid JSON: {error.msg}.", code="invalid_json") from error
 
 
 # Clients in JavaScript cut strings through the middle of a character, which they write as two escapes, and send one of
-# them. The conversation would be dead from then on, since they send it again in each turn. Of the escapes, only those
-# of halves are matched: large bodies have very many others.
-_HALVES = re.compile(
-    rb"(?<!\\)((?:\\\\)*)\\(?:(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|u[dD][89a-fA-F][0-9a-fA-F]{2})"
+# them. The conversation would be dead from then on, since they send it again in each turn.
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|[c-fC-F][0-9a-fA-F]{2}(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][0-9a-fA-F]{3}))"
 )
+_PAIR = 12  # bytes of two escapes
 
 
-def _no_half(halves: re.Match[bytes]) -> bytes:
-    return halves[0] if halves[2] else halves[1] + rb"\ufffd"
+def _without_lone_surrogates(data: bytes) -> bytes | bytearray:
+    """Return JSON with U+FFFD for each lone surrogate, piece by piece: nobody else runs during a substitution."""
+    if b"\0" in data:
+        return data  # it cannot be in JSON
+    single = data.replace(rb"\\", b"\0\0")  # every backslash that is left begins an escape
+    joined = bytearray(data)
+    for start in range(0, len(data), _PIECE):
+        before = min(start, _PAIR)
+        piece = single[start - before : start + _PIECE + _PAIR]
+        piece = _LONE_SURROGATE.sub(rb"\\ufffd", piece)[before : before + _PIECE]
+        joined[start : start + len(piece)] = piece.replace(b"\0", b"\\")
+    return joined
 
 
 def _deeper(value: Any, levels: int) -> bool:
@@ -130,28 +181,43 @@ def too_large(limit: int) -> InvalidRequest:
 
 def _unzstd(data: bytes, limit: int) -> bytes:
     reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(data, read_across_frames=True)
-    return _bounded(reader.read(limit + 1), limit)
+    return reader.read(limit + 1)
+
+
+def _inflated(data: bytes, limit: int) -> bytes:
+    """Unpack zlib's format, or a single member of gzip's."""
+    inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    out = inflate.decompress(data, limit + 1)
+    if len(out) <= limit and (not inflate.eof or inflate.unused_data):
+        raise EOFError
+    return out
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # with a gzip or a zlib header
-    out = inflate.decompress(data, limit + 1)
-    if not inflate.eof and len(out) <= limit:
-        raise EOFError
-    return _bounded(out, limit)
+    """Unpack gzip, of which there may be several members, one behind the other (RFC 1952, 2.2)."""
+    if data[:2] != b"\x1f\x8b":
+        return _inflated(data, limit)  # what some clients send under this name
+    out = bytearray()
+    at = 0
+    for _ in range(_MAX_MEMBERS):
+        inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        while at < len(data) and not inflate.eof:
+            piece = data[at : at + _PIECE]
+            out += inflate.decompress(piece, limit + 1 - len(out))
+            if len(out) > limit:
+                return bytes(out)
+            at += len(piece) - len(inflate.unused_data)
+        if not inflate.eof:
+            raise EOFError
+        if at == len(data):
+            return bytes(out)
+    raise EOFError
 
 
-def _bounded(data: bytes, limit: int) -> bytes:
-    if len(data) > limit:
-        raise too_large(limit)
-    return data
-
-
-_DECODERS = {
-    "identity": _bounded,
-    "": _bounded,
+_DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
+    "identity": lambda data, limit: data,
     "zstd": _unzstd,
     "gzip": _gunzip,
     "x-gzip": _gunzip,
-    "deflate": _gunzip,
+    "deflate": _inflated,
 }

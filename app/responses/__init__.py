@@ -41,6 +41,8 @@ __all__ = ["Caller", "Responses", "Run", "find_model"]
 
 logger = logging.getLogger(__name__)
 
+_WARNINGS_LOGGED = 20  # of one request, in which a caller can have any number of things to be left out
+
 
 class Responses:
     """The responses of all callers, each invisible to all but its own."""
@@ -134,7 +136,7 @@ class Responses:
             observers=[*self._watchers, *observers],
             seconds=self._max_output_seconds,
         )
-        for warning in run.warnings:
+        for warning in run.warnings[:_WARNINGS_LOGGED]:
             logger.warning("request adapted", extra={"reason": warning})
         return run
 

@@ -95,6 +95,8 @@ class Settings(BaseSettings):
     """Processes to run. More than one need a store that they share, so not `memory://`."""
     max_body_bytes: Size = Field(ByteSize(64 * 1024 * 1024), gt=0)
     """Largest request body, in bytes or with a unit, such as `64MiB`."""
+    max_body_values: int = Field(100_000, gt=0)
+    """Most JSON values (objects, arrays, strings, numbers) of a request body. Each costs time and memory."""
     shutdown_grace: Seconds = 30
     """Seconds in which running responses may end when the server is told to stop, those in the background too."""
     websocket_lifetime: Seconds = Field(3600, gt=0)

@@ -110,6 +110,7 @@ FAULTS = [
     refused("half a document", HALF_A_DOCUMENT),
     refused("a document of 100 MB", DOCUMENT),
     refused("a document of 100 MB, packed", PACKED),
+    refused("a document of a million empty arrays", reply(b'{"choices": [' + b"[]," * 10**6 + b"[]]}")),
     Fault(
         "a line of 100 MB",
         LINE,

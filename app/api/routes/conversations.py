@@ -37,7 +37,7 @@ class CreateItems(_Body):
 def routes(api: ApiContext) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(tags=["conversations"], responses=ERRORS)
-    conversations, limit = api.responses.conversations, api.max_body_bytes
+    conversations, limits = api.responses.conversations, api.body_limits
 
     def owner(request: Request) -> str:
         return api.auth.caller(request.headers).owner
@@ -45,7 +45,7 @@ def routes(api: ApiContext) -> APIRouter:
     @router.post("/conversations", summary="Create a conversation", openapi_extra=takes(CreateConversation))
     async def create(request: Request) -> Response:
         who = owner(request)
-        body = await read_body(request, CreateConversation, limit)
+        body = await read_body(request, CreateConversation, limits)
         return json(await conversations.create(who, _typed(body.items), body.metadata))
 
     @router.get("/conversations/{conversation_id}", summary="Retrieve a conversation")
@@ -59,7 +59,7 @@ def routes(api: ApiContext) -> APIRouter:
     )
     async def update(request: Request, conversation_id: str) -> Response:
         who = owner(request)
-        body = await read_body(request, UpdateConversation, limit)
+        body = await read_body(request, UpdateConversation, limits)
         return json(await conversations.update(conversation_id, who, body.metadata or {}))
 
     @router.delete("/conversations/{conversation_id}", summary="Delete a conversation and its items")
@@ -74,7 +74,7 @@ def routes(api: ApiContext) -> APIRouter:
     )
     async def add(request: Request, conversation_id: str) -> Response:
         who = owner(request)
-        body = await read_body(request, CreateItems, limit)
+        body = await read_body(request, CreateItems, limits)
         return json(_list(await conversations.add(conversation_id, who, _typed(body.items)), "100", "asc"))
 
     @router.get("/conversations/{conversation_id}/items", summary="List the items of a conversation")

@@ -19,7 +19,7 @@ from app.api.auth import Auth
 from app.api.errors import STOPPED
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.rate_limits import Admission, Limits
-from app.api.request_body import read_body
+from app.api.request_body import BodyLimits, read_body
 from app.api.routes.models import catalog
 from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
@@ -44,7 +44,7 @@ class ApiContext:
     auth: Auth
     open_after: float
     heartbeat: float
-    max_body_bytes: int
+    body_limits: BodyLimits
     limits: Limits
 
     async def admit(self, who: Caller) -> Admission:
@@ -99,14 +99,14 @@ def routes(api: ApiContext) -> APIRouter:
         who = caller(request)
         grant = await api.admit(who)
         request.state.allowed = grant.headers()
-        body = await read_body(request, CompactResponse, api.max_body_bytes)
+        body = await read_body(request, CompactResponse, api.body_limits)
         async with grant.slot():
             return await unless_gone(request, compacted(await responses.compact(body, who, [grant])))
 
     @router.post("/responses/input_tokens", summary="Count the tokens of an input", openapi_extra=CREATE)
     async def input_tokens(request: Request) -> Response:
         who = caller(request)
-        body = await read_body(request, CreateResponse, api.max_body_bytes)
+        body = await read_body(request, CreateResponse, api.body_limits)
         count, counted = await responses.count_tokens(body, who)
         headers = {} if counted else {"x-antiphon-estimated": "true"}
         return json({"object": "response.input_tokens", "input_tokens": count}, headers)
@@ -141,7 +141,7 @@ async def create(api: ApiContext, request: Request) -> Response:
     who = api.auth.caller(request.headers)
     grant = await api.admit(who)
     request.state.allowed = grant.headers()
-    body = await read_body(request, CreateResponse, api.max_body_bytes)  # it has all the time it likes
+    body = await read_body(request, CreateResponse, api.body_limits)  # it has all the time it likes
     async with grant.slot():
         run = await api.responses.create(body, who, observers=[grant])
         if body.background:

@@ -20,7 +20,7 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from app.api.errors import report
 from app.api.middleware.origins import refuse
-from app.api.request_body import too_large
+from app.api.request_body import off_loop, too_large
 from app.api.routes.responses import ApiContext
 from app.api.routes.websocket_frames import Create, envelope, read_frame
 from app.api.uvicorn.websocket import SERVICE_RESTART
@@ -130,7 +130,7 @@ class WebSocketConnection:
 
     def _refusal(self, frame: str | bytes) -> APIError | None:
         """Say why a frame cannot even wait: it is too large, or too many are waiting."""
-        size, limit = len(frame), self._door.max_body_bytes
+        size, limit = len(frame), self._door.body_limits.bytes
         if size > limit:
             return too_large(limit)
         if self._frames.qsize() < self._bounds.queue and self._waiting + size <= limit:
@@ -153,8 +153,8 @@ class WebSocketConnection:
         """
         create = Create()
         try:
-            create = read_frame(frame)
-            request = create.request(lenient=self._lenient)
+            create = await off_loop(len(frame), read_frame, frame, self._door.body_limits.values)
+            request = await off_loop(len(frame), create.request, lenient=self._lenient)
             async with (await self._door.admit(self._caller)).slot() as grant:
                 run = await self._responses.create(request, self._caller, generate=create.generate, observers=[grant])
                 await self._tell(run, create.stream_id)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from app.api.request_body import invalid, load_json
+from app.core.types.bounded_json import MAX_VALUES
 from app.core.types.request import CreateResponse
 from app.errors import APIError, InvalidRequest
 
@@ -83,13 +84,13 @@ class Create:
             raise invalid(error) from error
 
 
-def read_frame(frame: str | bytes) -> Create:
+def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create:
     """
     Return what a frame asks for; raises `InvalidRequest` for anything but `response.create`.
 
     The fields of the body stand beside `type`, or in `response`, where OpenAI's Realtime API has them.
     """
-    fields = load_json(frame, "frame")
+    fields = load_json(frame, "frame", max_values)
     kind = fields.pop("type", None)
     if kind != "response.create":
         message = f"Invalid 'type': {repr(kind)[:100]} is not known here; send 'response.create'."

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import orjson
 
 from app.backends.chat.errors import error_in_chunk
-from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, ChunkDecoder, encodable
+from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, ChunkDecoder, check_piece, encodable
 from app.core.stream.chunk_reader import DONE, Chunk
 from app.errors import BackendError
 
@@ -94,6 +94,7 @@ _BLANKS = re.compile(r"\s*")
 
 def _values(text: bytes) -> list[dict[str, Any]]:
     """Parse JSON values that follow each other, up to what is none; a list stands for its items."""
+    check_piece(text)
     try:
         found = [orjson.loads(text)]
     except orjson.JSONDecodeError:

@@ -35,7 +35,7 @@ from app.backends.chat.token_counting import Tokenizer
 from app.backends.transport import HTTPToolsTransport
 from app.core.profile import Profile
 from app.core.redaction import without_password
-from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG
+from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, check_piece
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -263,7 +263,9 @@ class OpenAIBackend:
         try:
             async with asyncio.timeout(seconds):
                 response = await self._send(method, url, content, caller_key)
-                return json.loads(await _read_whole(response))
+                body = await _read_whole(response)
+                check_piece(body)
+                return json.loads(body)
         except _Refusal as refusal:
             raise refusal.error from refusal.__cause__
         except TimeoutError as error:

@@ -16,12 +16,14 @@ from typing import Any, TypeAlias
 import orjson
 
 from app.core.stream.chunk_reader import DONE, Chunk
+from app.core.types.bounded_json import MAX_VALUES, TooManyValues, check_values
 from app.errors import BackendError
 
 # Bytes that are kept of one event, or of an answer that is one document, before its end has come. The largest that
 # mean something hold an image or a piece of sound, and have a few millions.
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 TOO_LONG = f"The backend's answer has more than {MAX_EVENT_BYTES // 1024**2} MiB in one piece."
+_TOO_MANY_VALUES = f"The backend's answer has more than {MAX_VALUES} JSON values in one piece."
 
 _BOM = b"\xef\xbb\xbf"
 _PLAIN = b"data: {"  # how nearly every event of nearly every backend begins
@@ -106,6 +108,9 @@ class ChunkDecoder:
             block = block.removeprefix(_BOM)
             self._begun = True
         events = block.split(b"\n\n")
+        if len(block) > MAX_VALUES:  # what is shorter cannot have as many
+            for event in events:
+                check_piece(event)
         # If no event has a second line then each that looks plain is a whole frame, and need not be taken apart.
         plain = block.count(b"\n") == 2 * (len(events) - 1) and not self._mender.pending
         chunks: list[Chunk] = []
@@ -155,7 +160,18 @@ class ChunkDecoder:
             if isinstance(value, str) and not name and len(parts := _parts(text, data)) > 1:
                 return [chunk for part in parts for chunk in self._frame(name, [part])]
             chunk = _chunk(name, value)
-        return [] if chunk is None else self._mender.mend(chunk)
+        try:
+            return [] if chunk is None else self._mender.mend(chunk)
+        except RecursionError:  # some hundreds of levels, of which nobody reads more than a few
+            return []
+
+
+def check_piece(data: bytes) -> None:
+    """Raise `BackendError` for an event or a document with too many JSON values to be parsed."""
+    try:
+        check_values(data)
+    except TooManyValues as error:
+        raise BackendError(_TOO_MANY_VALUES) from error
 
 
 _SHORT = 12  # bytes; whatever is longer is no `[DONE]`
@@ -241,8 +257,18 @@ class _SurrogateJoiner:
         return _whole(text)
 
 
+_SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 def _whole(text: str) -> str:
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if text.isascii():
+        return text
+    return _SURROGATE.sub("\ufffd", _SURROGATE_PAIR.sub(_character, text))
+
+
+def _character(pair: re.Match[str]) -> str:
+    return pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
 def _place(position: int, value: Any) -> int:

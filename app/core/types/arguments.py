@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-import orjson
+from app.core.types.bounded_json import loads
 
 INPUT = "input"  # the one argument of a custom tool, as the backend is told of it
 
@@ -85,8 +85,8 @@ class ObjectReader:
             return "" if self._begun else "{}"
         quoted = "".join(self._quoted)
         try:
-            text = orjson.loads(quoted)
-            return text if isinstance(orjson.loads(text), dict) else quoted
+            text = loads(quoted)
+            return text if isinstance(loads(text), dict) else quoted
         except (ValueError, TypeError):
             return quoted
 
@@ -171,7 +171,7 @@ class InputReader:
         held = self._give_up()
         if self._state == "alone":
             try:
-                return _once_more(str(orjson.loads(held)), self._argument)
+                return _once_more(str(loads(held)), self._argument)
             except ValueError:
                 return held  # it only begins with a quotation mark
         return held if self._state == "begin" else ""
@@ -244,7 +244,7 @@ class InputReader:
 def _once_more(text: str, argument: str) -> str:
     """Return the argument of an object that was encoded twice; a text that is none is the argument."""
     try:
-        value = orjson.loads(text)
+        value = loads(text)
     except ValueError:
         return text
     told = value.get(argument) if isinstance(value, dict) else None
@@ -332,7 +332,7 @@ _ESCAPED = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r"
 
 def _is_json(text: str) -> bool:
     try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
+        loads(text)
+    except ValueError:
         return False
     return True

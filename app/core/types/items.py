@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import orjson
-
 from app.core.types import readings
 from app.core.types.arguments import INPUT, ArgumentsReader, InputReader, ObjectReader
+from app.core.types.bounded_json import loads
 from app.core.types.readings import Item, Read
 
 # `call`: made by the model, run by the client. `output`: what the client gives back for one. `hosted`: a call and its
@@ -88,7 +87,7 @@ class ItemType:
 def as_object(written: str) -> dict[str, Any]:
     """Return arguments as an object; those that cannot be read as one, of a call that was cut off, are none."""
     try:
-        value = orjson.loads(written)
+        value = loads(written)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {"query": value} if isinstance(value, str) else {}
@@ -126,7 +125,7 @@ def as_json_object(written: str) -> str:
     if not written or written.isspace():
         return "{}"
     try:
-        value = orjson.loads(written)
+        value = loads(written)
     except ValueError:
         value = None
     if isinstance(value, dict):

@@ -25,6 +25,7 @@ from pydantic.functional_validators import BeforeValidator
 from typing_extensions import TypedDict
 
 from app.core.redaction import ToolSecrets, without_credentials
+from app.core.types.bounded_json import TooManyValues, check_values
 from app.core.types.content import TEXT_OR_LIST, TOLERANT, Content, ContentPart, Text, Unknown, tag_of
 from app.core.types.readings import Item as Item
 
@@ -364,6 +365,17 @@ class CreateResponse(_Body):
             content = [{"type": "input_text", "text": self.input}]
             return [{"type": "message", "role": "user", "content": content}]
         return [typed(item) for item in self.input]
+
+    @model_validator(mode="after")
+    def _arguments_are_bounded(self) -> CreateResponse:
+        """Arguments of calls are JSON within a string, which nobody has counted the values of."""
+        items = self.input if isinstance(self.input, list) else ()
+        arguments = [text for item in items if isinstance(text := item.get("arguments"), str)]
+        try:
+            check_values(*arguments)
+        except TooManyValues as error:
+            raise ValueError(f"the arguments of the calls in 'input' have {error.msg} of JSON") from error
+        return self
 
 
 def typed(item: Any) -> Item:

@@ -14,9 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-import orjson
-
 from app.backends.chat.filters.think_tags import overlap
+from app.core.types.bounded_json import loads
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -136,7 +135,7 @@ def _certain(text: str) -> int:
 
 def _is_object(text: str) -> bool:
     try:
-        return isinstance(orjson.loads(text), dict)
+        return isinstance(loads(text), dict)
     except ValueError:
         return False
 
@@ -145,7 +144,7 @@ def _value(text: str, schema: Any) -> Any:
     if isinstance(schema, dict) and schema.get("type") == "string":
         return text
     try:
-        return orjson.loads(text)
+        return loads(text)
     except ValueError:
         return text
 
@@ -304,7 +303,7 @@ def _gemma(body: str) -> Iterator[Piece]:
     runs = found[2].split(_QUOTE)  # every other one is a text
     arguments = "".join(json.dumps(run) if n % 2 else _KEY.sub(r'\1"\2":', run) for n, run in enumerate(runs))
     try:
-        yield TextToolCall(found[1], json.dumps(orjson.loads(arguments), ensure_ascii=False))
+        yield TextToolCall(found[1], json.dumps(loads(arguments), ensure_ascii=False))
     except ValueError:
         return
 

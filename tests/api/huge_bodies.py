@@ -1,0 +1,197 @@
+"""
+What huge bodies cost: `python -m tests.api.huge_bodies` prints, by the names of `ROWS`, the seconds of CPU, the
+bytes of memory and the status of the answer as JSON.
+
+Each row is handled by a process of its own, over real sockets, and has `SIZE` bytes of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import zstandard
+
+from app.main import create_app
+from tests.support.serving import serving, settings
+from tests.support.upstream import CLOSE, Upstream
+
+SIZE = 8 * 1024 * 1024
+
+_TEXT = b'{"type": "response.create", "model": "m", "input": [%b]}'
+_JUNK = b'{"type": "response.create", "model": "m", "input": "Hi.", "junk": [%b]}'
+_EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "Hi."}}], "junk": [%b]}\n\ndata: [DONE]\n\n'
+_DOCUMENT = b'{"choices": [{"index": 0, "message": {"content": "Hi."}, "finish_reason": "stop"}], "junk": [%b]}'
+_EMPTY = b"[]"
+
+
+def text(piece: bytes) -> bytes:
+    """Four messages with that piece of JSON text again and again, since one text may have 10 MiB."""
+    message = b'{"role": "user", "content": "%b"}' % (piece * (SIZE // 4 // len(piece)))
+    return _TEXT % b",".join([message] * 4)
+
+
+def many(value: bytes, template: bytes = _JUNK) -> bytes:
+    """The same value again and again."""
+    return template % b",".join([value] * (SIZE // (len(value) + 1)))
+
+
+def calls() -> bytes:
+    """Calls whose arguments are JSON within a string, each not too large by itself."""
+    arguments = orjson.dumps({"a": [[]] * 20_000}).decode()
+    call = orjson.dumps({"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments})
+    return many(call, _TEXT)
+
+
+def arguments(values: str) -> bytes:
+    """A call whose arguments come in pieces."""
+    piece = {"index": 0, "id": "c", "function": {"name": "f", "arguments": values * (60_000 // len(values))}}
+    begin = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": ['}}
+    events = [begin, *([piece] * (SIZE // 60_000))]
+    chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]} for call in events]
+    return b"".join(b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks) + b"data: [DONE]\n\n"
+
+
+class Row(NamedTuple):
+    """One body."""
+
+    make: Callable[[], bytes]
+    sent: str = "http"  # or: gzip, zstd, websocket, backend
+    status: int = 200
+    ordinary: str = "a text"  # the row to compare with
+
+
+ROWS = {
+    "a text": Row(lambda: text(b"word ")),
+    "commas and brackets": Row(lambda: text(b"[1, 2], ")),
+    "quotation marks": Row(lambda: text(b'say \\"hi\\" ')),
+    "characters in escapes": Row(lambda: text(b"\\u4f60")),
+    "pairs of surrogates": Row(lambda: text(b"\\ud83d\\ude00")),
+    "lone surrogates": Row(lambda: text(b"\\ud800")),
+    "backslashes": Row(lambda: text(b"\\\\")),
+    "spaces": Row(lambda: _JUNK % (b" " * SIZE)),
+    "empty arrays": Row(lambda: many(_EMPTY), status=413),
+    "empty objects": Row(lambda: many(b"{}"), status=413),
+    "empty strings": Row(lambda: many(b'""'), status=413),
+    "digits": Row(lambda: many(b"1"), status=413),
+    "names": Row(lambda: many(b'"a":1', b'{"junk":{%b}}'), status=413),
+    "empty arrays and no end": Row(lambda: many(_EMPTY)[:-2] + b'"', status=413),
+    "levels": Row(lambda: _JUNK % (b"[" * SIZE), status=413),
+    "a number": Row(lambda: _JUNK % (b"1" * SIZE), status=400),
+    "messages": Row(lambda: many(b'{"role":"user","content":""}', _TEXT), status=413),
+    "tools": Row(lambda: many(b'{"type":"x"}', b'{"model":"m","input":"Hi.","tools":[%b]}'), status=413),
+    "arguments": Row(calls, status=400),
+    "gzip: empty arrays": Row(lambda: many(_EMPTY), "gzip", 413),
+    "gzip: one letter": Row(lambda: text(b"a"), "gzip", 413),
+    "zstd: one letter": Row(lambda: text(b"a"), "zstd", 413),
+    "gzip: empty members": Row(lambda: gzip.compress(b"") * (SIZE // 20), "members", 400),
+    "WebSocket: a text": Row(lambda: text(b"word "), "websocket", 200, "WebSocket: a text"),
+    "WebSocket: empty arrays": Row(lambda: many(_EMPTY), "websocket", 413, "WebSocket: a text"),
+    "WebSocket: lone surrogates": Row(lambda: text(b"\\ud800"), "websocket", 200, "WebSocket: a text"),
+    "backend: a text": Row(lambda: many(b'"%b"' % (b"word " * 20_000), _EVENT), "backend", 200, "backend: a text"),
+    "backend: empty arrays": Row(lambda: many(_EMPTY, _EVENT), "backend", 502, "backend: a text"),
+    "backend: lone surrogates": Row(
+        lambda: many(b'"%b"' % (b"\\ud800" * 20_000), _EVENT), "backend", 200, "backend: a text"
+    ),
+    "backend: a document of empty arrays": Row(lambda: many(_EMPTY, _DOCUMENT), "backend", 502, "backend: a text"),
+    "backend: arguments": Row(
+        lambda: arguments('{"city": "Paris", "days": 2}, '), "backend", 200, "backend: arguments"
+    ),
+    "backend: arguments of empty arrays": Row(lambda: arguments("[],"), "backend", 200, "backend: arguments"),
+}
+
+
+async def _head(connection: socket.socket) -> int:
+    """Return the status of an answer."""
+    head = b""
+    while b"\r\n\r\n" not in head:
+        head += await asyncio.get_running_loop().sock_recv(connection, 65536)
+    return int(head.split()[1])
+
+
+async def _websocket(connection: socket.socket, body: bytes) -> int:
+    """Send a frame, and return the status of its error, or 200."""
+    loop = asyncio.get_running_loop()
+    key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    upgrade = b"GET /v1/responses HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    await loop.sock_sendall(connection, upgrade + key)
+    assert await _head(connection) == 101
+    await loop.sock_sendall(
+        connection, b"\x81\xff" + len(body).to_bytes(8, "big") + bytes(4)
+    )  # a mask that changes nothing
+    await loop.sock_sendall(connection, body)
+    frame = await loop.sock_recv(connection, 65536)
+    return 413 if b'"status":413' in frame else 200 if b'"response.created"' in frame else 0
+
+
+async def _asked(url: str, row: Row, body: bytes) -> int:
+    loop = asyncio.get_running_loop()
+    with socket.socket() as connection:
+        connection.setblocking(False)
+        await loop.sock_connect(connection, ("127.0.0.1", int(url.rpartition(":")[2])))
+        if row.sent == "websocket":
+            return await _websocket(connection, body)
+        body = b'{"model": "m", "input": "Hi."}' if row.sent == "backend" else body
+        encoding = {"gzip": b"gzip", "members": b"gzip", "zstd": b"zstd"}.get(row.sent, b"identity")
+        head = b"POST /v1/responses HTTP/1.1\r\nHost: h\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n\r\n"
+        await loop.sock_sendall(connection, head % (encoding, len(body)))
+        await loop.sock_sendall(connection, body)
+        return await _head(connection)
+
+
+async def _cost(row: Row) -> dict[str, Any]:
+    body = row.make()
+    body = {"gzip": gzip.compress, "zstd": zstandard.compress}.get(row.sent, bytes)(body)
+    async with Upstream() as upstream:
+        said = (
+            body if row.sent == "backend" else b'data: {"choices": [{"delta": {"content": "Hi."}}]}\n\ndata: [DONE]\n\n'
+        )
+        upstream.always(b"HTTP/1.1 200 OK\r\n\r\n", said, CLOSE)
+        app = create_app(settings(backend_url=upstream.url, max_body_bytes=2 * SIZE))
+        options = {"ws": "app.api.uvicorn.websocket:Socket", "http": "app.api.uvicorn.http:Http"}
+        async with serving(app, ws_max_size=2 * SIZE, ws_per_message_deflate=False, **options) as url:
+            memory, began = _reset_peak(), time.process_time()
+            status = await _asked(url, row, body)
+            return {"cpu": time.process_time() - began, "memory": _status("VmHWM") - memory, "status": status}
+
+
+def _reset_peak() -> int:
+    """Make the peak of memory what there is now, and return it."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmHWM")
+
+
+def _status(name: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition(f"{name}:")[2].split()[0]) * 1024
+
+
+def measured(row: Row) -> Any:
+    """Return what a row costs a process that does nothing else."""
+    reading, writing = os.pipe()
+    if child := os.fork():
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            cost = pipe.read()
+        os.waitpid(child, 0)
+        return json.loads(cost)
+    try:
+        os.write(writing, json.dumps(asyncio.run(_cost(row))).encode())
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: measured(ROWS[name]) for name in sys.argv[1:] or ROWS}))

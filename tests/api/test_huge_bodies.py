@@ -1,0 +1,113 @@
+"""No body, frame or answer of a backend costs much more than an ordinary text of its size."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import BaseModel, field_validator
+from starlette.requests import Request
+
+from app.api.request_body import SMALL, BodyLimits, read_body
+from app.core.types.bounded_json import TooManyValues, check_values
+from app.errors import InvalidRequest
+from tests.api.huge_bodies import ROWS, SIZE
+
+TIMES = 4  # of CPU
+MEMORY = 4 * SIZE
+
+# What is read needs more, ordinary or not: it is answered, sent on and stored.
+READ = 1.5
+
+
+@pytest.fixture(scope="module")
+def costs() -> Any:
+    if sys.platform != "linux":
+        pytest.skip("looks into /proc")
+    root = Path(__file__).parent.parent.parent
+    command = [sys.executable, "-m", "tests.api.huge_bodies"]
+    return json.loads(subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE).stdout)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_it_costs_little_more_than_a_text_of_its_size(row: str, costs: dict[str, Any]) -> None:
+    ordinary, cost = costs[ROWS[row].ordinary], costs[row]
+    assert cost["status"] == ROWS[row].status
+    assert cost["cpu"] <= TIMES * ordinary["cpu"]
+    assert cost["memory"] <= max(MEMORY, READ * ordinary["memory"])
+
+
+@pytest.mark.parametrize(("size", "elsewhere"), [(SMALL - 100, False), (SMALL + 1, True)])
+async def test_large_bodies_are_parsed_in_a_thread(size: int, elsewhere: bool) -> None:
+    class Threaded(BaseModel):
+        thread: Any
+
+        @field_validator("thread")
+        @classmethod
+        def _here(cls, value: Any) -> int:
+            return threading.get_ident()
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b'{"thread": "%b"}' % (b"x" * size)}
+
+    body = await read_body(Request({"type": "http", "headers": []}, receive), Threaded, BodyLimits(10 * SMALL))
+    assert (body.thread != threading.get_ident()) is elsewhere
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[]] * 45,
+        [1] * 99,
+        [{"a": "b, [c], {d}"}] * 49,
+        {"a": 'say "hi", \\', "b": ["\\", '\\",[[[[', "\\\\"] * 20},
+        ["," * 1000],
+    ],
+)
+def test_values_within_the_limit_are_let_through(value: Any) -> None:
+    check_values(orjson.dumps(value), limit=100)
+    check_values(orjson.dumps(value).decode(), limit=100)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        orjson.dumps([1] * 101),
+        orjson.dumps([{}] * 101),
+        orjson.dumps({str(n): None for n in range(101)}),
+        orjson.dumps(["\\"] * 101),
+        b"[" * 101,
+        b"[" + b"[]," * 101 + b'"',
+    ],
+)
+def test_values_beyond_it_are_not(document: bytes) -> None:
+    with pytest.raises(TooManyValues):
+        check_values(document, limit=100)
+    with pytest.raises(TooManyValues):
+        check_values(document.decode(), limit=100)
+
+
+def test_documents_are_counted_together() -> None:
+    half = orjson.dumps([1] * 60)
+    check_values(half, limit=100)
+    with pytest.raises(TooManyValues):
+        check_values(half, half, limit=100)
+
+
+async def test_the_number_of_values_is_a_setting() -> None:
+    async def receive() -> Any:
+        return {"type": "http.request", "body": orjson.dumps({"a": [1] * 20})}
+
+    class Any_(BaseModel):
+        a: Any
+
+    request = Request({"type": "http", "headers": []}, receive)
+    with pytest.raises(InvalidRequest, match="more than 20 JSON values") as refusal:
+        await read_body(request, Any_, BodyLimits(1000, values=20))
+    assert (refusal.value.status, refusal.value.code) == (413, "request_too_large")
