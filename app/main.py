@@ -306,7 +306,7 @@ def build_background(settings: Settings, store: Store, measured: Store | None = 
         return None
     lease = settings.background_lease
     log = store.log(ttl=settings.background_log_ttl, lease=lease)
-    return Background(measured or store, log, lease=lease, limit=settings.background_runs)
+    return Background(measured or store, log, lease=lease, ttl=settings.store_ttl, limit=settings.background_runs)
 
 
 def load(name: str, table: dict[str, str]) -> Any:

@@ -32,7 +32,7 @@ from app.backends import Backend, BackendWrapper, ChatRequest, Chunk
 from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels
 from app.observability.lifecycle import ResponseLifecycle
-from app.stores import Store
+from app.stores import Change, Store
 
 # The variable in which the client library has the directory; it is read when the library is loaded.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
@@ -217,6 +217,10 @@ class _MeasuredStore:
         with self._measured("put"):
             await self._store.put(bucket, name, record)
 
+    async def apply(self, *changes: Change) -> bool:
+        with self._measured("put"):
+            return await self._store.apply(*changes)
+
     async def get(self, bucket: str, name: str) -> bytes | None:
         with self._measured("get"):
             return await self._store.get(bucket, name)
@@ -228,6 +232,10 @@ class _MeasuredStore:
     async def delete(self, bucket: str, name: str) -> bool:
         with self._measured("delete"):
             return await self._store.delete(bucket, name)
+
+    async def drop(self, bucket: str) -> bool:
+        with self._measured("delete"):
+            return await self._store.drop(bucket)
 
 
 class _MeasuredBackend(BackendWrapper):

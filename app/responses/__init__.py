@@ -35,7 +35,7 @@ from app.responses.context import Context, ContextLoader, InputFileSource
 from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher, EncryptingEventBuilder
 from app.responses.run import Caller, Made, Run
-from app.stores import RunKey, Store
+from app.stores import Change, RunKey, Store, apply_with
 
 __all__ = ["Caller", "Responses", "Run", "find_model"]
 
@@ -130,7 +130,7 @@ class Responses:
             caller,
             backend=self.backend,
             keep=partial(self.keep, caller),
-            join=partial(self.conversations.join, request, caller.owner),
+            addition=partial(self.conversations.addition, request, caller.owner),
             kept=self.keeps(request),
             way=self._way(request),
             observers=[*self._watchers, *observers],
@@ -189,9 +189,10 @@ class Responses:
     async def delete(self, response_id: str, caller: Caller) -> None:
         """Forget a stored response. What continued from it cannot be continued any more."""
         bucket = _bucket(response_id, caller)
-        if bucket and self._background:
+        deleted = bucket is not None and await self.store.delete(bucket, response_id)
+        if bucket and self._background:  # only now: who ends the run of a worker that died looks for the response first
             await self._background.delete(RunKey(bucket, response_id))
-        if bucket is None or not await self.store.delete(bucket, response_id):
+        if not deleted:
             raise _not_found(response_id)
 
     async def cancel(self, response_id: str, caller: Caller) -> Response:
@@ -212,12 +213,17 @@ class Responses:
         """Tell whether anything will be kept of the response to a request, in the store or in a memory."""
         return request.store or self._memory is not None
 
-    async def keep(self, caller: Caller, turn: Turn) -> None:
-        """Store a turn, or remember it; when this returns, it can be continued from."""
+    async def keep(self, caller: Caller, turn: Turn, addition: Sequence[Change], *, again: bool) -> None:
+        """
+        Store a turn with its addition to a conversation, or remember it; when this returns, it can be continued from.
+
+        What was deleted meanwhile stays deleted: a turn that may have been stored (`again`) is only replaced, and
+        nothing is added to a conversation that is gone.
+        """
         id = turn.response["id"]
         bucket = f"{caller.owner}:{chain_key(id)}"
         if turn.response["store"]:
-            await self.store.put(bucket, id, turn.record())
+            await apply_with(self.store, Change(bucket, {id: turn.record()}, given=id if again else None), addition)
         elif self._memory is not None:
             # What is larger than the memory is forgotten, as all of it may be at any time: see `forget`.
             with contextlib.suppress(StoreUnavailable):

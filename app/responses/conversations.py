@@ -3,12 +3,12 @@ Conversations: items that are kept under an id of their own, and that responses 
 
 A conversation is a bucket of the store: a record that describes it, one record for each time that items were added,
 named so that they sort in the order of adding, and a mark for each item that was deleted. Nothing is ever written over
-what another request has added, so turns at the same time lose nothing.
+what another request has added, so turns at the same time lose nothing; and nothing is added where the record that
+describes the conversation is gone, so a turn that runs while it is deleted leaves nothing behind.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import secrets
 import time
@@ -23,7 +23,7 @@ from app.core.types.ids import chain_key, new_id, new_key
 from app.core.types.request import CreateResponse, Item
 from app.errors import InvalidRequest, NotFound
 from app.responses.encryption import ContentCipher, decrypt_items
-from app.stores import Store
+from app.stores import Change, Store
 
 _ITSELF = "conversation"
 _ADDED = "added_"
@@ -43,9 +43,8 @@ class Conversations:
         id = new_id("conv", new_key())
         made = {"id": id, "object": "conversation", "created_at": int(time.time()), "metadata": dict(metadata or {})}
         turn = self._turn(id, owner, items, taken=frozenset())
-        if turn.input:
-            await self._put(id, owner, turn)
-        await self._store.put(_bucket(id, owner), _ITSELF, orjson.dumps(made))
+        added = {self._name(): turn.record()} if turn.input else {}
+        await self._store.apply(Change(_bucket(id, owner), {_ITSELF: orjson.dumps(made), **added}))
         return made
 
     async def retrieve(self, id: str, owner: str) -> dict[str, Any]:
@@ -59,15 +58,13 @@ class Conversations:
     async def update(self, id: str, owner: str, metadata: Mapping[str, str]) -> dict[str, Any]:
         """Give a conversation other metadata, and return it."""
         changed = {**await self.retrieve(id, owner), "metadata": dict(metadata)}
-        await self._store.put(_bucket(id, owner), _ITSELF, orjson.dumps(changed))
+        await self._put(id, owner, _ITSELF, orjson.dumps(changed))
         return changed
 
     async def delete(self, id: str, owner: str) -> None:
         """Forget a conversation and its items; responses that were made in it stay."""
-        await self.retrieve(id, owner)
-        bucket = _bucket(id, owner)
-        await self._store.delete(bucket, _ITSELF)
-        await asyncio.gather(*(self._store.delete(bucket, name) for name in await self._store.all(bucket)))
+        if not await self._store.drop(_bucket(id, owner)):
+            raise _not_found(id)
 
     async def turns(self, id: str, owner: str, *, param: str | None = None) -> list[Turn]:
         """Return what was added, oldest first; each has its items in `input` or `response["output"]`."""
@@ -97,28 +94,32 @@ class Conversations:
         taken = frozenset(item["id"] for item in await self.items(id, owner))
         turn = self._turn(id, owner, items, taken)
         if turn.input:
-            await self._put(id, owner, turn)
+            await self._put(id, owner, self._name(), turn.record())
         return turn.input
 
-    async def join(self, request: CreateResponse, owner: str, turn: Turn) -> None:
-        """Add the items of a response that has ended well to the conversation it is in, if it is in one and kept."""
+    def addition(self, request: CreateResponse, owner: str, turn: Turn) -> list[Change]:
+        """
+        Return what adds the items of a response to the conversation it is in: nothing, if it is in none.
+
+        Only a response that has ended well and is stored is added, and only to a conversation that is still there.
+        """
         response = turn.response
-        if request.conversation and request.store and response["status"] in ("completed", "incomplete"):
-            said = {name: response[name] for name in ("id", "model", "output")}
-            await self._put(request.conversation, owner, turn._replace(response=said))
+        if not (request.conversation and request.store and response["status"] in ("completed", "incomplete")):
+            return []
+        added = turn._replace(response={name: response[name] for name in ("id", "model", "output")})
+        return [Change(_bucket(request.conversation, owner), {self._name(): added.record()}, given=_ITSELF)]
 
     async def delete_item(self, id: str, item_id: str, owner: str) -> dict[str, Any]:
         """Forget one item, and return the conversation; raises `NotFound`."""
         conversation = await self.retrieve(id, owner)
         await self.item(id, item_id, owner)
         bucket = _bucket(id, owner)
-        # The mark first: whoever rewrites the same record at the same time cannot bring the item back.
-        await self._store.put(bucket, f"{_DELETED}{item_id}", b"1")
-        records = await self._store.all(bucket)
-        for name, record in records.items():
-            if name.startswith(_ADDED) and item_id.encode() in record:
-                left = _without(Turn.of(record), {item_id})
-                await (self._store.put(bucket, name, left.record()) if left.items else self._store.delete(bucket, name))
+        await self._put(id, owner, f"{_DELETED}{item_id}", b"1")
+        rewriting = True
+        while rewriting:  # and reading anew, as long as others have rewritten the same record in between
+            records = await self._store.all(bucket)
+            changes = [_rewritten(bucket, name, record, item_id) for name, record in records.items()]
+            rewriting = not all([await self._store.apply(change) for change in changes if change])
         return conversation
 
     def _turn(self, id: str, owner: str, items: Sequence[Item], taken: frozenset[str]) -> Turn:
@@ -139,10 +140,16 @@ class Conversations:
         new, said = decrypt_items(new, self._seals, owner, key=key, known={}, warnings=warnings, field="items")
         return Turn({"id": new_id("added", key), "output": []}, new, said)
 
-    async def _put(self, id: str, owner: str, turn: Turn) -> None:
+    async def _put(self, id: str, owner: str, name: str, record: bytes) -> None:
+        """Store a record of a conversation; raises `NotFound` if the conversation has been deleted meanwhile."""
+        if not await self._store.apply(Change(_bucket(id, owner), {name: record}, given=_ITSELF)):
+            raise _not_found(id)
+
+    def _name(self) -> str:
+        """Return a name for items that are added now."""
         # Clocks may stand still or go back; what this process adds stays in order all the same.
         self._latest = max(time.time_ns(), self._latest + 1)
-        await self._store.put(_bucket(id, owner), f"{_ADDED}{self._latest:016x}_{secrets.token_hex(4)}", turn.record())
+        return f"{_ADDED}{self._latest:016x}_{secrets.token_hex(4)}"
 
 
 def before(turns: Sequence[Turn], response_id: str) -> list[Turn]:
@@ -169,6 +176,22 @@ def _without(turn: Turn, deleted: set[str]) -> Turn:
         [item for item in turn.input if item["id"] not in deleted],
         {id: said for id, said in turn.upstream.items() if id not in deleted},
     )
+
+
+def _rewritten(bucket: str, name: str, record: bytes, item_id: str) -> Change | None:
+    """
+    Return what takes an item out of a record of a conversation; None if it is not in there.
+
+    What is left of the record gets another name in the same place, so that of two who rewrite it only one does.
+    """
+    if not name.startswith(_ADDED) or item_id.encode() not in record:
+        return None
+    turn = Turn.of(record)
+    left = _without(turn, {item_id})
+    if left == turn:
+        return None  # something else in it names the item
+    put = {f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}": left.record()} if left.items else {}
+    return Change(bucket, put, delete=[name], given=name)
 
 
 def _with_id(item: Item, key: str, taken: Collection[str]) -> Item:

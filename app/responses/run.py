@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 from app.backends import Backend, ChatRequest
 from app.core.dialects import DIALECTS, Dialect
@@ -24,12 +24,16 @@ from app.observability.lifecycle import Observer, ResponseLifecycle, Transport, 
 from app.responses import compaction
 from app.responses.context import Context
 from app.responses.generate import abort, prewarm, respond
-from app.stores import RunKey
+from app.stores import Change, RunKey
 
 logger = logging.getLogger(__name__)
 content = logging.getLogger("app.content")  # silent, unless the settings want to hear it
 
-Keep: TypeAlias = Callable[[Turn], Awaitable[None]]
+
+class Keep(Protocol):
+    """Stores a turn, and makes the changes that go with it; `again`, if it may have been stored already."""
+
+    async def __call__(self, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +72,15 @@ class Run:
         *,
         backend: Backend,
         keep: Keep,
-        join: Keep,
+        addition: Callable[[Turn], list[Change]],
         kept: bool,
         way: Transport,
         observers: Sequence[Observer] = (),
         seconds: float = 0,
     ) -> None:
         """
-        `keep` and `join` store the turn and add it to its conversation, if it is to be `kept` at all; `observers` are
-        told of its course; the answer may take so many `seconds`, or any number if it is 0.
+        `keep` stores the turn, if it is to be `kept` at all, together with its `addition` to its conversation;
+        `observers` are told of its course; the answer may take so many `seconds`, or any number if it is 0.
         """
         context, prompt = made.context, made.prompt
         self.response = made.builder.response
@@ -87,7 +91,8 @@ class Run:
             self._backend = compaction.Truncating(backend, prompt)
         self._kept = kept
         self._ended = False  # has the terminal event been made?
-        self._join = join
+        self._addition = addition
+        self._begun_keeping = False
         self._made = made
         self._seconds = seconds
         self._lifecycle = ResponseLifecycle(self.response, way, observers)
@@ -234,11 +239,12 @@ class Run:
     async def _keep(self) -> None:
         if not self._kept:
             return
+        turn = self.turn()
+        again, self._begun_keeping = self._begun_keeping, True
         try:
-            await self.keep(self.turn())
-            await self._join(self.turn())
+            await self.keep(turn, self._addition(turn), again=again)
         except APIError as error:
             logger.warning("response not stored", extra={"response_id": self.response["id"], "reason": str(error)})
             self._made.builder.fail(error)
             with contextlib.suppress(APIError):  # what is stored after all has to say the same as the stream
-                await self.keep(self.turn())
+                await self.keep(self.turn(), [], again=True)

@@ -30,6 +30,15 @@ STORES = {
 }
 
 
+class Change(NamedTuple):
+    """Records of one bucket that are to be stored and deleted."""
+
+    bucket: str
+    put: Mapping[str, bytes]  # by name
+    delete: Collection[str] = ()  # other names; where there is no such record, nothing is to be done
+    given: str | None = None  # a record that has to be in the bucket, or the change is not to be made
+
+
 class Store(Protocol):
     """
     Buckets of records; every method may raise `StoreUnavailable`, and works again once the trouble is over.
@@ -41,6 +50,16 @@ class Store(Protocol):
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         """Keep a record, replacing the one of that name, and renew the bucket."""
+        ...
+
+    async def apply(self, *changes: Change) -> bool:
+        """
+        Make changes, each to another bucket of one chain, all at once, and renew the buckets.
+
+        Where a `given` record is missing, none of them is made, and False is returned. So nothing is added to what
+        another request, in whichever process, deletes at the same time. Buckets are of one chain if their names are
+        the same up to the second colon (`owner:chain`, `owner:chain:conversation`).
+        """
         ...
 
     async def get(self, bucket: str, name: str) -> bytes | None:
@@ -55,6 +74,10 @@ class Store(Protocol):
         """Forget one record; tell whether it was there. The bucket is not renewed."""
         ...
 
+    async def drop(self, bucket: str) -> bool:
+        """Forget a bucket with all its records; tell whether it was there."""
+        ...
+
     async def check(self) -> None:
         """Return if the store can be used now, for writing too, at the cost of one round trip at most."""
         ...
@@ -62,6 +85,11 @@ class Store(Protocol):
     async def aclose(self) -> None:
         """Give back connections, threads and files; the store is not used afterwards. Closing twice is fine."""
         ...
+
+
+async def apply_with(store: Store, change: Change, more: Sequence[Change]) -> bool:
+    """Make a change, with more at once where these can be made; tell whether the change itself was made."""
+    return await store.apply(change, *more) or (bool(more) and await store.apply(change))
 
 
 class RunKey(NamedTuple):

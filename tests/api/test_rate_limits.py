@@ -23,6 +23,7 @@ import pytest
 from app.api.rate_limits import Limits, duration
 from app.core.stream.chunk_reader import DONE
 from app.errors import BackendError, StoreUnavailable
+from app.stores import Change
 from app.stores import redis as stores_redis
 from app.stores.memory import MemoryStore
 from tests.support import laws, sockets
@@ -242,10 +243,10 @@ async def test_the_place_of_a_background_response_that_is_cancelled_before_it_be
 
 async def test_the_place_of_a_background_response_that_cannot_be_stored_is_free() -> None:
     class Full(MemoryStore):
-        async def put(self, bucket: str, name: str, record: bytes) -> None:
-            if await self.all(bucket):  # there was room for the queued response
+        async def apply(self, *changes: Change) -> bool:
+            if await self.all(changes[0].bucket):  # there was room for the queued response
                 raise StoreUnavailable
-            await super().put(bucket, name, record)
+            return await super().apply(*changes)
 
     values = {"limit_streams": 1, "background_lease": 0.05}
     async with antiphon(Scripted(HELLO), Full(ttl=60), **values) as url:

@@ -201,6 +201,25 @@ async def test_a_background_stream_is_that_of_any_response_but_queued_first() ->
     laws.check(events)
 
 
+async def test_what_is_stored_of_a_response_does_not_expire_while_it_runs() -> None:
+    class Renewed(MemoryStore):
+        times = 0
+
+        async def get(self, bucket: str, name: str) -> bytes | None:
+            self.times += 1
+            return await super().get(bucket, name)
+
+    clock, rest = Clock(), asyncio.Event()
+    store = Renewed(ttl=2, clock=clock)
+    async with serving(Scripted([*HELLO, rest]), store=store, store_ttl=1) as http:
+        id = (await http.post("/responses", json=ASK)).json()["id"]
+        for number in range(3):
+            await until(lambda: store.times > number)  # noqa: B023
+            clock.now += 1.5
+        rest.set()
+        assert (await until_ended(http, id))["status"] == "completed"
+
+
 async def test_it_can_be_continued_from_once_it_has_ended() -> None:
     go = asyncio.Event()
     backend = Scripted([*HELLO, go], [delta(content="again")])

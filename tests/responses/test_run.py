@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from app.errors import StoreUnavailable
 from app.main import create_app
+from app.stores import Change
 from app.stores.memory import MemoryStore
 from tests.support import sockets
 from tests.support.build import delta
@@ -80,11 +81,12 @@ class Late(MemoryStore):
 
     late = True
 
-    async def put(self, bucket: str, name: str, record: bytes) -> None:
-        await super().put(bucket, name, record)
+    async def apply(self, *changes: Change) -> bool:
+        made = await super().apply(*changes)
         if self.late:
             self.late = False
             raise StoreUnavailable("The store is away.")
+        return made
 
 
 async def test_what_is_stored_after_all_says_the_same_as_the_stream() -> None:

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.stores import Store
+from app.stores import Change, Store
 from tests.support.store_places import TTL, Memory, Place, Redis, SQLite
 
 CHAIN = "2f1c9a:c0ffee"
+CONVERSATION = f"{CHAIN}:conversation"
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis", "cluster"])
@@ -113,6 +114,112 @@ async def test_a_bucket_can_be_emptied_and_filled_again(store: Store) -> None:
 
     await store.put(CHAIN, "resp_1", b"again")
     assert await store.all(CHAIN) == {"resp_1": b"again"}
+
+
+async def test_changes_of_several_buckets_of_a_chain_are_made_together(store: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    await store.put(CONVERSATION, "added_1", b"1")
+    changes = (
+        Change(CHAIN, {"resp_2": b"2", "resp_3": bytes(range(256))}, delete=["resp_1", "resp_never"]),
+        Change(CONVERSATION, {"added_2": b"2"}, given="added_1"),
+        Change(f"{CHAIN}:other", {"new": b""}),
+    )
+
+    assert await store.apply(*changes) is True
+    assert await store.all(CHAIN) == {"resp_2": b"2", "resp_3": bytes(range(256))}
+    assert await store.all(CONVERSATION) == {"added_1": b"1", "added_2": b"2"}
+    assert await store.all(f"{CHAIN}:other") == {"new": b""}
+
+
+@pytest.mark.parametrize("missing", ["never there", "deleted", "dropped", "expired", "of another bucket"])
+async def test_a_change_that_depends_on_a_missing_record_is_not_made(place: Place, store: Store, missing: str) -> None:
+    if missing != "never there":
+        await store.put(CONVERSATION if missing != "of another bucket" else CHAIN, "itself", b"0")
+    match missing:
+        case "deleted":
+            await store.delete(CONVERSATION, "itself")
+        case "dropped":
+            await store.drop(CONVERSATION)
+        case "expired":
+            place.advance(1.1 * TTL)
+    await store.put(CHAIN, "resp_1", b"1")
+    before = await store.all(CHAIN), await store.all(CONVERSATION)
+    changes = (
+        Change(CHAIN, {"resp_2": b"2"}, delete=["resp_1"]),
+        Change(CONVERSATION, {"added_1": b"1"}, given="itself"),
+    )
+
+    assert await store.apply(*changes) is False
+    assert await store.apply(*reversed(changes)) is False
+    assert (await store.all(CHAIN), await store.all(CONVERSATION)) == before
+
+
+async def test_a_record_can_be_replaced_under_another_name_by_one_of_many(store: Store) -> None:
+    """Whoever rewrites a record that somebody else has rewritten does not bring back what that one took out."""
+    await store.put(CHAIN, "version_0", b"ab")
+    changes = [
+        Change(CHAIN, {f"version_{n}": b"%d" % n}, delete=["version_0"], given="version_0") for n in range(1, 20)
+    ]
+    made = await asyncio.gather(*(store.apply(change) for change in changes))
+
+    assert sum(made) == 1
+    assert await store.all(CHAIN) == dict(changes[made.index(True)].put)
+
+
+async def test_a_change_renews_the_bucket(place: Place, store: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    for _ in range(3):
+        place.advance(0.6 * TTL)
+        assert await store.apply(Change(CHAIN, {"resp_2": b"2"}, given="resp_1"))
+    assert await store.all(CHAIN) == {"resp_1": b"1", "resp_2": b"2"}
+
+
+async def test_a_bucket_without_records_is_none(store: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    assert await store.apply(Change(CHAIN, {}, delete=["resp_1"])) is True
+    assert await store.apply(Change(CHAIN, {}, delete=["resp_1"])) is True
+    assert await store.drop(CHAIN) is False
+    await store.put(CHAIN, "resp_1", b"1")
+    await store.delete(CHAIN, "resp_1")
+    assert await store.drop(CHAIN) is False
+    assert await store.all(CHAIN) == {}
+
+
+async def test_a_bucket_is_dropped_once_and_no_other_with_it(store: Store) -> None:
+    for bucket in (CHAIN, CONVERSATION, "2f1c9a:other"):
+        for number in range(3):
+            await store.put(bucket, f"resp_{number}", b"1")
+
+    assert await store.drop(CHAIN) is True
+    assert await store.drop(CHAIN) is False
+    assert await store.drop("2f1c9a:never") is False
+    assert await store.all(CHAIN) == {}
+    assert len(await store.all(CONVERSATION)) == len(await store.all("2f1c9a:other")) == 3
+
+
+async def test_what_has_expired_cannot_be_dropped(place: Place, store: Store) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    place.advance(1.1 * TTL)
+    assert await store.drop(CHAIN) is False
+
+
+@pytest.mark.parametrize("how", ["delete", "drop"])
+async def test_nothing_is_added_to_what_is_deleted_meanwhile(
+    place: Place, store: Store, another: Store, how: str
+) -> None:
+    """Joining and deleting agree, in whatever order they come, also from two processes where these share the store."""
+    deleting = store if isinstance(place, Memory) else another
+    for attempt in range(20):
+        bucket = f"{CONVERSATION}:{attempt}"
+        await store.put(bucket, "itself", b"0")
+        change = Change(bucket, {"itself" if how == "delete" else "added": b"1"}, given="itself")
+        adding = [asyncio.create_task(store.apply(change)) for _ in range(10)]
+        for _ in range(attempt):
+            await asyncio.sleep(0)
+        assert await (deleting.delete(bucket, "itself") if how == "delete" else deleting.drop(bucket)) is True
+        assert await store.all(bucket) == {}
+        await asyncio.gather(*adding)
+        assert await store.all(bucket) == {}
 
 
 async def test_thousands_of_records_fit_in_one_bucket(store: Store) -> None:
@@ -301,7 +408,9 @@ moves = st.one_of(
     st.tuples(st.just("put"), chains, names, st.binary(max_size=20)),
     st.tuples(st.just("get"), chains, names),
     st.tuples(st.just("delete"), chains, names),
+    st.tuples(st.just("apply"), chains, names, st.binary(max_size=20), st.lists(names), st.none() | names),
     st.tuples(st.just("all"), chains),
+    st.tuples(st.just("drop"), chains),
     st.tuples(st.just("advance"), st.integers(1, 3)),
 )
 fresh = itertools.count()
@@ -328,6 +437,17 @@ async def test_a_store_is_a_dict_that_forgets(place: Place, store: Store, moves:
             case "get", chain, name:
                 assert await store.get(f"{example}:{chain}", name) == kept.get(chain, {}).get(name)
                 used[chain] = now
+            case "apply", chain, name, record, delete, given:
+                delete = [one for one in delete if one != name]
+                made = given is None or given in kept.get(chain, {})
+                change = Change(f"{example}:{chain}", {name: record}, delete, given)
+                assert await store.apply(change) is made
+                if made:
+                    left = {one: what for one, what in kept.get(chain, {}).items() if one not in delete}
+                    kept[chain] = {**left, name: record}
+                    used[chain] = now
+            case "drop", chain:
+                assert await store.drop(f"{example}:{chain}") is bool(kept.pop(chain, None))
             case "all", chain:
                 assert await store.all(f"{example}:{chain}") == kept.get(chain, {})
                 used[chain] = now

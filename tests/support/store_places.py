@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,10 @@ class Place(Protocol):
         """Let time pass."""
         ...
 
+    def contents(self) -> bytes:
+        """Return all that is kept here, as somebody finds it who looks into the store itself."""
+        ...
+
 
 @dataclass
 class Clock:
@@ -42,9 +48,15 @@ class Clock:
 @dataclass
 class Memory:
     clock: Clock = field(default_factory=Clock)
+    stores: list[MemoryStore] = field(default_factory=list)
 
     def open(self, ttl: float = TTL) -> Store:
-        return MemoryStore.from_url("memory://", ttl=ttl, clock=self.clock)
+        self.stores.append(MemoryStore.from_url("memory://", ttl=ttl, clock=self.clock))
+        return self.stores[-1]
+
+    def contents(self) -> bytes:
+        buckets = [bucket for store in self.stores for bucket in store._buckets.values()]
+        return b"".join(record for bucket in buckets for record in bucket.records.values())
 
     def advance(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -57,6 +69,11 @@ class SQLite:
 
     def open(self, ttl: float = TTL) -> Store:
         return SQLiteStore.from_url(f"sqlite:///{self.path}", ttl=ttl, clock=self.clock)
+
+    def contents(self) -> bytes:
+        with contextlib.closing(sqlite3.connect(self.path)) as db:
+            rows = db.execute("SELECT record FROM records UNION ALL SELECT data FROM batches").fetchall()
+        return b"".join(content for (content,) in rows)
 
     def advance(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -75,6 +92,18 @@ class Redis:
             with server.client() as client:
                 for key in client.scan_iter("antiphon:*", count=1000):
                     client.pexpire(key, client.pttl(key) - round(seconds * 1000))
+
+    def contents(self) -> bytes:
+        found = b""
+        for server in self.servers:
+            with server.client() as client:
+                for key in client.scan_iter("*", count=1000):
+                    match client.type(key):
+                        case b"hash":
+                            found += repr(client.hgetall(key)).encode()
+                        case b"stream":
+                            found += repr(client.xrange(key)).encode()
+        return found
 
     def clear(self) -> None:
         for server in self.servers:

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import random
 import secrets
 from collections.abc import AsyncGenerator, Iterator
@@ -26,7 +27,7 @@ from app.core.types.response import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
 from app.responses.background.subscription import EventSubscription
 from app.responses.background.worker import BackgroundJob, RunWorker, batch_of
-from app.stores import EventLog, RunKey, Store
+from app.stores import Change, EventLog, RunKey, Store
 
 __all__ = ["Background", "EventSubscription", "Run"]
 
@@ -42,14 +43,21 @@ STOP_TIMEOUT = 10.0  # seconds in which a run that is stopped has to come to its
 class Background:
     """The background runs of this process, and a view of those of every other."""
 
-    def __init__(self, store: Store, log: EventLog, *, lease: float = 20, limit: int = 1000) -> None:
-        """`lease` is that of the log, in seconds; `limit` is how many runs this process may have at once."""
+    def __init__(
+        self, store: Store, log: EventLog, *, lease: float = 20, ttl: float = math.inf, limit: int = 1000
+    ) -> None:
+        """
+        `lease` is that of the log and `ttl` the time to live of what is stored, both in seconds; `limit` is how many
+        runs this process may have at once.
+        """
         self._lease = lease
+        self._ttl = ttl
         self._store = store
         self._log = log
         self._limit = limit
         self._worker = secrets.token_hex(8)
         self._works: dict[RunKey, RunWorker] = {}
+        self._ending: set[RunKey] = set()  # runs of workers that died, which are being ended here
         self._pulse: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._closing = False
@@ -143,12 +151,22 @@ class Background:
     async def _pulse_on(self) -> None:
         """Keep the leases of this process's runs, and hear which of them are to be cancelled."""
         while self._works:
-            await asyncio.sleep(min(1, self._lease / 4))
+            await asyncio.sleep(min(1, self._lease / 4, self._ttl / 4))
+            with _carrying_on():
+                await self._keep_alive()
             with _carrying_on():
                 claims = await self._log.renew(self._worker, [run for run, work in self._works.items() if work.task])
                 for run, claim in claims.items():
                     if work := self._works.get(run):
                         work.apply_claim(claim)
+
+    async def _keep_alive(self) -> None:
+        """Let nothing that is stored of this process's runs expire while they run."""
+        now = asyncio.get_running_loop().time()
+        for run, work in [*self._works.items()]:
+            if now - work.renewed >= self._ttl / 4:
+                work.renewed = now
+                await self._store.get(run.bucket, "")  # to read what is not there renews the bucket too
 
     async def _sweep_on(self) -> None:
         """End the runs whose worker died, over and over, and not in all processes at the same time."""
@@ -161,8 +179,16 @@ class Background:
 
     async def _end_for_worker(self, run: RunKey) -> None:
         """End a run in the place of its worker, if nobody else does so."""
-        if run in self._works or not await self._log.claim(run, self._worker):
+        if run in self._works or run in self._ending:
             return
+        self._ending.add(run)
+        try:
+            if await self._log.claim(run, self._worker):
+                await self._end_claimed(run)
+        finally:
+            self._ending.discard(run)
+
+    async def _end_claimed(self, run: RunKey) -> None:
         record = await self._store.get(*run)
         turn = record and Turn.of(record)
         events = [event async for event in self._events(run)]
@@ -175,7 +201,10 @@ class Background:
         else:
             builder.fail_abandoned(APIError(WORKER_DIED))
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
-            await self._store.put(*run, turn._replace(response=builder.response).record())
+            lost = turn._replace(response=builder.response).record()
+            if not await self._store.apply(Change(run.bucket, {run.id: lost}, given=run.id)):
+                await self._log.delete(run)  # it was deleted meanwhile
+                return
             logger.warning("response lost", extra={"response_id": run.id})
         builder.end()
         await self._log.append(run, self._worker, batch_of(builder.take()))

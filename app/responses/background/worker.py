@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -13,7 +13,7 @@ from app.core.history.turns import Turn
 from app.core.sse import encoder
 from app.core.types.request import TERMINAL, Event, Response
 from app.errors import APIError, StoreUnavailable
-from app.stores import Batch, EventLog, LeaseState, RunKey, Store
+from app.stores import Batch, Change, EventLog, LeaseState, RunKey, Store, apply_with
 
 T = TypeVar("T")
 
@@ -28,12 +28,18 @@ PAUSE = 0.05
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
+class Keep(Protocol):
+    """Stores a turn, and makes the changes that go with it; `again`, if it may have been stored already."""
+
+    async def __call__(self, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None: ...
+
+
 class BackgroundJob(Protocol):
     """A response in the making."""
 
     key: RunKey
     response: Response
-    keep: Callable[[Turn], Awaitable[None]]  # stores how it ended, before the terminal event is yielded
+    keep: Keep  # stores how it ended, before the terminal event is yielded
 
     def queue(self) -> list[Event]:
         """Return the events that come before the response is begun."""
@@ -70,6 +76,7 @@ class RunWorker:
 
     def __init__(self, run: BackgroundJob, store: Store, log: EventLog, worker: str, *, patience: float) -> None:
         self.task: asyncio.Task[None] | None = None
+        self.renewed = asyncio.get_running_loop().time()  # when what is stored of it was last used
         self._run = run
         self._store = store
         self._log = log
@@ -144,7 +151,7 @@ class RunWorker:
 
     async def _until_stopped(self) -> None:
         turn = self._run.turn()
-        await self._keep(turn._replace(response={**turn.response, "status": "in_progress", "output": []}))
+        await self._keep(turn._replace(response={**turn.response, "status": "in_progress", "output": []}), again=True)
         draining = asyncio.create_task(self._drain())
         try:
             first: list[asyncio.Future[Any]] = [draining, self._stopped]
@@ -179,13 +186,20 @@ class RunWorker:
         self._said += events
         self._spoke.set()
 
-    async def _keep(self, turn: Turn) -> None:
-        """Store a turn. The lease is renewed first: who lost it must not overwrite what was stored instead."""
+    async def _keep(self, turn: Turn, addition: Sequence[Change] = (), /, *, again: bool) -> None:
+        """
+        Store a turn, which was stored as `queued` at least: if it is not there any more, it was deleted.
+
+        The lease is renewed first: who lost it must not overwrite what was stored instead.
+        """
+
+        bucket, id = self._run.key
 
         async def keep() -> None:
             if (await self._log.renew(self._worker, [self._run.key]))[self._run.key] == "lost":
                 raise LeaseLost("another worker took it over")
-            await self._store.put(*self._run.key, turn.record())
+            if not await apply_with(self._store, Change(bucket, {id: turn.record()}, given=id), addition):
+                raise LeaseLost("it was deleted")
 
         try:
             await persist(keep, self._patience)

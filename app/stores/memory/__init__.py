@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from app.errors import StoreUnavailable
-from app.stores import count, read_options
+from app.stores import Change, count, read_options
 from app.stores.memory.event_log import MemoryLog
 
 MAX_RECORDS = 100_000
@@ -28,9 +28,22 @@ _OVERHEAD = 512
 
 @dataclass(slots=True)
 class _Bucket:
-    expires: float
+    expires: float = 0
     records: dict[str, bytes] = field(default_factory=dict)
     size: int = 0  # bytes, with the overhead
+
+    def growth(self, change: Change) -> tuple[int, int]:
+        """Return by how many records and bytes the bucket is larger after a change."""
+        before = [self.records[name] for name in {*change.put, *change.delete} if name in self.records]
+        records = len(change.put) - len(before)
+        return records, sum(map(len, change.put.values())) - sum(map(len, before)) + records * _OVERHEAD
+
+    def apply(self, change: Change, growth: int) -> None:
+        """Make a change, by which the bucket grows by so many bytes."""
+        for name in change.delete:
+            self.records.pop(name, None)
+        self.records.update(change.put)
+        self.size += growth
 
 
 class MemoryStore:
@@ -72,27 +85,42 @@ class MemoryStore:
         return cls(ttl=ttl, clock=clock, **bounds)
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
-        """
-        Keep a record, and renew its bucket.
+        """Keep a record, and renew its bucket."""
+        await self.apply(Change(bucket, {name: record}))
 
-        A bucket that would exceed a bound all alone is refused, and stays as it was: nobody else's chain is given up
-        for it, and none of its own records, without which the rest of the chain makes no sense.
+    async def apply(self, *changes: Change) -> bool:
         """
-        kept = self._use(bucket) or _Bucket(self._clock() + self._ttl)
-        before = kept.records.get(name)
-        more = int(before is None)
-        grown = len(record) + _OVERHEAD if before is None else len(record) - len(before)
-        if kept.size + grown > self._max_bytes or len(kept.records) + more > self._max_records:
+        Make changes at once, and renew their buckets; make none, and return False, where a given record is missing.
+
+        Buckets that would exceed a bound all alone are refused, and stay as they were: nobody else's chain is given up
+        for them, and none of their own records, without which the rest of the chain makes no sense.
+        """
+        for change in changes:
+            self._sweep(change.bucket)
+        buckets = [self._buckets.get(change.bucket) or _Bucket() for change in changes]
+        for bucket, change in zip(buckets, changes, strict=True):
+            if change.given is not None and change.given not in bucket.records:
+                return False
+        growth = [bucket.growth(change) for bucket, change in zip(buckets, changes, strict=True)]
+        if (
+            sum(len(bucket.records) for bucket in buckets) + sum(records for records, _ in growth) > self._max_records
+            or sum(bucket.size for bucket in buckets) + sum(size for _, size in growth) > self._max_bytes
+        ):
             raise StoreUnavailable(
                 "The conversation is larger than the response store may be. Start a new one, or send `store: false`."
             )
-        self._buckets[bucket] = kept
-        kept.records[name] = record
-        kept.size += grown
-        self.bytes += grown
-        self.records += more
+        for bucket, change, (records, size) in zip(buckets, changes, growth, strict=True):
+            bucket.apply(change, size)
+            self.records += records
+            self.bytes += size
+            bucket.expires = self._clock() + self._ttl
+            self._buckets[change.bucket] = bucket
+            self._buckets.move_to_end(change.bucket)
+            if not bucket.records:
+                self._forget(change.bucket)
         while self.bytes > self._max_bytes or self.records > self._max_records:
-            self._forget(next(iter(self._buckets)))  # never this one: it is the last, and fits alone
+            self._forget(next(iter(self._buckets)))  # never those that were changed: they are the last, and fit alone
+        return True
 
     async def get(self, bucket: str, name: str) -> bytes | None:
         """Return one record, and renew its bucket."""
@@ -106,16 +134,23 @@ class MemoryStore:
 
     async def delete(self, bucket: str, name: str) -> bool:
         """Forget one record; tell whether it was there."""
-        self._sweep(bucket)
-        kept = self._buckets.get(bucket)
-        record = kept.records.pop(name, None) if kept else None
-        if kept is None or record is None:
+        kept = self._find(bucket)
+        if kept is None or name not in kept.records:
             return False
-        kept.size -= len(record) + _OVERHEAD
-        self.bytes -= len(record) + _OVERHEAD
-        self.records -= 1
+        change = Change(bucket, {}, [name])
+        records, size = kept.growth(change)
+        kept.apply(change, size)
+        self.records += records
+        self.bytes += size
         if not kept.records:
             del self._buckets[bucket]
+        return True
+
+    async def drop(self, bucket: str) -> bool:
+        """Forget a bucket; tell whether it was there."""
+        if self._find(bucket) is None:
+            return False
+        self._forget(bucket)
         return True
 
     async def check(self) -> None:
@@ -130,10 +165,14 @@ class MemoryStore:
         self._buckets.clear()
         self.records = self.bytes = 0
 
+    def _find(self, bucket: str) -> _Bucket | None:
+        """Return a bucket that is there and has not expired."""
+        self._sweep(bucket)
+        return self._buckets.get(bucket)
+
     def _use(self, bucket: str) -> _Bucket | None:
         """Return a bucket that is there, renewed."""
-        self._sweep(bucket)
-        kept = self._buckets.get(bucket)
+        kept = self._find(bucket)
         if kept is not None:
             kept.expires = self._clock() + self._ttl
             self._buckets.move_to_end(bucket)

@@ -4,81 +4,66 @@ A store in Redis (or Valkey, or whatever speaks as they do), shared by any numbe
     redis://[[user]:password@]host[:6379][/database]           rediss:// for TLS
     redis+cluster://[[user]:password@]host[:6379][,host:port]  rediss+cluster:// for TLS
 
-A bucket is one hash, `antiphon:{bucket}`, whose braces keep it in one slot of a cluster. Each method is one round
-trip. Redis forgets expired buckets itself; give it a `maxmemory-policy` of `noeviction` or `volatile-*`.
+A bucket is one hash, `antiphon:{owner:chain}` or `antiphon:{owner:chain}:conversation`: the braces keep all buckets of
+a chain in one slot of a cluster. Each method is one round trip. Redis forgets expired buckets itself; give it a
+`maxmemory-policy` of `noeviction` or `volatile-*`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from collections.abc import Callable
+from typing import Any
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.crc import key_slot
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    ConnectionError,
-    MovedError,
-    ReadOnlyError,
-    RedisError,
-    TimeoutError,
-    TryAgainError,
-)
-
-from app.stores import Outage, count, one_of, read_options, seconds
+from app.stores import Change, Outage
 from app.stores.redis.counters import HASTE, RedisCounters
 from app.stores.redis.event_log import BLOCK, FOLLOWERS, RedisLog
+from app.stores.redis_connection import RedisClient, connect, read_address
 
 CONNECT_TIMEOUT = 2.0
 READ_TIMEOUT = 5.0
 MAX_CONNECTIONS = 50
 
-# The options of a URL, by redis-py's names. What is not here is refused: an unknown one would fail at the first use,
-# and some would break the store (`decode_responses`).
-_OPTIONS: dict[str, Callable[[str], Any]] = {
-    "socket_connect_timeout": seconds,
-    "socket_timeout": seconds,
-    "max_connections": count,
-    "health_check_interval": count,
-    "client_name": str,
-    "protocol": lambda text: int(one_of("2", "3")(text)),
-}
-_TLS_OPTIONS: dict[str, Callable[[str], Any]] = {
-    "ssl_ca_certs": str,
-    "ssl_certfile": str,
-    "ssl_keyfile": str,
-    "ssl_cert_reqs": one_of("required", "optional", "none"),
-    "ssl_check_hostname": lambda text: one_of("true", "false")(text) == "true",
-}
-
-# One script and not two commands, so that a bucket never lacks its expiry. Servers before 7 bury READONLY in the
-# middle of a script's error: dig it out, because the client then tries again on a new connection.
-_PUT = """
-local kept = redis.pcall('HSET', KEYS[1], ARGV[1], ARGV[2])
-if type(kept) == 'table' and kept.err then return redis.error_reply(kept.err:match('READONLY.*') or kept.err) end
-return redis.call('PEXPIRE', KEYS[1], ARGV[3])
+# The keys are those of the buckets. The arguments are the time to live; then for each bucket the given record (or '')
+# and how many records are put and deleted; then their names, with what is put.
+# The first command changes nothing, and fails on what is no string, but a replica or a full server refuses it before.
+# Servers before 7 bury READONLY in the middle of a script's error: dig it out, because the client then tries again on a
+# new connection.
+_APPLY = """
+local ready = redis.pcall('SETRANGE', KEYS[1], 0, '')
+if type(ready) == 'table' and ready.err and not ready.err:find('WRONGTYPE', 1, true) then
+  return redis.error_reply(ready.err:match('READONLY.*') or ready.err)
+end
+for i = 1, #KEYS do
+  local given = ARGV[3 * i - 1]
+  if given ~= '' and redis.call('HEXISTS', KEYS[i], given) == 0 then return 0 end
+end
+local at = 3 * #KEYS + 2
+for i = 1, #KEYS do
+  for _ = 1, tonumber(ARGV[3 * i]) do
+    redis.call('HSET', KEYS[i], ARGV[at], ARGV[at + 1])
+    at = at + 2
+  end
+  for _ = 1, tonumber(ARGV[3 * i + 1]) do
+    redis.call('HDEL', KEYS[i], ARGV[at])
+    at = at + 1
+  end
+  redis.call('PEXPIRE', KEYS[i], ARGV[1])
+end
+return 1
 """
-
-_Command = tuple[str | int | bytes, ...]
-_Host = tuple[str, int]
 
 
 class RedisStore:
     """Buckets as hashes of one Redis server or cluster."""
 
     def __init__(
-        self, line: _Client, waiting: Callable[[], _Client], hasty: Callable[[], _Client], *, ttl: float
+        self, client: RedisClient, waiting: Callable[[], RedisClient], fast: Callable[[], RedisClient], *, ttl: float
     ) -> None:
-        """`waiting` makes the line for questions whose answer may take longer, `hasty` for those that must not."""
-        self._line = line
+        """`waiting` makes the client for calls whose answer may take longer, `fast` for those that must not."""
+        self._client = client
         self._waiting = waiting
-        self._hasty = hasty
+        self._fast = fast
         self._ttl = max(1, round(ttl * 1000))  # milliseconds
 
     @classmethod
@@ -96,269 +81,85 @@ class RedisStore:
 
         The first use connects. A bad URL raises ValueError, whose message quotes nothing that could be a secret.
         """
-        address = _read_address(url)
+        address = read_address(url)
         options: dict[str, Any] = {
             "socket_connect_timeout": socket_connect_timeout,
             "socket_timeout": socket_timeout,
             "max_connections": max_connections,
-            **read_options(address.query, _OPTIONS | _TLS_OPTIONS if address.tls else _OPTIONS),
+            **address.options(),
         }
-        turns, timeout = options.pop("max_connections"), options.pop("socket_timeout")
+        limit, timeout = options.pop("max_connections"), options.pop("socket_timeout")
         outage = Outage("Redis at " + ", ".join(f"{host}:{port}" for host, port in address.hosts))
 
-        def line(turns: int, timeout: float, connect: float = math.inf) -> _Client:
-            connect = min(connect, options["socket_connect_timeout"])
-            servers = _connect(address, {**options, "socket_timeout": timeout, "socket_connect_timeout": connect})
-            return _Client(servers, turns, connect + timeout, outage)
+        def client(limit: int, timeout: float, connecting: float = math.inf) -> RedisClient:
+            connecting = min(connecting, options["socket_connect_timeout"])
+            servers = connect(address, {**options, "socket_timeout": timeout, "socket_connect_timeout": connecting})
+            return RedisClient(servers, limit, connecting + timeout, outage)
 
         return cls(
-            line(turns, timeout), lambda: line(FOLLOWERS, timeout + BLOCK), lambda: line(turns, HASTE, HASTE), ttl=ttl
+            client(limit, timeout),
+            waiting=lambda: client(FOLLOWERS, timeout + BLOCK),
+            fast=lambda: client(limit, HASTE, HASTE),
+            ttl=ttl,
         )
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         """Keep a record and renew its bucket, at once."""
-        await self._line.ask(_key(bucket), ("EVAL", _PUT, 1, _key(bucket), name, record, self._ttl))
+        await self.apply(Change(bucket, {name: record}))
+
+    async def apply(self, *changes: Change) -> bool:
+        """Make changes at once, by one script; make none, and return False, where a given record is missing."""
+        keys = [_key(change.bucket) for change in changes]
+        heads: list[str | int | bytes] = []
+        records: list[str | int | bytes] = []
+        for _, put, delete, given in changes:
+            heads += [given or "", len(put), len(delete)]
+            records += [part for name, record in put.items() for part in (name, record)]
+            records += delete
+        [made] = await self._client.ask(keys[0], ("EVAL", _APPLY, len(keys), *keys, self._ttl, *heads, *records))
+        return bool(made)
 
     async def get(self, bucket: str, name: str) -> bytes | None:
         """Return one record, and renew its bucket."""
         key = _key(bucket)
         record: bytes | None
-        record, _ = await self._line.ask(key, ("HGET", key, name), ("PEXPIRE", key, self._ttl))
+        record, _ = await self._client.ask(key, ("HGET", key, name), ("PEXPIRE", key, self._ttl))
         return record
 
     async def all(self, bucket: str) -> dict[str, bytes]:
         """Return a bucket's records by name, and renew it."""
         key = _key(bucket)
-        records, _ = await self._line.ask(key, ("HGETALL", key), ("PEXPIRE", key, self._ttl))
+        records, _ = await self._client.ask(key, ("HGETALL", key), ("PEXPIRE", key, self._ttl))
         return {name.decode(): record for name, record in records.items()}
 
     async def delete(self, bucket: str, name: str) -> bool:
         """Forget one record; tell whether it was there (no longer, if the connection broke after Redis did it)."""
-        [deleted] = await self._line.ask(_key(bucket), ("HDEL", _key(bucket), name))
+        [deleted] = await self._client.ask(_key(bucket), ("HDEL", _key(bucket), name))
         return bool(deleted)
+
+    async def drop(self, bucket: str) -> bool:
+        """Forget a bucket; tell whether it was there (no longer, if the connection broke after Redis did it)."""
+        [dropped] = await self._client.ask(_key(bucket), ("DEL", _key(bucket)))
+        return bool(dropped)
 
     async def check(self) -> None:
         """Write nothing behind what is not there: a replica refuses that, and so does a server that is full."""
-        await self._line.ask(_key(""), ("SETRANGE", _key(""), 0, ""))
+        await self._client.ask(_key(""), ("SETRANGE", _key(""), 0, ""))
 
     def log(self, *, ttl: float, lease: float) -> RedisLog:
         """Return an event log in the same place."""
-        return RedisLog(self._line, self._waiting, ttl=ttl, lease=lease)
+        return RedisLog(self._client, self._waiting, ttl=ttl, lease=lease)
 
     def counters(self) -> RedisCounters:
         """Return counts in the same place."""
-        return RedisCounters(self._hasty())
+        return RedisCounters(self._fast())
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._line.aclose()
-
-
-class _Client:
-    """A bounded number of connections to a server or a cluster, and what their trouble means."""
-
-    def __init__(self, servers: _Server | _Cluster, turns: int, patience: float, outage: Outage) -> None:
-        self.slots = isinstance(servers, _Cluster)
-        self._servers = servers
-        # Who finds no connection free waits in turn; redis-py's pools would raise.
-        self._turns = asyncio.Semaphore(turns)
-        self._patience = patience  # seconds for one call, with everything that it may wait for
-        self._outage = outage
-
-    async def ask(self, key: str, *commands: _Command) -> list[Any]:
-        """Send commands about a key in one round trip, and return the answers."""
-        task = asyncio.current_task()
-        assert task
-        cancelling = task.cancelling()
-        try:
-            async with asyncio.timeout(self._patience), self._turns:
-                answers = await self._servers.ask(key, commands)
-        except (RedisError, OSError) as error:
-            # `from None`: a traceback would quote what `_reason` leaves out.
-            raise self._outage.begins(_reason(error)) from None
-        self._outage.ends()
-        if task.cancelling() > cancelling:
-            # redis-py sends by `asyncio.wait_for`, which swallows a cancellation in Python 3.11, once all is sent.
-            raise asyncio.CancelledError
-        return answers
-
-    async def aclose(self) -> None:
-        await self._servers.aclose()
-
-
-async def _send(client: Redis, commands: Iterable[_Command]) -> list[Any]:
-    """Send commands in one round trip; raise the first error among their answers."""
-    pipeline = client.pipeline(transaction=False)
-    for command in commands:
-        pipeline.execute_command(*command)
-    return await pipeline.execute()
-
-
-class _Server:
-    """One server, at an address that leads to the primary."""
-
-    def __init__(self, client: Redis) -> None:
-        self._client = client
-
-    async def ask(self, key: str, commands: Sequence[_Command]) -> list[Any]:
-        return await _send(self._client, commands)
-
-    async def aclose(self) -> None:
         await self._client.aclose()
 
 
-class _Cluster:
-    """
-    The nodes of a cluster, each with a client of its own, and which of them holds a slot.
-
-    redis-py's asyncio RedisCluster would do this too, but as of 8.1 it closes connections that other tasks are using,
-    when it learns of a change: if a node restarts, or many first calls come at once, then calls fail that nothing was
-    wrong with, some of them with an AttributeError.
-    """
-
-    _HOPS = 5  # how often the cluster may say that a slot is elsewhere, before it is not believed any more
-    _PAUSE = 0.05  # seconds until a slot is asked again that is just being moved
-
-    def __init__(self, hosts: list[_Host], connect: Callable[[_Host], Redis]) -> None:
-        self._hosts = hosts
-        self._connect = connect
-        self._clients: dict[_Host, Redis] = {}
-        self._holders: dict[int, _Host] = {}  # by slot; empty when it is to be learned
-        self._learning = asyncio.Lock()
-
-    async def ask(self, key: str, commands: Sequence[_Command]) -> list[Any]:
-        slot = key_slot(key.encode())
-        asking: _Host | None = None  # where the key is already, or will be, when the slot is on its way to another node
-        hop = 0
-        while True:
-            holder = asking or await self._holder(slot)
-            try:
-                if asking is None:
-                    return await _send(self._client(holder), commands)
-                asked = [part for command in commands for part in (("ASKING",), command)]
-                return (await _send(self._client(holder), asked))[1::2]
-            except TryAgainError:
-                # Some of several keys are there already, and some are not. In a moment they will be, or our time is up.
-                await asyncio.sleep(self._PAUSE)
-                asking, hop = None, 0
-                continue
-            except (MovedError, AskError) as elsewhere:
-                if hop == self._HOPS:
-                    raise
-                there = (elsewhere.host or holder[0], elsewhere.port)
-                asking = there if isinstance(elsewhere, AskError) else None
-                if asking is None:
-                    self._holders[slot] = there
-            except (ConnectionError, TimeoutError, ClusterDownError) as error:
-                self._holders, asking = {}, None
-                # Another node may have taken over already. Not after a timeout, which has cost enough.
-                if hop or not isinstance(error, ConnectionError):
-                    raise
-            hop += 1
-
-    async def aclose(self) -> None:
-        for client in self._clients.values():
-            await client.aclose()
-
-    def _client(self, host: _Host) -> Redis:
-        if host not in self._clients:
-            self._clients[host] = self._connect(host)
-        return self._clients[host]
-
-    async def _holder(self, slot: int) -> _Host:
-        async with self._learning:
-            if not self._holders:
-                self._holders = await self._learn()
-        if slot not in self._holders:
-            raise ClusterDownError("no node has the slot")
-        return self._holders[slot]
-
-    async def _learn(self) -> dict[int, _Host]:
-        # The URL's hosts first: their names still lead there when every node has got a new address.
-        troubles = []
-        for host in dict.fromkeys([*self._hosts, *self._clients]):
-            try:
-                # Not as "CLUSTER SLOTS", for whose answer redis-py has a shape of its own.
-                [ranges] = await _send(self._client(host), [("CLUSTER", "SLOTS")])
-            except RedisError as error:
-                troubles.append(error)
-                continue
-            return {
-                slot: ((primary[0] or host[0].encode()).decode(), primary[1])
-                for first, last, primary, *_ in ranges
-                for slot in range(first, last + 1)
-            }
-        raise troubles[0]
-
-
-class _Address(NamedTuple):
-    hosts: list[_Host]
-    database: int
-    username: str | None
-    password: str | None
-    tls: bool
-    cluster: bool
-    query: str
-
-
-def _read_address(url: str) -> _Address:
-    try:
-        parts = urlsplit(url)
-        netlocs = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
-        hosts = [(netloc.hostname or "", netloc.port or 6379) for netloc in netlocs]
-        path = parts.path.removeprefix("/") or "0"
-        if parts.fragment or not path.isdecimal() or not all(name for name, _ in hosts):
-            raise ValueError
-    except ValueError:
-        raise ValueError(
-            "The store URL is malformed: expected redis://[[user]:password@]host[:port][/database], with special "
-            "characters in user and password percent-encoded."
-        ) from None
-    address = _Address(
-        hosts=hosts,
-        database=int(path),
-        username=unquote(parts.username) if parts.username else None,
-        password=unquote(parts.password) if parts.password else None,
-        tls=parts.scheme.startswith("rediss"),
-        cluster=parts.scheme.endswith("+cluster"),
-        query=parts.query,
-    )
-    if address.cluster and address.database:
-        raise ValueError("A Redis cluster has no databases: leave the number out of the store URL.")
-    if len(hosts) > 1 and not address.cluster:
-        raise ValueError("Only the store URL of a cluster, redis+cluster://, can name several hosts.")
-    return address
-
-
-def _connect(address: _Address, options: dict[str, Any]) -> _Server | _Cluster:
-    """Make what will connect, once it is asked."""
-
-    def connect(host: _Host) -> Redis:
-        return Redis(
-            host=host[0],
-            port=host[1],
-            db=address.database,
-            username=address.username,
-            password=address.password,
-            ssl=address.tls,
-            socket_keepalive=True,
-            max_connections=2**31 - 1,  # the store has a bound of its own
-            # Once more, on a new connection: the old one may be from before a restart (ConnectionError), or lead to
-            # what has become a replica (ReadOnlyError). Not after a timeout, which has cost enough.
-            retry=Retry(NoBackoff(), 1, (ConnectionError, ReadOnlyError)),
-            **{"protocol": 2, **options},  # 2, because servers before 6 know no other
-        )
-
-    return _Cluster(address.hosts, connect) if address.cluster else _Server(connect(address.hosts[0]))
-
-
 def _key(bucket: str) -> str:
-    return f"antiphon:{{{bucket}}}"
-
-
-def _reason(error: Exception) -> str:
-    """Say what is wrong, without the command: Redis quotes those that it does not know, AUTH and its password too."""
-    if isinstance(error, MovedError):
-        return "it is a node of a cluster: write redis+cluster:// in the store URL"
-    text = str(error).partition(", with args beginning with")[0].rpartition(" of pipeline caused error: ")[2]
-    return f"{type(error).__name__}: " + text.removeprefix("('").removesuffix("',)")
+    """Return the key of a bucket. Its chain is the tag that decides on the slot."""
+    chain = ":".join(bucket.split(":", 2)[:2])
+    return f"antiphon:{{{chain}}}{bucket.removeprefix(chain)}"

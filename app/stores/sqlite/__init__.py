@@ -15,7 +15,7 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from app.errors import StoreUnavailable
-from app.stores import Outage, one_of, read_options, seconds
+from app.stores import Change, Outage, one_of, read_options, seconds
 from app.stores.sqlite import event_log
 from app.stores.sqlite.event_log import SQLiteLog
 
@@ -44,8 +44,8 @@ CREATE TABLE records (
 """
 _TABLES = [*_SCHEMA.split(";"), *event_log.SCHEMA.split(";")]
 
-# Each statement is given :bucket (a name), :name, :record, :now and :until as far as it uses them; times are Unix
-# times, so that a restart keeps them.
+# Each statement is given :bucket (a name), :name, :record, :given, :now and :until as far as it uses them; times are
+# Unix times, so that a restart keeps them.
 _EXPIRE = "DELETE FROM buckets WHERE name = :bucket AND expires <= :now"
 _RENEW = """
 INSERT INTO buckets (name, expires) VALUES (:bucket, :until) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires
@@ -68,6 +68,14 @@ WHERE buckets.name = :bucket AND expires > :now
 _RENEW_READ = "UPDATE buckets SET expires = :until WHERE name = :bucket AND expires > :now"
 _DELETE = """
 DELETE FROM records WHERE name = :name AND bucket IN (SELECT id FROM buckets WHERE name = :bucket AND expires > :now)
+"""
+_DROP = "DELETE FROM buckets WHERE name = :bucket AND expires > :now"
+_DROP_EMPTY = """
+DELETE FROM buckets WHERE name = :bucket AND NOT EXISTS (SELECT 1 FROM records WHERE bucket = buckets.id)
+"""
+_HAS = """
+SELECT 1 FROM buckets JOIN records ON bucket = id
+WHERE buckets.name = :bucket AND expires > :now AND records.name = :given
 """
 
 # Writes a page, and changes nothing.
@@ -98,9 +106,8 @@ class SQLiteStore:
         # A bucket that is only read is renewed when its expiry would move by more than this: reading stays reading,
         # at the price that it may expire that much early.
         self._slack = min(ttl / 100, 3600)
-        self._outage = Outage(f"SQLite store {self._path} (writing)")
         self._reads = _Thread(self._open, busy_timeout, Outage(f"SQLite store {self._path} (reading)"))
-        self._writes = _Thread(self._open, busy_timeout, self._outage)
+        self._writes = _Thread(self._open, busy_timeout, Outage(f"SQLite store {self._path} (writing)"))
 
     @classmethod
     def from_url(
@@ -131,9 +138,13 @@ class SQLiteStore:
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         """Keep a record and renew its bucket, in one transaction."""
+        await self.apply(Change(bucket, {name: record}))
+
+    async def apply(self, *changes: Change) -> bool:
+        """Make changes in one transaction; make none, and return False, where a given record is missing."""
         now = self._clock()
-        values = {"bucket": bucket, "name": name, "record": record, "now": now, "until": now + self._ttl}
-        await self._writes.run(lambda db: _write(db, values, _EXPIRE, _RENEW, _PUT, _PURGE))
+        times = {"now": now, "until": now + self._ttl}
+        return await self._writes.write(lambda db: _apply(db, changes, times))
 
     async def get(self, bucket: str, name: str) -> bytes | None:
         """Return one record, and renew its bucket."""
@@ -148,16 +159,20 @@ class SQLiteStore:
     async def delete(self, bucket: str, name: str) -> bool:
         """Forget one record; tell whether it was there."""
         values = {"bucket": bucket, "name": name, "now": self._clock()}
-        return await self._writes.run(lambda db: _write(db, values, _DELETE)) > 0
+        return await self._writes.write(lambda db: _delete(db, values))
+
+    async def drop(self, bucket: str) -> bool:
+        """Forget a bucket; tell whether it was there."""
+        values = {"bucket": bucket, "now": self._clock()}
+        return await self._writes.write(lambda db: db.execute(_DROP, values).rowcount) > 0
 
     def log(self, *, ttl: float, lease: float) -> SQLiteLog:
         """Return an event log in the same file, asked in the same threads."""
         return SQLiteLog(self._reads, self._writes, ttl=ttl, lease=lease, clock=self._clock)
 
     async def check(self) -> None:
-        """Take the lock that a write needs, and give it back. Where the last write failed, write: is the disk full?"""
-        touch = (_TOUCH,) if self._outage.lasts else ()
-        await self._writes.run(lambda db: _write(db, {}, *touch))
+        """Take the lock that a write needs, and give it back."""
+        await self._writes.write(lambda db: None)
 
     async def aclose(self) -> None:
         """Close the file, after what is being written."""
@@ -171,7 +186,7 @@ class SQLiteStore:
         if rows and abs(until - rows[0][0]) > self._slack:
             # What was asked for is here, whatever becomes of this; the next use renews.
             with suppress(StoreUnavailable):
-                await self._writes.run(lambda db: _write(db, values, _RENEW_READ))
+                await self._writes.write(lambda db: db.execute(_RENEW_READ, values))
         return rows
 
     def _open(self) -> sqlite3.Connection:
@@ -212,14 +227,27 @@ def _create(db: sqlite3.Connection) -> None:
     db.execute("COMMIT")
 
 
-def _write(db: sqlite3.Connection, values: Mapping[str, object], *statements: str) -> int:
-    """Execute statements in one transaction; return how many rows the last one changed."""
-    changed = 0
-    db.execute("BEGIN IMMEDIATE")
-    for statement in statements:
-        changed = db.execute(statement, values).rowcount
-    db.execute("COMMIT")
-    return changed
+def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str, float]) -> bool:
+    """Make changes, if all records are there that they depend on."""
+    for change in changes:
+        values = {"bucket": change.bucket, "given": change.given, **times}
+        if change.given is not None and not db.execute(_HAS, values).fetchone():
+            return False
+    for change in changes:
+        values = {"bucket": change.bucket, **times}
+        db.execute(_EXPIRE, values)
+        db.execute(_RENEW, values)
+        db.executemany(_PUT, [{**values, "name": name, "record": record} for name, record in change.put.items()])
+        db.executemany(_DELETE, [{**values, "name": name} for name in change.delete])
+        db.execute(_DROP_EMPTY, values)
+    db.execute(_PURGE, times)
+    return True
+
+
+def _delete(db: sqlite3.Connection, values: Mapping[str, object]) -> bool:
+    deleted = db.execute(_DELETE, values).rowcount > 0
+    db.execute(_DROP_EMPTY, values)
+    return deleted
 
 
 class _Thread:
@@ -241,6 +269,19 @@ class _Thread:
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run a transaction; raise StoreUnavailable if SQLite or the file system refuses it."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._run, work)
+
+    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run what writes, or not, in one transaction. Where the last one failed, it does write: is the disk full?"""
+
+        def transaction(db: sqlite3.Connection) -> T:
+            db.execute("BEGIN IMMEDIATE")
+            if self._outage.lasts:
+                db.execute(_TOUCH)
+            result = work(db)
+            db.execute("COMMIT")
+            return result
+
+        return await self.run(transaction)
 
     async def aclose(self) -> None:
         """Close the connection, once what is running has ended."""

@@ -74,6 +74,8 @@ class Transactions(Protocol):
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T: ...
 
+    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T: ...
+
 
 class SQLiteLog:
     """Runs in a table, their batches in another."""
@@ -90,27 +92,27 @@ class SQLiteLog:
     async def begin(self, run: RunKey, worker: str) -> None:
         """Begin the log of a new run."""
         values = self._values(run, worker=worker)
-        await self._write(lambda db: _begin(db, values))
+        await self._writes.write(lambda db: _begin(db, values))
 
     async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
         """Add a batch and renew the lease, if this worker holds it."""
         values = self._values(run, worker=worker, **batch._asdict())
-        return await self._write(lambda db: _renew(db, values))
+        return await self._writes.write(lambda db: _renew(db, values))
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
         """Renew the leases that this worker holds, in one transaction."""
         each = [(run, self._values(run, worker=worker)) for run in runs]
-        return await self._write(lambda db: {run: _renew(db, values) for run, values in each})
+        return await self._writes.write(lambda db: {run: _renew(db, values) for run, values in each})
 
     async def claim(self, run: RunKey, worker: str) -> bool:
         """Take over a run whose lease has run out, or that has no log."""
         values = self._values(run, worker=worker)
-        return await self._write(lambda db: _claim(db, values))
+        return await self._writes.write(lambda db: _claim(db, values))
 
     async def cancel(self, run: RunKey) -> None:
         """Mark a run as one to be cancelled."""
         values = self._values(run)
-        await self._write(lambda db: db.execute(_CANCEL, values))
+        await self._writes.write(lambda db: db.execute(_CANCEL, values))
 
     async def standing(self, run: RunKey) -> RunState:
         """Say how a run is doing."""
@@ -149,7 +151,7 @@ class SQLiteLog:
     async def delete(self, run: RunKey) -> None:
         """Forget a run."""
         values = self._values(run)
-        await self._write(lambda db: db.execute(_DELETE, values))
+        await self._writes.write(lambda db: db.execute(_DELETE, values))
 
     async def aclose(self) -> None:
         """The file is the store's to close."""
@@ -157,15 +159,6 @@ class SQLiteLog:
     def _values(self, run: RunKey, **more: Any) -> dict[str, Any]:
         now = self._clock()
         return {**run._asdict(), "now": now, "leased": now + self._lease, "until": now + self._ttl, **more}
-
-    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        def transaction(db: sqlite3.Connection) -> T:
-            db.execute("BEGIN IMMEDIATE")
-            result = work(db)
-            db.execute("COMMIT")
-            return result
-
-        return await self._writes.run(transaction)
 
 
 def _begin(db: sqlite3.Connection, values: dict[str, Any]) -> None:

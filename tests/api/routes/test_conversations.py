@@ -458,11 +458,13 @@ async def test_what_is_added_stays_in_order_though_the_clock_goes_back(monkeypat
 
 async def test_a_response_that_was_kept_twice_is_told_once() -> None:
     """Who does not hear that it was kept keeps it again."""
-    conversations = Conversations(MemoryStore(ttl=60), ContentCipher(["a secret"]))
+    store = MemoryStore(ttl=60)
+    conversations = Conversations(store, ContentCipher(["a secret"]))
     id = (await conversations.create("alice"))["id"]
     item = {"type": "message", "id": "msg_1", "role": "user", "content": []}
     turn = Turn({"id": "resp_1", "model": "m", "status": "completed", "output": []}, [item], {})
     for _ in range(2):
-        await conversations.join(CreateResponse(model="m", input="Hi.", conversation=id), "alice", turn)
+        request = CreateResponse(model="m", input="Hi.", conversation=id)
+        assert await store.apply(*conversations.addition(request, "alice", turn))
 
     assert await conversations.items(id, "alice") == [item]

@@ -14,6 +14,7 @@ from openresponses_types.types import WebSocketErrorEvent
 from app.backends import ChatRequest
 from app.core.profile import Profile
 from app.errors import BackendError, StoreUnavailable
+from app.stores import Change
 from app.stores.memory import MemoryStore
 from tests.support import laws
 from tests.support.build import delta, story
@@ -344,7 +345,7 @@ async def test_a_memory_that_is_full_forgets_and_breaks_nothing() -> None:
 class Away(MemoryStore):
     """A store that does not answer."""
 
-    async def put(self, bucket: str, name: str, record: bytes) -> None:
+    async def apply(self, *changes: Change) -> bool:
         raise StoreUnavailable
 
     async def all(self, bucket: str) -> dict[str, bytes]:

@@ -1,0 +1,260 @@
+"""Connections to a Redis server or a cluster: how many there may be, which node to ask, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    ConnectionError,
+    MovedError,
+    ReadOnlyError,
+    RedisError,
+    TimeoutError,
+    TryAgainError,
+)
+
+from app.stores import Outage, count, one_of, read_options, seconds
+
+# The options of a URL, by redis-py's names. What is not here is refused: an unknown one would fail at the first use,
+# and some would break the store (`decode_responses`).
+_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "socket_connect_timeout": seconds,
+    "socket_timeout": seconds,
+    "max_connections": count,
+    "health_check_interval": count,
+    "client_name": str,
+    "protocol": lambda text: int(one_of("2", "3")(text)),
+}
+_TLS_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "ssl_ca_certs": str,
+    "ssl_certfile": str,
+    "ssl_keyfile": str,
+    "ssl_cert_reqs": one_of("required", "optional", "none"),
+    "ssl_check_hostname": lambda text: one_of("true", "false")(text) == "true",
+}
+
+_Command = tuple[str | int | bytes, ...]
+_Host = tuple[str, int]
+
+
+class RedisClient:
+    """A bounded number of connections to a server or a cluster, and what their trouble means."""
+
+    def __init__(self, servers: _Server | _Cluster, limit: int, timeout: float, outage: Outage) -> None:
+        """At most `limit` calls are made at once; each has `timeout` seconds, with everything that it may wait for."""
+        self.slots = isinstance(servers, _Cluster)
+        self._servers = servers
+        # Who finds no connection free waits for one; redis-py's pools would raise.
+        self._free = asyncio.Semaphore(limit)
+        self._timeout = timeout
+        self._outage = outage
+
+    async def ask(self, key: str, *commands: _Command) -> list[Any]:
+        """Send commands about a key in one round trip, and return the answers."""
+        task = asyncio.current_task()
+        assert task
+        cancelling = task.cancelling()
+        try:
+            async with asyncio.timeout(self._timeout), self._free:
+                answers = await self._servers.ask(key, commands)
+        except (RedisError, OSError) as error:
+            # `from None`: a traceback would quote what `_reason` leaves out.
+            raise self._outage.begins(_reason(error)) from None
+        self._outage.ends()
+        if task.cancelling() > cancelling:
+            # redis-py sends by `asyncio.wait_for`, which swallows a cancellation in Python 3.11, once all is sent.
+            raise asyncio.CancelledError
+        return answers
+
+    async def aclose(self) -> None:
+        await self._servers.aclose()
+
+
+async def _send(client: Redis, commands: Iterable[_Command]) -> list[Any]:
+    """Send commands in one round trip; raise the first error among their answers."""
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    return await pipeline.execute()
+
+
+class _Server:
+    """One server, at an address that leads to the primary."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+
+    async def ask(self, key: str, commands: Sequence[_Command]) -> list[Any]:
+        return await _send(self._client, commands)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+class _Cluster:
+    """
+    The nodes of a cluster, each with a client of its own, and which of them holds a slot.
+
+    redis-py's asyncio RedisCluster would do this too, but as of 8.1 it closes connections that other tasks are using,
+    when it learns of a change: if a node restarts, or many first calls come at once, then calls fail that nothing was
+    wrong with, some of them with an AttributeError.
+    """
+
+    _HOPS = 5  # how often the cluster may say that a slot is elsewhere, before it is not believed any more
+    _PAUSE = 0.05  # seconds until a slot is asked again that is just being moved
+
+    def __init__(self, hosts: list[_Host], connect: Callable[[_Host], Redis]) -> None:
+        self._hosts = hosts
+        self._connect = connect
+        self._clients: dict[_Host, Redis] = {}
+        self._holders: dict[int, _Host] = {}  # by slot; empty when it is to be learned
+        self._learning = asyncio.Lock()
+
+    async def ask(self, key: str, commands: Sequence[_Command]) -> list[Any]:
+        slot = key_slot(key.encode())
+        asking: _Host | None = None  # where the key is already, or will be, when the slot is on its way to another node
+        hop = 0
+        while True:
+            holder = asking or await self._holder(slot)
+            try:
+                if asking is None:
+                    return await _send(self._client(holder), commands)
+                asked = [part for command in commands for part in (("ASKING",), command)]
+                return (await _send(self._client(holder), asked))[1::2]
+            except TryAgainError:
+                # Some of several keys are there already, and some are not. In a moment they will be, or our time is up.
+                await asyncio.sleep(self._PAUSE)
+                asking, hop = None, 0
+                continue
+            except (MovedError, AskError) as elsewhere:
+                if hop == self._HOPS:
+                    raise
+                there = (elsewhere.host or holder[0], elsewhere.port)
+                asking = there if isinstance(elsewhere, AskError) else None
+                if asking is None:
+                    self._holders[slot] = there
+            except (ConnectionError, TimeoutError, ClusterDownError) as error:
+                self._holders, asking = {}, None
+                # Another node may have taken over already. Not after a timeout, which has cost enough.
+                if hop or not isinstance(error, ConnectionError):
+                    raise
+            hop += 1
+
+    async def aclose(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+
+    def _client(self, host: _Host) -> Redis:
+        if host not in self._clients:
+            self._clients[host] = self._connect(host)
+        return self._clients[host]
+
+    async def _holder(self, slot: int) -> _Host:
+        async with self._learning:
+            if not self._holders:
+                self._holders = await self._learn()
+        if slot not in self._holders:
+            raise ClusterDownError("no node has the slot")
+        return self._holders[slot]
+
+    async def _learn(self) -> dict[int, _Host]:
+        # The URL's hosts first: their names still lead there when every node has got a new address.
+        troubles = []
+        for host in dict.fromkeys([*self._hosts, *self._clients]):
+            try:
+                # Not as "CLUSTER SLOTS", for whose answer redis-py has a shape of its own.
+                [ranges] = await _send(self._client(host), [("CLUSTER", "SLOTS")])
+            except RedisError as error:
+                troubles.append(error)
+                continue
+            return {
+                slot: ((primary[0] or host[0].encode()).decode(), primary[1])
+                for first, last, primary, *_ in ranges
+                for slot in range(first, last + 1)
+            }
+        raise troubles[0]
+
+
+class Address(NamedTuple):
+    """Where the servers of a store's URL are, and how to log in there."""
+
+    hosts: list[_Host]
+    database: int
+    username: str | None
+    password: str | None
+    tls: bool
+    cluster: bool
+    query: str
+
+    def options(self) -> dict[str, Any]:
+        """Read the options of the URL; raises ValueError."""
+        return read_options(self.query, _OPTIONS | _TLS_OPTIONS if self.tls else _OPTIONS)
+
+
+def read_address(url: str) -> Address:
+    """Read a store's URL; raises ValueError, whose message quotes nothing that could be a secret."""
+    try:
+        parts = urlsplit(url)
+        netlocs = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
+        hosts = [(netloc.hostname or "", netloc.port or 6379) for netloc in netlocs]
+        path = parts.path.removeprefix("/") or "0"
+        if parts.fragment or not path.isdecimal() or not all(name for name, _ in hosts):
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            "The store URL is malformed: expected redis://[[user]:password@]host[:port][/database], with special "
+            "characters in user and password percent-encoded."
+        ) from None
+    address = Address(
+        hosts=hosts,
+        database=int(path),
+        username=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+        tls=parts.scheme.startswith("rediss"),
+        cluster=parts.scheme.endswith("+cluster"),
+        query=parts.query,
+    )
+    if address.cluster and address.database:
+        raise ValueError("A Redis cluster has no databases: leave the number out of the store URL.")
+    if len(hosts) > 1 and not address.cluster:
+        raise ValueError("Only the store URL of a cluster, redis+cluster://, can name several hosts.")
+    return address
+
+
+def connect(address: Address, options: dict[str, Any]) -> _Server | _Cluster:
+    """Make what will connect, once it is asked."""
+
+    def connect(host: _Host) -> Redis:
+        return Redis(
+            host=host[0],
+            port=host[1],
+            db=address.database,
+            username=address.username,
+            password=address.password,
+            ssl=address.tls,
+            socket_keepalive=True,
+            max_connections=2**31 - 1,  # the store has a bound of its own
+            # Once more, on a new connection: the old one may be from before a restart (ConnectionError), or lead to
+            # what has become a replica (ReadOnlyError). Not after a timeout, which has cost enough.
+            retry=Retry(NoBackoff(), 1, (ConnectionError, ReadOnlyError)),
+            **{"protocol": 2, **options},  # 2, because servers before 6 know no other
+        )
+
+    return _Cluster(address.hosts, connect) if address.cluster else _Server(connect(address.hosts[0]))
+
+
+def _reason(error: Exception) -> str:
+    """Say what is wrong, without the command: Redis quotes those that it does not know, AUTH and its password too."""
+    if isinstance(error, MovedError):
+        return "it is a node of a cluster: write redis+cluster:// in the store URL"
+    text = str(error).partition(", with args beginning with")[0].rpartition(" of pipeline caused error: ")[2]
+    return f"{type(error).__name__}: " + text.removeprefix("('").removesuffix("',)")

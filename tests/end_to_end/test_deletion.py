@@ -1,0 +1,239 @@
+"""
+What was deleted stays deleted, whatever ran meanwhile: after the answer no byte of it is in the store.
+
+Two workers share the store (in memory there is one). What the first stores is held up just before it is stored, until
+the second has deleted what it belongs to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.core.history.turns import Turn
+from app.core.types.request import CreateResponse
+from app.core.types.response import new_response
+from app.errors import StoreUnavailable
+from app.responses.background import Background
+from app.stores import Batch, Change, EventLog, LoggingStore, RunKey, Store
+from app.stores.memory import MemoryStore
+from tests.support.build import delta
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon
+from tests.support.store_places import Memory, Place, Redis, SQLite
+
+CANARY = "c4n4ry"
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "memory":
+        return Memory()
+    if request.param == "sqlite":
+        return SQLite(tmp_path / "antiphon.db")
+    redis = Redis([request.getfixturevalue("redis_server")])
+    redis.clear()
+    return redis
+
+
+class Holding:
+    """A store that holds up the first change that `held` is true of, until it is let go."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.get, self.all, self.delete, self.drop = store.get, store.all, store.delete, store.drop
+        self.check, self.aclose = store.check, store.aclose
+        self.held: Callable[[Change], bool] = lambda change: False
+        self.reached, self.let_go, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def put(self, bucket: str, name: str, record: bytes) -> None:
+        await self.apply(Change(bucket, {name: record}))
+
+    async def apply(self, *changes: Change) -> bool:
+        hold = not self.reached.is_set() and any(map(self.held, changes))
+        if hold:
+            self.reached.set()
+            await self.let_go.wait()
+        made = await self._store.apply(*changes)
+        if hold:
+            self.done.set()
+        return made
+
+    def log(self, *, ttl: float, lease: float) -> EventLog:
+        assert isinstance(self._store, LoggingStore)
+        return self._store.log(ttl=ttl, lease=lease)
+
+
+def stored_as(status: str) -> Callable[[Change], bool]:
+    return lambda change: status in statuses(change)
+
+
+def statuses(change: Change) -> set[str]:
+    """The statuses of the responses that a change stores."""
+    return {Turn.of(record).response["status"] for name, record in change.put.items() if name.startswith("resp_")}
+
+
+@dataclass
+class Workers:
+    place: Place
+    store: Holding  # of the first
+    one: httpx.AsyncClient
+    other: httpx.AsyncClient
+
+    def left(self) -> bool:
+        """Is anything left of what was said?"""
+        return CANARY.encode() in self.place.contents()
+
+
+@contextlib.asynccontextmanager
+async def workers(place: Place) -> AsyncIterator[Workers]:
+    backend = Scripted([delta(content=f"{CANARY} from the model")])
+    store = Holding(place.open())
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def serve(store: Any) -> httpx.AsyncClient:
+            url = await stack.enter_async_context(antiphon(backend, store, shutdown_grace=0))
+            http = httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False)
+            return await stack.enter_async_context(http)
+
+        one = await serve(store)
+        other = one if isinstance(place, Memory) else await serve(place.open())
+        yield Workers(place, store, one, other)
+
+
+def asked(**fields: Any) -> dict[str, Any]:
+    return {"model": "m", "input": f"{CANARY} from the caller", **fields}
+
+
+async def ended(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
+    while True:
+        response: dict[str, Any] = (await http.get(f"/responses/{id}")).json()
+        if response["status"] not in ("queued", "in_progress"):
+            return response
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("way", ["json", "sse", "background"])
+async def test_a_conversation_that_is_deleted_while_a_turn_runs_in_it(place: Place, way: str) -> None:
+    async with workers(place) as both:
+        made = await both.one.post("/conversations", json={"items": [{"role": "user", "content": f"{CANARY} before"}]})
+        conversation = made.json()["id"]
+        both.store.held = stored_as("completed")
+        body = asked(conversation=conversation, stream=way == "sse", background=way == "background")
+        asking = asyncio.create_task(both.one.post("/responses", json=body))
+        await both.store.reached.wait()
+        assert (await both.other.delete(f"/conversations/{conversation}")).status_code == 200
+        both.store.let_go.set()
+        answer = await asking
+
+        [id] = {line.split('"')[0] for line in answer.text.split('"id":"')[1:] if line.startswith("resp_")}
+        response = await ended(both.other, id)
+        assert (response["status"], response["conversation"]) == ("completed", {"id": conversation})
+        assert (await both.other.get(f"/conversations/{conversation}/items")).status_code == 404
+        # Responses stay when their conversation goes. When they are deleted too, nothing is left.
+        assert (await both.other.delete(f"/responses/{id}")).status_code == 200
+        assert not both.left()
+
+
+async def test_a_response_that_is_deleted_while_it_runs(place: Place) -> None:
+    async with workers(place) as both:
+        both.store.held = stored_as("completed")
+        id = (await both.one.post("/responses", json=asked(background=True))).json()["id"]
+        await both.store.reached.wait()
+        assert both.left()
+        assert (await both.other.delete(f"/responses/{id}")).status_code == 200
+        assert not both.left()
+        both.store.let_go.set()
+        # In its own worker the run is ended before it comes to store anything.
+        await (both.store.done.wait() if both.other is not both.one else asyncio.sleep(0))
+        assert not both.left()
+        assert (await both.one.get(f"/responses/{id}")).status_code == 404
+
+
+async def test_metadata_that_is_changed_while_the_conversation_is_deleted(place: Place) -> None:
+    async with workers(place) as both:
+        id = (await both.one.post("/conversations", json={})).json()["id"]
+        both.store.held = lambda change: any(CANARY.encode() in record for record in change.put.values())
+        changing = asyncio.create_task(both.one.post(f"/conversations/{id}", json={"metadata": {"note": CANARY}}))
+        await both.store.reached.wait()
+        assert (await both.other.delete(f"/conversations/{id}")).status_code == 200
+        both.store.let_go.set()
+        assert (await changing).status_code == 404
+        assert not both.left()
+
+
+async def test_two_items_that_are_deleted_at_once_from_what_was_stored_together(place: Place) -> None:
+    async with workers(place) as both:
+        texts = ["one", f"two {CANARY}", "three"]
+        items = [{"role": "user", "content": text} for text in texts]
+        conversation = (await both.one.post("/conversations", json={"items": items})).json()["id"]
+        path = f"/conversations/{conversation}/items"
+        ids = [item["id"] for item in (await both.one.get(path, params={"order": "asc"})).json()["data"]]
+        # It has read the record, and is about to store what is left without the first item.
+        both.store.held = lambda change: any(CANARY.encode() in record for record in change.put.values())
+        deleting = asyncio.create_task(both.one.delete(f"{path}/{ids[0]}"))
+        await both.store.reached.wait()
+        assert (await both.other.delete(f"{path}/{ids[1]}")).status_code == 200
+        assert not both.left()
+        both.store.let_go.set()
+        assert (await deleting).status_code == 200
+        assert not both.left()
+        assert [item["id"] for item in (await both.one.get(path)).json()["data"]] == [ids[2]]
+
+
+async def test_a_response_that_is_deleted_while_it_is_ended_for_a_worker_that_died(place: Place) -> None:
+    store = Holding(place.open())
+    store.held = stored_as("failed")
+    run = RunKey(f"anonymous:{'c0ffee' * 4}", f"resp_{'0' * 16}{'c0ffee' * 4}")
+    request = CreateResponse(model="m", input=CANARY, background=True)
+    response = new_response(request, id=run.id, created_at=1, model="m")
+    await store.put(*run, Turn({**response, "instructions": CANARY}, [], {}).record())
+    log = store.log(ttl=60, lease=60)
+    background = Background(store, log)
+    ending = asyncio.create_task(background.ended(run))  # it has no log: its worker died early
+    await store.reached.wait()
+    assert await store.delete(*run)
+    await background.delete(run)
+    assert CANARY.encode() not in place.contents()
+    store.let_go.set()
+    await ending
+    assert CANARY.encode() not in place.contents()
+    assert await log.standing(run) == "absent"
+    assert await log.append(run, "anybody", Batch(0, 0, CANARY.encode())) == "lost"
+    await background.aclose()
+    await store.aclose()
+
+
+class Half(MemoryStore):
+    """A store that goes away while a turn is added to its conversation; it notes what can be read of the response."""
+
+    def __init__(self) -> None:
+        super().__init__(ttl=60)
+        self.seen: set[str] = set()
+
+    async def apply(self, *changes: Change) -> bool:
+        if any(change.bucket.endswith(":conversation") and "conversation" not in change.put for change in changes):
+            raise StoreUnavailable
+        made = await super().apply(*changes)
+        self.seen |= {status for change in changes for status in statuses(change)}
+        return made
+
+
+async def test_a_response_that_cannot_be_added_to_its_conversation_is_never_seen_as_completed() -> None:
+    store = Half()
+    async with (
+        antiphon(Scripted([delta(content="Hello")]), store) as url,
+        httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http,
+    ):
+        conversation = (await http.post("/conversations", json={})).json()["id"]
+        told = (await http.post("/responses", json=asked(conversation=conversation))).json()
+        assert (told["status"], told["error"]["code"]) == ("failed", "store_unavailable")
+        assert "completed" not in store.seen
+        assert (await http.get(f"/conversations/{conversation}/items")).json()["data"] == []
