@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from app.backends import Backend, ChatRequest
 from app.core.dialects import DIALECTS, Dialect
@@ -22,18 +22,13 @@ from app.core.types.response import usage_of
 from app.errors import APIError
 from app.observability.lifecycle import Observer, ResponseLifecycle, Transport, clock
 from app.responses import compaction
+from app.responses.background.worker import SaveTurn
 from app.responses.context import Context
 from app.responses.generate import abort, prewarm, respond
 from app.stores import Change, RunKey
 
 logger = logging.getLogger(__name__)
 content = logging.getLogger("app.content")  # silent, unless the settings want to hear it
-
-
-class Keep(Protocol):
-    """Stores a turn, and makes the changes that go with it; `again`, if it may have been stored already."""
-
-    async def __call__(self, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,7 @@ class Run:
         caller: Caller,
         *,
         backend: Backend,
-        keep: Keep,
+        keep: SaveTurn,
         addition: Callable[[Turn], list[Change]],
         kept: bool,
         way: Transport,

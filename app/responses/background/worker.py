@@ -28,7 +28,7 @@ PAUSE = 0.05
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-class Keep(Protocol):
+class SaveTurn(Protocol):
     """Stores a turn, and makes the changes that go with it; `again`, if it may have been stored already."""
 
     async def __call__(self, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None: ...
@@ -39,7 +39,7 @@ class BackgroundJob(Protocol):
 
     key: RunKey
     response: Response
-    keep: Keep  # stores how it ended, before the terminal event is yielded
+    keep: SaveTurn  # stores how it ended, before the terminal event is yielded
 
     def queue(self) -> list[Event]:
         """Return the events that come before the response is begun."""

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from app.stores import Change, Outage
+from app.stores.redis.connection import RedisClient, make_servers, read_address
 from app.stores.redis.counters import HASTE, RedisCounters
 from app.stores.redis.event_log import BLOCK, FOLLOWERS, RedisLog
-from app.stores.redis_connection import RedisClient, connect, read_address
 
 CONNECT_TIMEOUT = 2.0
 READ_TIMEOUT = 5.0
@@ -93,7 +93,9 @@ class RedisStore:
 
         def client(limit: int, timeout: float, connecting: float = math.inf) -> RedisClient:
             connecting = min(connecting, options["socket_connect_timeout"])
-            servers = connect(address, {**options, "socket_timeout": timeout, "socket_connect_timeout": connecting})
+            servers = make_servers(
+                address, {**options, "socket_timeout": timeout, "socket_connect_timeout": connecting}
+            )
             return RedisClient(servers, limit, connecting + timeout, outage)
 
         return cls(

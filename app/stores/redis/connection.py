@@ -184,7 +184,7 @@ class _Cluster:
         raise troubles[0]
 
 
-class Address(NamedTuple):
+class RedisAddress(NamedTuple):
     """Where the servers of a store's URL are, and how to log in there."""
 
     hosts: list[_Host]
@@ -200,7 +200,7 @@ class Address(NamedTuple):
         return read_options(self.query, _OPTIONS | _TLS_OPTIONS if self.tls else _OPTIONS)
 
 
-def read_address(url: str) -> Address:
+def read_address(url: str) -> RedisAddress:
     """Read a store's URL; raises ValueError, whose message quotes nothing that could be a secret."""
     try:
         parts = urlsplit(url)
@@ -214,7 +214,7 @@ def read_address(url: str) -> Address:
             "The store URL is malformed: expected redis://[[user]:password@]host[:port][/database], with special "
             "characters in user and password percent-encoded."
         ) from None
-    address = Address(
+    address = RedisAddress(
         hosts=hosts,
         database=int(path),
         username=unquote(parts.username) if parts.username else None,
@@ -230,7 +230,7 @@ def read_address(url: str) -> Address:
     return address
 
 
-def connect(address: Address, options: dict[str, Any]) -> _Server | _Cluster:
+def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _Cluster:
     """Make what will connect, once it is asked."""
 
     def connect(host: _Host) -> Redis:
