@@ -16,11 +16,9 @@ from functools import partial
 from typing import Any, Literal
 
 from app.backends import Backend, ChatRequest, TokenCounter
-from app.core.history import rewrites, turns
+from app.core.history import turns
 from app.core.history.turns import Turn
-from app.core.profile import Profile
-from app.core.request import FRAMEWORK_EVENTS, ChatTranslation, to_chat
-from app.core.stream.chunk_reader import ChunkReader
+from app.core.request import FRAMEWORK_EVENTS
 from app.core.stream.event_builder import EventBuilder
 from app.core.types.ids import chain_key, new_id
 from app.core.types.request import TERMINAL, CreateResponse, Item, Response
@@ -28,13 +26,16 @@ from app.core.types.response import new_response
 from app.core.types.token_estimate import estimate_chat
 from app.errors import InvalidRequest, NotFound, StoreUnavailable
 from app.observability import log_context
-from app.observability.lifecycle import Observer, Transport
+from app.observability.lifecycle import Observer, ResponseLifecycle, Transport
 from app.responses import compaction
 from app.responses.background import Background, EventSubscription
+from app.responses.background.worker import SaveTurn
 from app.responses.context import Context, ContextLoader, InputFileSource
 from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher, EncryptingEventBuilder
-from app.responses.run import Caller, Made, Run
+from app.responses.generate import Deadline, Generation, NoAnswer, OneAnswer
+from app.responses.questions import Questions
+from app.responses.run import Caller, Run, Storage
 from app.stores import Change, RunKey, Store, apply_with
 
 __all__ = ["Caller", "Responses", "Run", "find_model"]
@@ -110,35 +111,34 @@ class Responses:
         )
         if request.conversation:
             response["conversation"] = {"id": request.conversation}
-        prompt = self._prompt(request, context, model) if generate else _NO_PROMPT
-        self._check_size(prompt.body)
+        lifecycle = ResponseLifecycle(response, self._transport(request), [*self._watchers, *observers])
         builder = self._builder(request, caller, context, response)
         builder.framework_events = FRAMEWORK_EVENTS in request.include
-        reader = ChunkReader(
-            builder,
-            prompt.chat.calls,
-            allowed=prompt.chat.allowed,
-            parallel=request.parallel_tool_calls,
-            logprobs="message.output_text.logprobs" in request.include or bool(request.top_logprobs),
-            finish_required=self.backend.profile(model).response.finish_required,
-        )
-        kept = [turns.input_item(item, context.key) for item in context.new] if self.keeps(request) else []
+        questions = Questions(request, context, caller.key, self.backend, model, self._compaction_prompt, self._strict)
+        generation = self._generation(questions, builder, generate=generate)
         log_context.bind(response_id=response["id"])
-        run = Run(
-            Made(context, kept, prompt, builder, reader, generate),
-            request,
-            caller,
-            backend=self.backend,
-            keep=partial(self.keep, caller),
-            addition=partial(self.conversations.addition, request, caller.owner),
-            kept=self.keeps(request),
-            way=self._way(request),
-            observers=[*self._watchers, *observers],
-            seconds=self._max_output_seconds,
-        )
+        run = Run(context, caller, generation, self._storage(request, caller, context, response), lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
             logger.warning("request adapted", extra={"reason": warning})
         return run
+
+    def _generation(self, questions: Questions, builder: EventBuilder, *, generate: bool) -> Generation:
+        if not generate:
+            return NoAnswer(builder)
+        question = questions.first(builder)
+        self._check_size(question.request.body)
+        deadline = Deadline(self._max_output_seconds) if self._max_output_seconds else None
+        return OneAnswer(builder, question, deadline)
+
+    def _storage(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> Storage | None:
+        """Return where a response goes when it ends; None where nothing is kept of it."""
+        if not self.keeps(request):
+            return None
+        save: SaveTurn = partial(self.keep, caller)
+        if request.background and self._background:
+            save = partial(self._background.save, _run_key(response["id"], caller))
+        input = [turns.input_item(item, context.key) for item in context.new]
+        return Storage(save, partial(self.conversations.addition, request, caller.owner), input)
 
     async def compact(
         self, request: compaction.CompactResponse, caller: Caller, observers: Sequence[Observer] = ()
@@ -150,12 +150,14 @@ class Responses:
         """Return how many tokens the input of a request is, and whether the backend has counted them."""
         context = await self._sources.context(request.model_copy(update={"store": False}), caller.owner, self._memory)
         model = self._model(request, context)
-        chat = self._prompt(request, context, model).chat
+        body = Questions(
+            request, context, caller.key, self.backend, model, self._compaction_prompt, self._strict
+        ).body()
         if isinstance(self.backend, TokenCounter):
-            count = await self.backend.count_tokens(ChatRequest(chat.body, caller.key, context.key, model))
+            count = await self.backend.count_tokens(ChatRequest(body, caller.key, context.key, model))
             if count is not None:
                 return count, True
-        return estimate_chat(chat.body), False
+        return estimate_chat(body), False
 
     async def launch(self, run: Run) -> Response:
         """Let a run with `background: true` go on by itself; return the response, which is `queued`."""
@@ -256,7 +258,7 @@ class Responses:
         message = f"The input is about {tokens} tokens long, and this server takes {self._max_input_tokens}."
         raise InvalidRequest(message, param="input", code="context_length_exceeded")
 
-    def _way(self, request: CreateResponse) -> Transport:
+    def _transport(self, request: CreateResponse) -> Transport:
         if self._memory is not None:
             return "websocket"
         return "background" if request.background else "sse" if request.stream else "json"
@@ -272,15 +274,6 @@ class Responses:
         if not model:
             raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
         return model
-
-    def _prompt(self, request: CreateResponse, context: Context, model: str) -> compaction.Prompt:
-        items, margin = context.items, compaction.MARGIN
-        request = rewrites.apply_config_updates(request, items)
-        if context.compacts:
-            request, items = compaction.summary_request(request, items, self._compaction_prompt)
-            margin = compaction.SUMMARY_MARGIN
-        ask = partial(to_chat, request, model=model, upstream=context.upstream, strict=self._strict)
-        return compaction.Prompt(items, self.backend.profile(model), ask, margin=margin)
 
     def _builder(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> EventBuilder:
         def make_id(prefix: str) -> str:
@@ -300,9 +293,6 @@ class Responses:
         if self._reasoning != "auto":
             return self._reasoning
         return "summary" if request.reasoning and request.reasoning.summary else "content"
-
-
-_NO_PROMPT = compaction.Prompt((), Profile(), lambda *_: ChatTranslation({}, {}, None, ()))
 
 
 async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, Any]:

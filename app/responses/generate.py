@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from app.backends import Backend, ChatRequest, Chunk
 from app.core.stream.chunk_reader import ChunkReader
@@ -20,6 +21,7 @@ from app.core.stream.event_builder import EventBuilder
 from app.core.types.request import Event
 from app.core.types.response import usage_of
 from app.errors import APIError, BackendError
+from app.responses.prompt import Prompt
 
 logger = logging.getLogger(__name__)
 
@@ -28,48 +30,170 @@ logger = logging.getLogger(__name__)
 FIRST_CHUNK = 0.2
 
 
+class Deadline:
+    """The time at which an answer has to end: so many `seconds` after it was begun, whoever began it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.at: float | None = None  # in loop time; None: not begun
+        self._seconds = seconds
+
+    def start(self) -> None:
+        """Let the time run, if it does not yet."""
+        if self.at is None:
+            self.at = asyncio.get_running_loop().time() + self._seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question to a backend, and what reads the answer."""
+
+    backend: Backend
+    request: ChatRequest
+    reader: ChunkReader
+    prompt: Prompt | None = None  # that the request was made of
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was left out or changed, a sentence each."""
+        return [*(self.prompt.warnings if self.prompt else ()), *self.request.warnings]
+
+
+Finish: TypeAlias = Callable[[EventBuilder, ChunkReader, ChatRequest, BackendError | None], None]
+
+
+class Generation(Protocol):
+    """A response as it is generated: by one answer of a model, or by several and what hosted tools do between them."""
+
+    builder: EventBuilder
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was left out or changed by now, a sentence each."""
+        ...
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The latest request to the backend; {} where there is none."""
+        ...
+
+    def events(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+        """Yield the events, all but the terminal one; see `respond`."""
+        ...
+
+    def usage(self) -> dict[str, Any]:
+        """Return the usage by now: estimated for an answer that was broken off, {} where there is nothing to count."""
+        ...
+
+    def abort(self, error: APIError | None) -> None:
+        """End the response from outside, once `events` is closed: it fails with that error, or else was cancelled."""
+        ...
+
+
+class NoAnswer:
+    """A response for which no model is asked: there is its input, and no output, to be continued from."""
+
+    def __init__(self, builder: EventBuilder) -> None:
+        self.builder = builder
+        self.warnings: list[str] = []
+        self.body: dict[str, Any] = {}
+
+    async def events(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+        """Yield the events, all but the terminal one."""
+        self.builder.start()
+        self.builder.complete()
+        self.builder.response["usage"] = usage_of(None, {}, [])
+        yield self.builder.take()
+
+    def usage(self) -> dict[str, Any]:
+        """Return the usage, which is none."""
+        return self.builder.response["usage"] or {}
+
+    def abort(self, error: APIError | None) -> None:
+        """End the response from outside."""
+        _abort(self.builder, error)
+        self.builder.response["usage"] = usage_of(None, {}, [])
+
+
+class OneAnswer:
+    """A response that is one answer of a model."""
+
+    def __init__(self, builder: EventBuilder, question: Question, deadline: Deadline | None = None) -> None:
+        self.builder = builder
+        self._question = question
+        self._deadline = deadline
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was left out or changed by now, a sentence each."""
+        return self._question.warnings
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The request to the backend."""
+        return self._question.request.body
+
+    def events(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+        """Yield the events, all but the terminal one; see `respond`."""
+        return respond(self.builder, self._question, open_after=open_after, deadline=self._deadline)
+
+    def usage(self) -> dict[str, Any]:
+        """Return the usage by now."""
+        known: dict[str, Any] | None = self.builder.response["usage"]
+        return known or usage_of(self._question.reader.usage, self.body, self.builder.standing())
+
+    def abort(self, error: APIError | None) -> None:
+        """End the response from outside."""
+        reader = self._question.reader
+        if self.builder.response["status"] == "queued":
+            self.builder.start()
+        reader.calls.end(cut=True)
+        _abort(self.builder, error)
+        _record_usage(self.builder, reader, self._question.request)
+
+
 async def respond(
     builder: EventBuilder,
-    reader: ChunkReader,
-    backend: Backend,
-    request: ChatRequest,
+    question: Question,
     *,
     open_after: float | None,
-    seconds: float = 0,
+    deadline: Deadline | None = None,
+    opened: bool = False,
+    finish: Finish | None = None,
 ) -> AsyncGenerator[list[Event], None]:
     """
     Yield the events of one answer. What closes it stays in the builder, and the terminal event is for `builder.end()`.
 
     The first list is yielded once the backend is known to answer, or after `open_after` seconds without a sign of it
-    (None: however long it takes). Raises `BackendError` for a refusal that is known before that; later errors are
-    events. The backend has so many `seconds` for its answer (0: any number), and then the response is incomplete.
+    (None: however long it takes). Raises `BackendError` for a refusal that is known before that, unless the response
+    has been `opened` already; later errors are events. `deadline` begins with the first chunk, and where it passes the
+    response is incomplete. `finish` brings the response to its end, or decides that it is not its end.
     """
-    started = False
     failure: BackendError | None = None
-    end = finish
+    end = finish or finish_response
+    reader, request = question.reader, question.request
     try:
-        async with BackendStream(backend, request, open_after) as answer:
-            async for chunks in DeadlineIterator(answer, seconds) if seconds else answer:
-                if not started:
-                    builder.start()
-                    started = True
+        async with BackendStream(question.backend, request, open_after) as answer:
+            async for chunks in DeadlineIterator(answer, deadline) if deadline else answer:
+                if not opened:
+                    _start(builder)
+                    opened = True
                 for chunk in chunks:
                     reader.feed(chunk)
                 if events := builder.take():
                     yield events
     except BackendError as error:
-        if not started:
+        if not opened:
             raise
         failure = error
     except DeadlineExceeded:
         end = _cut
     except Exception:
-        if not started:
+        if not opened:
             raise
         logger.exception("an answer could not be read")  # whoever hears the stream has to hear its end
         failure = unreadable()
-    if not started:
-        builder.start()
+    if not opened:
+        _start(builder)
     try:
         end(builder, reader, request, failure)
     except Exception:
@@ -79,13 +203,18 @@ async def respond(
         builder.response["usage"] = usage_of(None, request.body, builder.response["output"])
 
 
-async def prewarm(builder: EventBuilder) -> AsyncGenerator[list[Event], None]:
-    """Yield the events of a response for which no model is asked, all but the terminal one: there is its input, and no
-    output, to be continued from."""
-    builder.start()
-    builder.complete()
-    builder.response["usage"] = usage_of(None, {}, [])
-    yield builder.take()
+def _start(builder: EventBuilder) -> None:
+    if not builder.started:
+        builder.start()
+
+
+def _abort(builder: EventBuilder, error: APIError | None) -> None:
+    if builder.response["status"] == "queued":
+        builder.start()
+    if error:
+        builder.fail(error)
+    else:
+        builder.cancel()
 
 
 class BackendStream:
@@ -146,26 +275,25 @@ class DeadlineExceeded(Exception):
 
 
 class DeadlineIterator:
-    """Iterates over what comes within so many seconds from the first chunk on, and then raises `DeadlineExceeded`."""
+    """Iterates over what comes before a deadline, which begins with the first chunk; then raises `DeadlineExceeded`."""
 
-    def __init__(self, batches: AsyncIterator[list[Chunk]], seconds: float) -> None:
+    def __init__(self, batches: AsyncIterator[list[Chunk]], deadline: Deadline) -> None:
         self._batches = batches
-        self._seconds = seconds
-        self._end: float | None = None  # in loop time
+        self._deadline = deadline
 
     def __aiter__(self) -> DeadlineIterator:
         return self
 
     async def __anext__(self) -> list[Chunk]:
         try:
-            async with asyncio.timeout_at(self._end) as limit:
+            async with asyncio.timeout_at(self._deadline.at) as limit:
                 batch = await anext(self._batches)
         except TimeoutError:
             if limit.expired():
                 raise DeadlineExceeded from None
             raise
-        if batch and self._end is None:
-            self._end = asyncio.get_running_loop().time() + self._seconds
+        if batch:
+            self._deadline.start()
         return batch
 
 
@@ -181,15 +309,20 @@ async def _put_away(task: asyncio.Future[Any]) -> None:
         task.exception()  # known elsewhere, or of no interest any more
 
 
-def finish(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None) -> None:
+def ending_of(reader: ChunkReader, failure: BackendError | None) -> str | None:
     """
-    Bring the response to its end, truthfully: what was cut off is incomplete, and what broke has failed.
+    Return how an answer ended, as `ChunkReader.ended` has it.
 
     A connection that breaks behind the finish reason takes nothing away from the answer.
     """
-    ended = reader.ended
-    if failure and reader.finish_reason is None:
-        ended = "error"
+    return "error" if failure and reader.finish_reason is None else reader.ended
+
+
+def finish_response(
+    builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None
+) -> None:
+    """Bring the response to its end, truthfully: what was cut off is incomplete, and what broke has failed."""
+    ended = ending_of(reader, failure)
     reader.calls.end(cut=ended != "completed")
     if ended == "completed":
         builder.complete()
@@ -204,18 +337,6 @@ def _cut(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failu
     """Bring the response to its end when its time is over."""
     reader.calls.end(cut=True)
     builder.incomplete("max_output_seconds")
-    _record_usage(builder, reader, request)
-
-
-def abort(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, error: APIError | None) -> None:
-    """Bring a response to its end from outside: it fails with that error, or else was cancelled."""
-    if builder.response["status"] == "queued":
-        builder.start()
-    reader.calls.end(cut=True)
-    if error:
-        builder.fail(error)
-    else:
-        builder.cancel()
     _record_usage(builder, reader, request)
 
 

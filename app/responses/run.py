@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from app.backends import Backend, ChatRequest
 from app.core.dialects import DIALECTS, Dialect
 from app.core.history.turns import Turn
-from app.core.stream.chunk_reader import ChunkReader
-from app.core.stream.event_builder import EventBuilder, settled
-from app.core.types.request import CreateResponse, Event, Item, Response
-from app.core.types.response import usage_of
+from app.core.stream.event_builder import settled
+from app.core.types.request import Event, Item, Response
 from app.errors import APIError
-from app.observability.lifecycle import Observer, ResponseLifecycle, Transport, clock
+from app.observability.lifecycle import ResponseLifecycle, clock
 from app.responses import compaction
 from app.responses.background.worker import SaveTurn
 from app.responses.context import Context
-from app.responses.generate import abort, prewarm, respond
+from app.responses.generate import Generation
 from app.stores import Change, RunKey
 
 logger = logging.getLogger(__name__)
@@ -41,15 +38,12 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """The parts that a run is made of."""
+class Storage:
+    """Where a response goes when it ends, and what is stored beside it."""
 
-    context: Context
-    input: list[Item]  # as it is kept
-    prompt: compaction.Prompt
-    builder: EventBuilder
-    reader: ChunkReader
-    generate: bool  # or is no model to be asked?
+    save: SaveTurn
+    addition: Callable[[Turn], list[Change]]  # what goes to its conversation with it
+    input: list[Item]  # the request's own items, as they are listed
 
 
 class Run:
@@ -61,52 +55,36 @@ class Run:
 
     def __init__(
         self,
-        made: Made,
-        request: CreateResponse,
+        context: Context,
         caller: Caller,
-        *,
-        backend: Backend,
-        keep: SaveTurn,
-        addition: Callable[[Turn], list[Change]],
-        kept: bool,
-        way: Transport,
-        observers: Sequence[Observer] = (),
-        seconds: float = 0,
+        generation: Generation,
+        storage: Storage | None,
+        lifecycle: ResponseLifecycle,
     ) -> None:
-        """
-        `keep` stores the turn, if it is to be `kept` at all, together with its `addition` to its conversation;
-        `observers` are told of its course; the answer may take so many `seconds`, or any number if it is 0.
-        """
-        context, prompt = made.context, made.prompt
-        self.response = made.builder.response
+        """`storage` is None for a response that is not stored anywhere."""
+        self.response = generation.builder.response
         self.key = RunKey(f"{caller.owner}:{context.key}", self.response["id"])
-        self.keep = keep
-        self._backend = backend
-        if context.compacts or request.truncation == "auto":
-            self._backend = compaction.Truncating(backend, prompt)
-        self._kept = kept
+        self._builder = generation.builder
+        self._context = context
         self._ended = False  # has the terminal event been made?
-        self._addition = addition
-        self._begun_keeping = False
-        self._made = made
-        self._seconds = seconds
-        self._lifecycle = ResponseLifecycle(self.response, way, observers)
+        self._begun_saving = False
+        self._generation = generation
+        self._lifecycle = lifecycle
+        self._storage = storage
         self._warned: set[str] = set()  # the warnings that an event was emitted for
-        conversation, model = request.prompt_cache_key or context.key, self.response["model"]
-        self._question = ChatRequest(prompt.body, caller.key, conversation, model, prompt.profile, prompt.translate_for)
 
     @property
     def warnings(self) -> list[str]:
         """What was left out or changed, a sentence each."""
-        return [*self._made.context.warnings, *self._made.prompt.warnings, *self._question.warnings]
+        return [*self._context.warnings, *self._generation.warnings]
 
     async def events(self, open_after: float | None = None) -> AsyncGenerator[list[Event], None]:
         """Make the response. Raises `APIError` for what fails before the first event; see `respond`."""
-        lifecycle, builder, response = self._lifecycle, self._made.builder, self.response
+        lifecycle, builder, response = self._lifecycle, self._builder, self.response
         logger.info("response started", extra={"response_id": response["id"], "model": response["model"]})
-        self._log_content("asked", body=self._question.body)
+        self._log_content("asked", body=self._generation.body)
         with self.watched():
-            async with contextlib.aclosing(self._answer(open_after)) as answer:
+            async with contextlib.aclosing(self._generation.events(open_after)) as answer:
                 async for events in answer:
                     if response["output"]:
                         lifecycle.first = clock()
@@ -116,7 +94,7 @@ class Run:
                 async for events in answer:  # from the first token on, nothing is asked of each
                     yield events
             lifecycle.last = clock()
-            await self._keep()
+            await self._save()
             lifecycle.failure = builder.failure
         last = self._new_warnings()
         builder.end()
@@ -125,7 +103,7 @@ class Run:
 
     def _new_warnings(self) -> list[Event]:
         """Return an `antiphon:warning` event for each warning that had none yet, if the caller wants such events."""
-        builder = self._made.builder
+        builder = self._builder
         if not builder.framework_events:
             return []
         for warning in self.warnings:
@@ -149,18 +127,10 @@ class Run:
             if outer:
                 self._log_end()
 
-    def _answer(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
-        made = self._made
-        if not made.generate:
-            return prewarm(made.builder)
-        return respond(
-            made.builder, made.reader, self._backend, self._question, open_after=open_after, seconds=self._seconds
-        )
-
     def queue(self) -> list[Event]:
         """Say that the response is made in the background, before it is begun."""
-        self._made.builder.queue()
-        return self._made.builder.take()
+        self._builder.queue()
+        return self._builder.take()
 
     async def stop(self, error: APIError | None = None) -> list[Event]:
         """
@@ -170,18 +140,19 @@ class Run:
         """
         if self._ended:
             return []
-        abort(self._made.builder, self._made.reader, self._question, error)
-        await self._keep()
-        self._lifecycle.failure = self._made.builder.failure
+        self._generation.abort(error)
+        await self._save()
+        self._lifecycle.failure = self._builder.failure
         if self._lifecycle.ended:
             self._log_end()
-        self._made.builder.end()
-        return self._made.builder.take()
+        self._builder.end()
+        return self._builder.take()
 
     def turn(self) -> Turn:
         """Return what is to be stored of the response as it stands."""
-        upstream = {id: settled(said) for id, said in self._made.builder.upstream.items()}
-        return Turn(self.response, self._made.input, self._made.context.brought | upstream)
+        upstream = {id: settled(said) for id, said in self._builder.upstream.items()}
+        input = self._storage.input if self._storage else []
+        return Turn(self.response, input, self._context.brought | upstream)
 
     async def drain(self) -> Response:
         """
@@ -191,29 +162,26 @@ class Run:
         """
         async for _ in self.events():
             pass
-        failure = self._made.builder.failure
+        failure = self._builder.failure
         if failure and not self.response["output"]:
             raise failure
         return self.response
 
     async def compacted(self) -> dict[str, Any]:
         """Make a compaction, and return the resource of `POST /responses/compact`; see `drain`."""
-        context = self._made.context
+        context = self._context
         return compaction.resource(await self.drain(), context.items, context.key)
 
     def keepalive(self) -> list[Event]:
         """Return the event that tells a client of OpenAI's that the response lives."""
-        self._made.builder.keepalive()
-        return self._made.builder.take()
+        self._builder.keepalive()
+        return self._builder.take()
 
     def _usage(self) -> dict[str, Any]:
         """Return the usage by now: that of an answer that was broken off is estimated, {} where none had begun."""
-        made, lifecycle = self._made, self._lifecycle
-        if lifecycle.failure and lifecycle.first is None:
+        if self._lifecycle.failure and self._lifecycle.first is None:
             return {}  # nothing came of it
-        if self.response["usage"] or not made.generate:
-            return self.response["usage"] or {}
-        return usage_of(made.reader.usage, self._question.body, made.builder.standing())
+        return self._generation.usage()
 
     def _log_end(self) -> None:
         response, failure = self.response, self._lifecycle.failure
@@ -231,15 +199,15 @@ class Run:
         if content.level == logging.DEBUG and self.response["store"]:
             content.debug(what, extra={"response_id": self.response["id"], **said})
 
-    async def _keep(self) -> None:
-        if not self._kept:
+    async def _save(self) -> None:
+        if self._storage is None:
             return
         turn = self.turn()
-        again, self._begun_keeping = self._begun_keeping, True
+        again, self._begun_saving = self._begun_saving, True
         try:
-            await self.keep(turn, self._addition(turn), again=again)
+            await self._storage.save(turn, self._storage.addition(turn), again=again)
         except APIError as error:
             logger.warning("response not stored", extra={"response_id": self.response["id"], "reason": str(error)})
-            self._made.builder.fail(error)
+            self._builder.fail(error)
             with contextlib.suppress(APIError):  # what is stored after all has to say the same as the stream
-                await self.keep(self.turn(), [], again=True)
+                await self._storage.save(self.turn(), [], again=True)

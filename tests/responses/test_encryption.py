@@ -22,7 +22,7 @@ from app.responses.encryption import (
     TamperedError,
     decrypt_items,
 )
-from app.responses.generate import finish
+from app.responses.generate import finish_response
 from tests.support import laws
 from tests.support.build import ChatRequest, call, counted, delta, story, whole
 
@@ -193,7 +193,7 @@ def answer(*chunks: dict[str, Any]) -> list[Event]:
     builder.start()
     for chunk in whole(*chunks):
         reader.feed(chunk)
-    finish(builder, reader, ChatRequest({"messages": []}), None)
+    finish_response(builder, reader, ChatRequest({"messages": []}), None)
     builder.end()
     events = builder.take()
     laws.check(events)

@@ -11,7 +11,7 @@ import pytest
 from app.backends import ChatRequest
 from app.core.stream.chunk_reader import DONE, ChunkReader
 from app.core.types.request import Event
-from app.responses.generate import respond
+from app.responses.generate import Deadline, Question, respond
 from tests.support import laws
 from tests.support.build import builder, delta, finish
 from tests.support.scripted import Scripted
@@ -24,8 +24,9 @@ async def ask(
 ) -> list[Event]:
     made = builder()
     said: list[Event] = []
-    question, backend = ChatRequest({"messages": []}), Scripted([*script])
-    async for events in respond(made, reading(made), backend, question, open_after=open_after, seconds=seconds):
+    question = Question(Scripted([*script]), ChatRequest({"messages": []}), reading(made))
+    deadline = Deadline(seconds) if seconds else None
+    async for events in respond(made, question, open_after=open_after, deadline=deadline):
         said += events
     made.end()
     return [*said, *made.take()]
@@ -90,7 +91,7 @@ async def test_each_failure_is_an_exception_of_its_own() -> None:
     for _ in range(2):
         made, cut = builder(), Scripted([delta(content="Hel"), DONE])
         reader = ChunkReader(made, finish_required=True)
-        async for _ in respond(made, reader, cut, ChatRequest({"messages": []}), open_after=None):
+        async for _ in respond(made, Question(cut, ChatRequest({"messages": []}), reader), open_after=None):
             pass
         failures.append(made.failure)
     assert failures[0] is not None

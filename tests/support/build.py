@@ -12,7 +12,7 @@ from app.core.stream.event_builder import EventBuilder
 from app.core.types.request import CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import BackendError
-from app.responses.generate import finish as end_response
+from app.responses.generate import finish_response as end_response
 
 
 def delta(**fields: Any) -> Chunk:

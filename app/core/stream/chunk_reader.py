@@ -7,7 +7,7 @@ before a chunk comes this way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -75,7 +75,7 @@ class ChunkReader:
     """
     Follows one Chat Completions stream: feed it the chunks as they arrive, then ask how it `ended`.
 
-    `callees`, `allowed`, `parallel`, `hosted_left` and `ids` are those of `ToolCalls`; `logprobs` says whether the
+    `callees` to `parallel` and `hosted_left` to `call_ids` are those of `ToolCalls`; `logprobs` says whether the
     caller asked for them, `finish_required` that this server never ends without a finish reason unless it broke.
     """
 
@@ -89,10 +89,11 @@ class ChunkReader:
         logprobs: bool = False,
         finish_required: bool = False,
         hosted_left: int | None = None,
-        ids: set[str] | None = None,
+        forbidden: Collection[str] = frozenset(),
+        call_ids: set[str] | None = None,
     ) -> None:
         self.builder = builder
-        self.calls = ToolCalls(builder, callees, allowed, parallel, hosted_left, ids)
+        self.calls = ToolCalls(builder, callees, allowed, parallel, hosted_left, forbidden, call_ids)
         self._first = len(builder.response["output"])  # of the items of this answer
         self.finish_reason: str | None = None
         self.usage: dict[str, Any] | None = None

@@ -309,6 +309,10 @@ class EventBuilder:
         if self.framework_events:
             self._emit(f"antiphon:{type}", source="framework", **fields)
 
+    def close_item(self) -> None:
+        """Close the message or reasoning item that is open, if there is one."""
+        self._close_open("completed")
+
     def close(self, status: str = "completed") -> None:
         """Close all that is open, with that status."""
         while self._calls:

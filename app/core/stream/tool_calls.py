@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,8 +54,8 @@ class ToolCalls:
 
     `callees` says what each function is to the client. `allowed` are the names that the model may call, None for any;
     a call of another, a second call where `parallel` is False, and a call of a hosted tool beyond the `hosted_left`
-    ones (None: any number) is suppressed: the constraint is hard, whatever the backend does. `ids` are those of the
-    calls of this response so far, which no other may have.
+    ones (None: any number) is suppressed, and so are calls of `forbidden` functions: the constraint is hard, whatever
+    the backend does. `call_ids` are those of this response so far, which no other call may have.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class ToolCalls:
         allowed: frozenset[str] | None = None,
         parallel: bool = True,
         hosted_left: int | None = None,
-        ids: set[str] | None = None,
+        forbidden: Collection[str] = frozenset(),
+        call_ids: set[str] | None = None,
     ) -> None:
         self._builder = builder
         self._callees = callees
@@ -73,8 +74,9 @@ class ToolCalls:
         self._parallel = parallel
         self._calls: list[_Assembly] = []
         self._by_index: dict[int, _Assembly] = {}
-        self._ids: set[str] = set() if ids is None else ids
+        self._ids: set[str] = set() if call_ids is None else call_ids
         self._hosted_left = hosted_left
+        self._not_allowed = forbidden
         self.waits = False  # is there an empty object that may not be meant?
 
     def __bool__(self) -> bool:
@@ -195,7 +197,7 @@ class ToolCalls:
         name = self._offered(call.name)
         others = any(other is not call and (other.open or other.ended) for other in self._calls)
         callee = self._callees.get(name) or ToolBinding(FUNCTION_CALL, {"name": name})
-        forbidden = self._allowed is not None and name not in self._allowed
+        forbidden = name in self._not_allowed or (self._allowed is not None and name not in self._allowed)
         if forbidden or (others and not self._parallel) or (callee.hosted and not self._take_hosted()):
             call.suppressed = True
             return

@@ -121,6 +121,16 @@ def usage_of(said: Mapping[str, Any] | None, body: Mapping[str, Any], output: li
     return _usage(input_tokens, output_tokens, min(cached, input_tokens), written, min(reasoning, output_tokens))
 
 
+def added_usage(usage: Mapping[str, Any] | None, more: dict[str, Any]) -> dict[str, Any]:
+    """Return the sum of two usages, field by field."""
+    if usage is None:
+        return more
+    return {
+        name: added_usage(usage.get(name) or {}, value) if isinstance(value, dict) else usage.get(name, 0) + value
+        for name, value in more.items()
+    }
+
+
 def _names_claude(told: Mapping[str, Any]) -> bool:
     """Tell whether the cached tokens are under Claude's own names."""
     return any(_count(told.get(name)) for name in ("cache_read_input_tokens", "cache_creation_input_tokens"))

@@ -17,7 +17,7 @@ import logging
 import math
 import random
 import secrets
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 
 from app.core.history.turns import Turn
 from app.core.sse import log as frames
@@ -26,7 +26,7 @@ from app.core.types.request import TERMINAL, Event, Response
 from app.core.types.response import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
 from app.responses.background.subscription import EventSubscription
-from app.responses.background.worker import BackgroundJob, RunWorker, batch_of
+from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
 from app.stores import Change, EventLog, RunKey, Store
 
 __all__ = ["Background", "EventSubscription", "Run"]
@@ -86,6 +86,12 @@ class Background:
         if self._pulse is None or self._pulse.done():
             self._pulse = asyncio.create_task(self._pulse_on())
         return queued
+
+    async def save(self, run: RunKey, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None:
+        """Store how a run that was launched here has ended, before its terminal event is yielded: see `SaveTurn`."""
+        if (work := self._works.get(run)) is None:
+            raise LeaseLost("nobody is at work on it here")
+        await work.save(turn, addition, again=again)
 
     async def ended(self, run: RunKey) -> bool:
         """Tell whether a run has ended by now. If nobody is at work on it any more, it is ended here."""

@@ -39,7 +39,6 @@ class BackgroundJob(Protocol):
 
     key: RunKey
     response: Response
-    keep: SaveTurn  # stores how it ended, before the terminal event is yielded
 
     def queue(self) -> list[Event]:
         """Return the events that come before the response is begun."""
@@ -85,7 +84,6 @@ class RunWorker:
         self._stopped: asyncio.Future[APIError | None] = asyncio.get_running_loop().create_future()
         self._said: list[Event] = []
         self._spoke = asyncio.Event()
-        run.keep = self._keep
 
     async def queue(self) -> Response:
         """Store the response and begin its log; return the response as it is now."""
@@ -151,7 +149,7 @@ class RunWorker:
 
     async def _until_stopped(self) -> None:
         turn = self._run.turn()
-        await self._keep(turn._replace(response={**turn.response, "status": "in_progress", "output": []}), again=True)
+        await self.save(turn._replace(response={**turn.response, "status": "in_progress", "output": []}), again=True)
         draining = asyncio.create_task(self._drain())
         try:
             first: list[asyncio.Future[Any]] = [draining, self._stopped]
@@ -186,7 +184,7 @@ class RunWorker:
         self._said += events
         self._spoke.set()
 
-    async def _keep(self, turn: Turn, addition: Sequence[Change] = (), /, *, again: bool) -> None:
+    async def save(self, turn: Turn, addition: Sequence[Change] = (), /, *, again: bool) -> None:
         """
         Store a turn, which was stored as `queued` at least: if it is not there any more, it was deleted.
 
@@ -195,14 +193,14 @@ class RunWorker:
 
         bucket, id = self._run.key
 
-        async def keep() -> None:
+        async def put() -> None:
             if (await self._log.renew(self._worker, [self._run.key]))[self._run.key] == "lost":
                 raise LeaseLost("another worker took it over")
             if not await apply_with(self._store, Change(bucket, {id: turn.record()}, given=id), addition):
                 raise LeaseLost("it was deleted")
 
         try:
-            await persist(keep, self._patience)
+            await persist(put, self._patience)
         except StoreUnavailable as error:
             raise LeaseLost("it cannot be stored") from error
 

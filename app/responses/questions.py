@@ -1,0 +1,114 @@
+"""
+The questions of one response to its backend: one, or with hosted tools one for each round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from app.backends import Backend, ChatRequest
+from app.core.history import rewrites
+from app.core.request import to_chat
+from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.event_builder import EventBuilder, Upstream
+from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
+from app.core.types.request import CreateResponse, Item
+from app.responses import compaction
+from app.responses.context import Context
+from app.responses.generate import Question
+from app.responses.prompt import MARGIN, SUMMARY_MARGIN, Prompt, Truncating
+
+
+class Questions:
+    """Makes the questions of one response, from its request and its conversation."""
+
+    def __init__(
+        self,
+        request: CreateResponse,
+        context: Context,
+        owner_key: str | None,
+        backend: Backend,
+        model: str,
+        compaction_prompt: str = "",
+        strict: bool = False,
+    ) -> None:
+        """`owner_key` is the caller's own API key, for backends that pass it through; for `strict` see `to_chat`."""
+        self._context = context
+        self._items: Sequence[Item] = context.items
+        self._margin = MARGIN
+        self._request = rewrites.apply_config_updates(request, context.items)
+        if context.compacts:
+            self._request, self._items = compaction.summary_request(self._request, context.items, compaction_prompt)
+            self._margin = SUMMARY_MARGIN
+        self._backend = backend
+        self._key = owner_key
+        self._model = model
+        self._strict = strict
+        self._truncates = context.compacts or request.truncation == "auto"
+
+    def body(self) -> dict[str, Any]:
+        """Return the Chat Completions request of the first question."""
+        return self._prompt(self._request).body
+
+    def first(self, builder: EventBuilder) -> Question:
+        """Return the one question of a response without hosted tools."""
+        prompt = self._prompt(self._request)
+        return self._question(prompt, builder)
+
+    def in_round(
+        self,
+        builder: EventBuilder,
+        *,
+        hosted: HostedTools,
+        output: Sequence[Item],
+        upstream: Mapping[str, Upstream],
+        changes: Mapping[str, Any],
+        forbidden: Collection[str] = frozenset(),
+        hosted_left: int | None = None,
+        call_ids: set[str],
+    ) -> Question:
+        """
+        Return the question of a round: the request with `changes`, the conversation, and the `output` so far.
+
+        `upstream` is what is stored beside the items of the output; for the rest see `ChunkReader`.
+        """
+        request = self._request.model_copy(update=dict(changes))
+        prompt = self._prompt(request, hosted, output, upstream)
+        return self._question(prompt, builder, forbidden=forbidden, hosted_left=hosted_left, call_ids=call_ids)
+
+    def _prompt(
+        self,
+        request: CreateResponse,
+        hosted: HostedTools = NO_HOSTED_TOOLS,
+        output: Sequence[Item] = (),
+        upstream: Mapping[str, Upstream] | None = None,
+    ) -> Prompt:
+        translate = partial(
+            to_chat,
+            request,
+            model=self._model,
+            upstream={**self._context.upstream, **upstream} if upstream else self._context.upstream,
+            hosted=hosted,
+            later=len(output),
+            strict=self._strict,
+        )
+        items = [*self._items, *output] if output else self._items
+        return Prompt(items, self._backend.profile(self._model), translate, margin=self._margin)
+
+    def _question(self, prompt: Prompt, builder: EventBuilder, **reading: Any) -> Question:
+        request, chat = self._request, prompt.chat
+        reader = ChunkReader(
+            builder,
+            chat.calls,
+            allowed=chat.allowed,
+            parallel=request.parallel_tool_calls,
+            logprobs="message.output_text.logprobs" in request.include or bool(request.top_logprobs),
+            finish_required=prompt.profile.response.finish_required,
+            **reading,
+        )
+        conversation = request.prompt_cache_key or self._context.key
+        asked = ChatRequest(prompt.body, self._key, conversation, self._model, prompt.profile, prompt.translate_for)
+        backend = Truncating(self._backend, prompt) if self._truncates else self._backend
+        return Question(backend, asked, reader, prompt)
