@@ -43,6 +43,7 @@ from app.settings.validation import environment
 from app.stores import STORES, CountingStore, LoggingStore, Store
 from app.stores.memory import MemoryStore
 from app.stores.memory.counters import MemoryCounters
+from app.tools import ToolHost
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
@@ -136,6 +137,7 @@ def create_app(
             stack.push_async_callback(limits.aclose)
             stack.push_async_callback(backend.aclose)
             if files:
+                files.start()
                 stack.push_async_callback(files.aclose)
             if reload and isinstance(backend, Router):
                 stack.enter_context(at_hangup(partial(renew, backend, reload)))
@@ -160,9 +162,11 @@ def _add_routes(app: FastAPI, settings: Settings, api: http.ApiContext, files: F
     router = http.routes(api)
     router.include_router(conversations.routes(api))
     if files:
-        from app.api.routes import files as file_routes  # what it needs is an extra
+        from app.api.routes import files as file_routes  # what they need is an extra
+        from app.api.routes import vector_stores
 
         router.include_router(file_routes.routes(api, files.files))
+        router.include_router(vector_stores.routes(api, files.vector_stores))
     connections = websocket.ConnectionLimits(
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
     )
@@ -292,7 +296,7 @@ def build_files(settings: Settings) -> FileSearch | None:
         return None
     from app.tools.files.tool import FileSearch
 
-    return FileSearch.from_settings(settings.tools["file_search"])
+    return FileSearch.from_settings(settings.tools["file_search"], ToolHost(settings.served()))
 
 
 def build_memory(settings: Settings) -> Store:

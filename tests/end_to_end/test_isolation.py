@@ -21,7 +21,14 @@ from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import serving, settings
 
-OWNED = {"response_id", "conversation_id", "item_id", "file_id"}  # parts of paths that are somebody's
+OWNED = {
+    "response_id",
+    "conversation_id",
+    "item_id",
+    "file_id",
+    "vector_store_id",
+    "batch_id",
+}  # parts of paths that are somebody's
 PUBLIC = {"model"}  # and nobody's
 
 
@@ -49,7 +56,8 @@ FIELDS: list[dict[str, Any]] = [
 ]
 
 POSTED = ["/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"]
-NAMES_NOTHING = ["/v1/conversations", "/v1/files"]  # that was made before
+NAMES_NOTHING = ["/v1/conversations", "/v1/files"]
+FILLED = ["/v1/vector_stores"]  # with what was made before  # that was made before
 
 
 def each(routes: Iterable[Any]) -> Iterator[Any]:
@@ -94,7 +102,13 @@ async def made() -> AsyncIterator[Made]:
         inputs = (await ada.get(f"/v1/responses/{response}/input_items")).json()["data"]
         form = {"purpose": "user_data"}
         file = (await ada.post("/v1/files", data=form, files={"file": ("secret.txt", b"secret")})).json()["id"]
+        store = (await ada.post("/v1/vector_stores", json={"name": "secret"})).json()["id"]
+        batch = (await ada.post(f"/v1/vector_stores/{store}/file_batches", json={"file_ids": [file]})).json()["id"]
+        while (await ada.get(f"/v1/vector_stores/{store}")).json()["status"] != "completed":
+            pass
         ids = {
+            "vector_store_id": store,
+            "batch_id": batch,
             "file_id": file,
             "response_id": response,
             "conversation_id": conversation,
@@ -152,15 +166,15 @@ def test_the_walk_leaves_no_route_out() -> None:
             assert {(method, path) for method in methods} <= walked
         elif "WEBSOCKET" not in methods:
             # What is posted names things of callers in its body.
-            assert "POST" not in methods or f"/v1{path}" in {*POSTED, *NAMES_NOTHING}
+            assert "POST" not in methods or f"/v1{path}" in {*POSTED, *NAMES_NOTHING, *FILLED}
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_on_every_route_a_foreign_id_is_as_good_as_none(method: str, path: str) -> None:
     # A body that would do for any of them, so that it is the id that is refused.
-    body = (
-        {"items": [{"type": "message", "role": "user", "content": "x"}], "metadata": {}} if method == "POST" else None
-    )
+    item = {"type": "message", "role": "user", "content": "x"}
+    stores = {"query": "secret", "file_id": "file-none", "file_ids": ["file-none"], "attributes": {}}
+    body = {"items": [item], "metadata": {}, **stores} if method == "POST" else None
     async with made() as given:
         before = {name: (await given.owner.get(where)).text for name, where in places(given.ids).items()}
         answers = []
@@ -183,6 +197,8 @@ def places(ids: dict[str, str]) -> dict[str, str]:
         "its items": f"{conversation}/items",
         "file": f"/v1/files/{ids['file_id']}",
         "its content": f"/v1/files/{ids['file_id']}/content",
+        "vector store": f"/v1/vector_stores/{ids['vector_store_id']}",
+        "its files": f"/v1/vector_stores/{ids['vector_store_id']}/files",
     }
 
 
@@ -199,6 +215,28 @@ async def test_in_every_field_a_foreign_id_is_as_good_as_none(path: str, fields:
         # It is no wonder that was refused: for its owner it is there.
         own = await given.owner.post(path, json={"model": "m", "input": "x", **filled(fields, given.ids)})
         assert own.status_code == 200, own.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("", {"file_ids": ["{file_id}"]}),
+        ("/{own}/files", {"file_id": "{file_id}"}),
+        ("/{own}/file_batches", {"file_ids": ["{file_id}"]}),
+        ("/{own}/file_batches", {"files": [{"file_id": "{file_id}"}]}),
+    ],
+)
+async def test_no_foreign_file_gets_into_a_store(path: str, body: dict[str, Any]) -> None:
+    async with made() as given:
+        own = (await given.other.post("/v1/vector_stores", json={})).json()["id"]
+        answers = []
+        for ids in (given.ids, unknown(given.ids)):
+            answer = await given.other.post(f"/v1/vector_stores{path.format(own=own)}", json=filled(body, ids))
+            answers.append((answer.status_code, without(answer.text, ids)))
+        assert answers[0] == answers[1]
+        assert answers[0][0] == 404
+        foreign = f"/v1/vector_stores/{own}/files/{given.ids['file_id']}"
+        assert (await given.other.get(foreign)).status_code == 404
 
 
 @pytest.mark.parametrize("fields", FIELDS, ids=[" ".join(fields) for fields in FIELDS])

@@ -10,9 +10,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from app.errors import APIError, InvalidRequest, NotFound
+
+if TYPE_CHECKING:
+    from app.tools.files.vector_stores.records import VectorStoreRecords
 
 # By the scheme of the URL. A name that is not here is an import path, `package.module:Class`.
 FILE_STORES = {"sqlite": "app.tools.files.sqlite:SQLiteFileStore"}
@@ -80,6 +83,11 @@ class FileStore(Protocol):
 
     Content comes and goes in pieces of about `PIECE` bytes, so that no file is ever in memory as a whole.
     """
+
+    @property
+    def vector_stores(self) -> VectorStoreRecords:
+        """The vector stores, which are kept beside the files."""
+        ...
 
     async def write(self, id: str, number: int, data: bytes) -> None:
         """Keep the piece of that number, from 0, of a file that is being uploaded; nobody sees it yet."""

@@ -11,6 +11,23 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 from app.tools.files import FILE_STORES
 
 
+class EmbeddingsSettings(BaseModel):
+    """A model that makes embeddings, on one of the backends."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    backend: str = "default"
+    """The name of the backend, whose `/embeddings` is asked."""
+    model: str
+    """The name of the model."""
+    dimensions: int | None = Field(None, ge=1)
+    """How long its vectors are to be, for models that can make shorter ones."""
+    document_prefix: str = ""
+    """What stands before each text that is kept, such as `search_document: ` for nomic-embed-text."""
+    query_prefix: str = ""
+    """What stands before a query, such as `search_query: `."""
+
+
 class FileSearchSettings(BaseModel):
     """Files, vector stores and the search in them."""
 
@@ -20,6 +37,13 @@ class FileSearchSettings(BaseModel):
     """Where files and vector stores are kept: `sqlite:///files.db`, or an import path `package.module:Class`."""
     max_file_bytes: ByteSize = Field(ByteSize(512 * 1024 * 1024), gt=0)
     """Largest file, in bytes or with a unit, such as `512MiB`."""
+
+    embeddings: EmbeddingsSettings | None = None
+    """The model whose embeddings are searched beside the words; left out: words alone."""
+    lease: float = Field(15, gt=0)
+    """Seconds after which a file is read by another process if the one that read it has died."""
+    parse_timeout: float = Field(300, gt=0)
+    """Seconds that it may take to read the text of one file."""
 
     @field_validator("store_url")
     @classmethod

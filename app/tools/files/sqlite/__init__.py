@@ -16,9 +16,11 @@ from urllib.parse import unquote, urlsplit
 
 import apsw
 
-from app.tools.files import File, Page, UnknownCursor
-from app.tools.files.sqlite.database import Database, query
+from app.tools.files import File, Page
+from app.tools.files.sqlite.database import Database, listed, query
+from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
 
+SWEPT_PAGES = 25_000  # that one sweep gives back to the file system, 100 MB
 ABANDONED_AFTER = 3600  # seconds without a new piece after which an upload is removed
 
 _VERSION = 1
@@ -42,6 +44,47 @@ CREATE TABLE pieces (
     UNIQUE (file, number)
 );
 CREATE TABLE uploads (file TEXT PRIMARY KEY, touched REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE stores (
+    row INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    name TEXT NOT NULL,
+    description TEXT,
+    metadata TEXT,
+    expires_days INTEGER,
+    created_at INTEGER NOT NULL,
+    last_active_at INTEGER NOT NULL
+);
+CREATE INDEX stores_by_owner ON stores (owner, row);
+CREATE TABLE batches (
+    row INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    store TEXT NOT NULL REFERENCES stores (id) ON DELETE CASCADE,
+    created_at INTEGER NOT NULL,
+    cancelled INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX batches_by_store ON batches (store);
+CREATE TABLE store_files (
+    row INTEGER PRIMARY KEY AUTOINCREMENT,
+    store TEXT NOT NULL REFERENCES stores (id) ON DELETE CASCADE,
+    id TEXT NOT NULL REFERENCES files (id) ON DELETE CASCADE,
+    batch INTEGER REFERENCES batches (row) ON DELETE SET NULL,
+    created_at INTEGER NOT NULL,
+    status TEXT NOT NULL DEFAULT 'in_progress',
+    error_code TEXT,
+    error_message TEXT,
+    usage_bytes INTEGER NOT NULL DEFAULT 0,
+    attributes TEXT,
+    max_tokens INTEGER NOT NULL,
+    overlap INTEGER NOT NULL,
+    claim TEXT,
+    claimed_until REAL NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (store, id)
+);
+CREATE INDEX store_files_by_file ON store_files (id);
+CREATE INDEX store_files_by_batch ON store_files (batch) WHERE batch IS NOT NULL;
+CREATE INDEX store_files_to_read ON store_files (claimed_until) WHERE status = 'in_progress';
 """
 _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM files"
 _ALIVE = "(expires_at IS NULL OR expires_at > :now)"
@@ -53,6 +96,7 @@ class SQLiteFileStore:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._db = Database(path, _SCHEMA, _VERSION)
         self._clock = clock
+        self.vector_stores = SQLiteVectorStores(self._db, clock)
 
     @classmethod
     def from_url(cls, url: str, *, clock: Callable[[], float] = time.time) -> SQLiteFileStore:
@@ -120,25 +164,26 @@ class SQLiteFileStore:
         """Forget a file; tell whether it was there."""
         values = {"owner": owner, "id": id, "now": self._clock()}
 
-        def work(db: apsw.Connection) -> bool:
-            statement = f"DELETE FROM files WHERE id = :id AND owner = :owner AND {_ALIVE} RETURNING id"
-            found = bool(query(db, statement, values))
-            if found:
-                db.execute("DELETE FROM pieces WHERE file = ?", (id,))
-            return found
+        def work(db: apsw.Connection) -> list[tuple[Any, ...]] | None:
+            there = f"SELECT 1 FROM files WHERE id = :id AND owner = :owner AND {_ALIVE}"
+            return _delete(db, id) if query(db, there, values) else None
 
-        return await self._db.write(work)
+        removed = await self._db.write(work)
+        await self.vector_stores.forget(removed or ())
+        return removed is not None
 
     async def sweep(self) -> None:
         """Remove what has expired, and uploads that were given up."""
-        await self._db.write(self._sweep)
+        await self.vector_stores.forget(await self._db.write(self._sweep))
+        await self.vector_stores.sweep()
+        await self._db.write(lambda db: query(db, f"PRAGMA incremental_vacuum ({SWEPT_PAGES})"))
 
-    def _sweep(self, db: apsw.Connection) -> None:
+    def _sweep(self, db: apsw.Connection) -> list[tuple[Any, ...]]:
         now = self._clock()
-        gone = query(db, "DELETE FROM files WHERE expires_at <= ? RETURNING id", (now,))
-        gone += query(db, "DELETE FROM uploads WHERE touched <= ? RETURNING file", (now - ABANDONED_AFTER,))
-        for (id,) in gone:
+        for (id,) in query(db, "DELETE FROM uploads WHERE touched <= ? RETURNING file", (now - ABANDONED_AFTER,)):
             db.execute("DELETE FROM pieces WHERE file = ?", (id,))
+        expired = query(db, "SELECT id FROM files WHERE expires_at <= ?", (now,))
+        return [removed for (id,) in expired for removed in _delete(db, id)]
 
     async def check(self) -> None:
         """Take the lock that a write needs, and give it back."""
@@ -146,7 +191,16 @@ class SQLiteFileStore:
 
     async def aclose(self) -> None:
         """Close the database, after what is being written."""
+        await self.vector_stores.aclose()
         await self._db.aclose()
+
+
+def _delete(db: apsw.Connection, id: str) -> list[tuple[Any, ...]]:
+    """Delete a file; return where it was in vector stores, as (id of the store, row)."""
+    removed = query(db, "DELETE FROM store_files WHERE id = ? RETURNING store, row", (id,))
+    db.execute("DELETE FROM files WHERE id = ?", (id,))
+    db.execute("DELETE FROM pieces WHERE file = ?", (id,))
+    return removed
 
 
 def sqlite_path(url: str) -> Path:
@@ -156,30 +210,3 @@ def sqlite_path(url: str) -> Path:
     if parts.scheme != "sqlite" or parts.netloc or not path or path.endswith("/") or parts.query:
         raise ValueError("should be a file, such as sqlite:///files.db (relative) or sqlite:////var/lib/files.db")
     return Path(path).expanduser()
-
-
-def listed(
-    db: apsw.Connection, select: str, table: str, where: str, values: dict[str, Any], page: Page
-) -> tuple[list[tuple[Any, ...]], bool]:
-    """
-    Return the rows of a page, and whether there are more behind it.
-
-    `table` orders by its column `row` and names its entries in `id`; `where` and `values` say which of them are listed.
-    """
-    bounds = []
-    for name, behind in (("after", page.descending), ("before", not page.descending)):
-        if (id := getattr(page, name)) is None:
-            continue
-        rows = query(db, f"SELECT row FROM {table} WHERE {where} AND id = :cursor", {**values, "cursor": id})
-        if not rows:
-            raise UnknownCursor(name, id)
-        bounds.append(f"row {'<' if behind else '>'} {rows[0][0]}")
-    # With `before` alone, the entries wanted are the nearest before it.
-    backwards = page.before is not None and page.after is None
-    descending = page.descending != backwards
-    conditions = " AND ".join([where, *bounds])
-    order = "DESC" if descending else "ASC"
-    statement = f"{select} WHERE {conditions} ORDER BY row {order} LIMIT {page.limit + 1}"
-    rows = query(db, statement, values)
-    more, rows = len(rows) > page.limit, rows[: page.limit]
-    return (rows[::-1] if backwards else rows), more

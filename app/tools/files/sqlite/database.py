@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from app.tools.files import FilesUnavailable
+from app.tools.files import FilesUnavailable, Page, UnknownCursor
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -80,6 +80,33 @@ def create_tables(db: apsw.Connection, schema: str, version: int) -> None:
             db.pragma("user_version", version)
         elif found != version:
             raise apsw.SQLError(f"the file has version {found}, and this server knows only {version}")
+
+
+def listed(
+    db: apsw.Connection, select: str, table: str, where: str, values: dict[str, Any], page: Page
+) -> tuple[list[tuple[Any, ...]], bool]:
+    """
+    Return the rows of a page, and whether there are more behind it.
+
+    `table` orders by its column `row` and names its entries in `id`; `where` and `values` say which of them are listed.
+    """
+    bounds = []
+    for name, behind in (("after", page.descending), ("before", not page.descending)):
+        if (id := getattr(page, name)) is None:
+            continue
+        rows = query(db, f"SELECT row FROM {table} WHERE {where} AND id = :cursor", {**values, "cursor": id})
+        if not rows:
+            raise UnknownCursor(name, id)
+        bounds.append(f"row {'<' if behind else '>'} {rows[0][0]}")
+    # With `before` alone, the entries wanted are the nearest before it.
+    backwards = page.before is not None and page.after is None
+    descending = page.descending != backwards
+    conditions = " AND ".join([where, *bounds])
+    order = "DESC" if descending else "ASC"
+    statement = f"{select} WHERE {conditions} ORDER BY row {order} LIMIT {page.limit + 1}"
+    rows = query(db, statement, values)
+    more, rows = len(rows) > page.limit, rows[: page.limit]
+    return (rows[::-1] if backwards else rows), more
 
 
 class Database:

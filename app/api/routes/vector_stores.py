@@ -1,0 +1,169 @@
+"""The routes of vector stores, their files and batches of these, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from app.api.openapi import ERRORS, takes
+from app.api.request_body import read_body
+from app.api.routes.files import wanted_page
+from app.api.routes.responses import ApiContext, json
+from app.tools.files.vector_stores import VectorStores
+from app.tools.files.vector_stores.requests import (
+    AddFile,
+    CreateBatch,
+    CreateVectorStore,
+    SearchVectorStore,
+    UpdateFile,
+    UpdateVectorStore,
+)
+
+Limit = Annotated[str, Query(description="1 to 100")]
+Order = Annotated[str, Query(description="`asc` or `desc`, by the time of creation")]
+After = Annotated[str | None, Query(description="the id of the entry to list from")]
+Before = Annotated[str | None, Query(description="the id of the entry to list up to")]
+Status = Annotated[
+    str | None, Query(alias="filter", description="only files that are in_progress, completed, failed or cancelled")
+]
+
+
+def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
+    """Return the routes, without the `/v1`."""
+    router = APIRouter(tags=["vector stores"], responses=ERRORS)
+    limits = api.body_limits
+
+    def owner(request: Request) -> str:
+        return api.auth.caller(request.headers).owner
+
+    @router.post("/vector_stores", summary="Create a vector store", openapi_extra=takes(CreateVectorStore))
+    async def create(request: Request) -> Response:
+        who = owner(request)
+        return json(await stores.create(who, await read_body(request, CreateVectorStore, limits)))
+
+    @router.get("/vector_stores", summary="List vector stores")
+    async def listed(
+        request: Request, limit: Limit = "20", order: Order = "desc", after: After = None, before: Before = None
+    ) -> Response:
+        return json(await stores.list(owner(request), wanted_page(limit, order, after, before)))
+
+    @router.get("/vector_stores/{vector_store_id}", summary="Retrieve a vector store")
+    async def retrieve(request: Request, vector_store_id: str) -> Response:
+        return json(await stores.retrieve(owner(request), vector_store_id))
+
+    @router.post(
+        "/vector_stores/{vector_store_id}", summary="Modify a vector store", openapi_extra=takes(UpdateVectorStore)
+    )
+    async def update(request: Request, vector_store_id: str) -> Response:
+        who = owner(request)
+        body = await read_body(request, UpdateVectorStore, limits)
+        return json(await stores.update(who, vector_store_id, body))
+
+    @router.delete("/vector_stores/{vector_store_id}", summary="Delete a vector store; its files stay")
+    async def delete(request: Request, vector_store_id: str) -> Response:
+        return json(await stores.delete(owner(request), vector_store_id))
+
+    @router.post(
+        "/vector_stores/{vector_store_id}/search",
+        summary="Search a vector store",
+        openapi_extra=takes(SearchVectorStore),
+    )
+    async def search(request: Request, vector_store_id: str) -> Response:
+        who = owner(request)
+        body = await read_body(request, SearchVectorStore, limits)
+        return json(await stores.search(who, vector_store_id, body))
+
+    _add_files(router, api, stores)
+    _add_batches(router, api, stores)
+    return router
+
+
+def _add_files(router: APIRouter, api: ApiContext, stores: VectorStores) -> None:
+    """Add the routes of a store's files."""
+
+    def owner(request: Request) -> str:
+        return api.auth.caller(request.headers).owner
+
+    @router.post(
+        "/vector_stores/{vector_store_id}/files", summary="Add a file to a vector store", openapi_extra=takes(AddFile)
+    )
+    async def add(request: Request, vector_store_id: str) -> Response:
+        who = owner(request)
+        body = await read_body(request, AddFile, api.body_limits)
+        return json(await stores.add_file(who, vector_store_id, body))
+
+    @router.get("/vector_stores/{vector_store_id}/files", summary="List the files of a vector store")
+    async def listed(
+        request: Request,
+        vector_store_id: str,
+        status: Status = None,
+        limit: Limit = "20",
+        order: Order = "desc",
+        after: After = None,
+        before: Before = None,
+    ) -> Response:
+        page = wanted_page(limit, order, after, before)
+        return json(await stores.files(owner(request), vector_store_id, page, status))
+
+    @router.get("/vector_stores/{vector_store_id}/files/{file_id}", summary="Retrieve a file of a vector store")
+    async def retrieve(request: Request, vector_store_id: str, file_id: str) -> Response:
+        return json(await stores.file(owner(request), vector_store_id, file_id))
+
+    @router.post(
+        "/vector_stores/{vector_store_id}/files/{file_id}",
+        summary="Give a file of a vector store other attributes",
+        openapi_extra=takes(UpdateFile),
+    )
+    async def update(request: Request, vector_store_id: str, file_id: str) -> Response:
+        who = owner(request)
+        body = await read_body(request, UpdateFile, api.body_limits)
+        return json(await stores.update_file(who, vector_store_id, file_id, body))
+
+    @router.delete("/vector_stores/{vector_store_id}/files/{file_id}", summary="Take a file out of a vector store")
+    async def remove(request: Request, vector_store_id: str, file_id: str) -> Response:
+        return json(await stores.remove_file(owner(request), vector_store_id, file_id))
+
+    @router.get("/vector_stores/{vector_store_id}/files/{file_id}/content", summary="Retrieve the text of a file")
+    async def content(request: Request, vector_store_id: str, file_id: str) -> Response:
+        return json(await stores.file_content(owner(request), vector_store_id, file_id))
+
+
+def _add_batches(router: APIRouter, api: ApiContext, stores: VectorStores) -> None:
+    """Add the routes of batches of files."""
+
+    def owner(request: Request) -> str:
+        return api.auth.caller(request.headers).owner
+
+    @router.post(
+        "/vector_stores/{vector_store_id}/file_batches",
+        summary="Add several files to a vector store",
+        openapi_extra=takes(CreateBatch),
+    )
+    async def create(request: Request, vector_store_id: str) -> Response:
+        who = owner(request)
+        body = await read_body(request, CreateBatch, api.body_limits)
+        return json(await stores.add_batch(who, vector_store_id, body))
+
+    @router.get("/vector_stores/{vector_store_id}/file_batches/{batch_id}", summary="Retrieve a batch of files")
+    async def retrieve(request: Request, vector_store_id: str, batch_id: str) -> Response:
+        return json(await stores.batch(owner(request), vector_store_id, batch_id))
+
+    @router.post("/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel", summary="Cancel a batch of files")
+    async def cancel(request: Request, vector_store_id: str, batch_id: str) -> Response:
+        return json(await stores.cancel_batch(owner(request), vector_store_id, batch_id))
+
+    @router.get("/vector_stores/{vector_store_id}/file_batches/{batch_id}/files", summary="List the files of a batch")
+    async def files(
+        request: Request,
+        vector_store_id: str,
+        batch_id: str,
+        status: Status = None,
+        limit: Limit = "20",
+        order: Order = "desc",
+        after: After = None,
+        before: Before = None,
+    ) -> Response:
+        page = wanted_page(limit, order, after, before)
+        return json(await stores.files(owner(request), vector_store_id, page, status, batch_id))

@@ -1,0 +1,81 @@
+"""Cut a text into chunks that overlap, where sentences and paragraphs end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from app.core.types.token_estimate import estimate
+
+# A line, or a sentence in one, with the space behind it.
+_END = r".!?\u3002\uff01\uff1f"  # of a sentence
+_UNITS = re.compile(rf"[^\n{_END}]*(?:[{_END}]+(?=\s|[^\x00-\x7f]|$)\s*|[{_END}]+|\n\s*|$)")
+_WORDS = re.compile(r"\S+\s*|\s+")
+_PARAGRAPH_IN = 0.5  # of a chunk have to be full before it may end where a paragraph does
+
+
+def chunks(text: str, max_tokens: int, overlap: int) -> Iterator[str]:
+    """
+    Yield the chunks of a text, of at most `max_tokens` tokens each, as estimated here.
+
+    Each begins with about the last `overlap` tokens of the one before. All of the text is in them, but for white
+    space at their ends.
+    """
+    units = [*_units(text, max_tokens)]
+    start, end = 0, 0
+    while end < len(units):
+        first_new = end
+        size = sum(tokens for _, tokens in units[start:end])
+        while end < len(units) and (size + units[end][1] <= max_tokens or end == first_new):
+            size += units[end][1]
+            end += 1
+        while size > max_tokens and start < first_new:  # the overlap leaves no room for what is new
+            size -= units[start][1]
+            start += 1
+        if end < len(units):
+            end = _paragraph_end(units, start, first_new, end)
+        if chunk := "".join(unit for unit, _ in units[start:end]).strip():
+            yield chunk
+        start = _overlap_start(units, start, end, overlap)
+
+
+def _paragraph_end(units: list[tuple[str, int]], start: int, first_new: int, end: int) -> int:
+    """Return where the last paragraph ends, if the chunk is full enough there."""
+    needed = sum(tokens for _, tokens in units[start:end]) * _PARAGRAPH_IN
+    size = sum(tokens for _, tokens in units[start:first_new])
+    last = end
+    for index in range(first_new, end):
+        unit, tokens = units[index]
+        size += tokens
+        if size >= needed and unit.count("\n") > 1:
+            last = index + 1
+    return last
+
+
+def _overlap_start(units: list[tuple[str, int]], start: int, end: int, overlap: int) -> int:
+    """Return where the next chunk begins: behind the beginning of this one, and before its end by the overlap."""
+    size, index = 0, end
+    while index - 1 > start and size + units[index - 1][1] <= overlap:
+        index -= 1
+        size += units[index][1]
+    return index
+
+
+def _units(text: str, max_tokens: int) -> Iterator[tuple[str, int]]:
+    """Yield what is not cut, with its tokens: sentences and lines, or the words of those that are too long."""
+    for match in _UNITS.finditer(text):
+        if unit := match[0]:
+            yield from _fitting(unit, max_tokens)
+
+
+def _fitting(unit: str, max_tokens: int) -> Iterator[tuple[str, int]]:
+    tokens = estimate(unit)
+    if tokens <= max_tokens:
+        yield unit, tokens
+        return
+    words = [match[0] for match in _WORDS.finditer(unit)]
+    if len(words) == 1:
+        middle = len(unit) // 2
+        words = [unit[:middle], unit[middle:]]
+    for word in words:
+        yield from _fitting(word, max_tokens)

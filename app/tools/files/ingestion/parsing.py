@@ -1,0 +1,272 @@
+"""
+The text of a file: plain text, Markdown, code, HTML, PDF, DOCX, JSON and CSV.
+
+All but short plain texts are read in a process of its own (`extract_alone`), which may be killed: documents come from
+strangers, and libraries that read them can be made to take very long or very much memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from app.tools.files.ingestion.chunking import chunks
+
+if TYPE_CHECKING:
+    from app.tools.files.vector_stores.records import ErrorCode
+
+MAX_CHARACTERS = 20_000_000  # of text in one file, some 5 million tokens
+MAX_TEXT_BYTES = 80_000_000  # of a file that is text, before it is decoded
+MAX_SIMPLE = 256 * 1024  # bytes of a short text
+MAX_UNPACKED = 256 * 1024 * 1024  # bytes of a DOCX
+MAX_MEMORY = 3 * 1024**3  # bytes of address space
+MAX_OUTPUT = 2 * 1024**3  # bytes that the process may write to a file
+
+
+class UnreadableFile(Exception):
+    """A file whose text cannot be had: why, in the API's code and words."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+
+def is_simple(path: Path, filename: str) -> bool:
+    """Tell whether a file is a short text, which needs no process of its own: nothing but its letters is read."""
+    return path.stat().st_size <= MAX_SIMPLE and _reader(path, filename) is _text
+
+
+def extract_alone(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> int:
+    """Do the same as `extract`, in a process that is there for that, and takes only so much of the machine."""
+    _bound_this_process()
+    return extract(source, target, filename, max_tokens, overlap)
+
+
+def extract(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> int:
+    """
+    Write the chunks of a file's text to `target`, each a JSON string on a line, and return how many there are.
+
+    Raises `UnreadableFile`.
+    """
+    number = 0
+    with open(target, "wb") as out:
+        for chunk in chunks(read_text(Path(source), filename), max_tokens, overlap):
+            out.write(orjson.dumps(chunk) + b"\n")
+            number += 1
+    return number
+
+
+def read_text(path: Path, filename: str) -> str:
+    """Return the text of a file; the end of its name says what it is. Raises `UnreadableFile`."""
+    suffix = Path(filename.lower()).suffix
+    read = _reader(path, filename)
+    parts: list[str] = []
+    size = 0
+    try:
+        for part in read(path):
+            size += len(part)
+            if size > MAX_CHARACTERS:
+                raise UnreadableFile("invalid_file", "The file has more than 5,000,000 tokens of text.")
+            parts.append(part)
+    except (UnreadableFile, MemoryError):
+        raise
+    except Exception as error:
+        kind = suffix.removeprefix(".").upper() or "TEXT"
+        raise UnreadableFile("invalid_file", f"The file could not be read as {kind}: {type(error).__name__}.") from None
+    # Halves of characters cannot be stored, and NUL ends a text for SQLite.
+    text = "".join(parts).encode("utf-8", "replace").decode().replace("\0", "")
+    if not text.strip():
+        raise UnreadableFile("invalid_file", "There is no text in the file.")
+    return text
+
+
+def _reader(path: Path, filename: str) -> Callable[[Path], Iterator[str]]:
+    """Choose what reads a file: by the end of its name, or by how it begins."""
+    if read := _READERS.get(Path(filename.lower()).suffix):
+        return read
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if head.startswith(b"%PDF-"):
+        return _pdf
+    if head.lstrip()[:15].lower().startswith((b"<!doctype html", b"<html")):
+        return _html
+    return _text
+
+
+def _decoded(path: Path) -> str:
+    """Return a text file as text; raises `UnreadableFile` for one that is none."""
+    if path.stat().st_size > MAX_TEXT_BYTES:
+        raise UnreadableFile("invalid_file", "The file has more than 5,000,000 tokens of text.")
+    data = path.read_bytes()
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace")
+    try:
+        if b"\0" in data:
+            raise UnicodeError
+        return data.decode("utf-8-sig")
+    except UnicodeError:
+        # An old text has few control characters; what is no text has many.
+        controls = sum(data[:65536].count(bytes([sign])) for sign in range(32) if sign not in b"\t\n\r\f\x1b")
+        if controls * 100 > len(data[:65536]):
+            raise UnreadableFile("unsupported_file", "The file is of a type that cannot be read as text.") from None
+        return data.decode("cp1252", "replace")
+
+
+def _text(path: Path) -> Iterator[str]:
+    yield _decoded(path).replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n\n")
+
+
+def _json(path: Path) -> Iterator[str]:
+    """JSON in lines, so that it can be cut between them; what only looks like JSON is text."""
+    text = _decoded(path)
+    try:
+        yield json.dumps(json.loads(text), ensure_ascii=False, indent=1)
+    except (ValueError, RecursionError):
+        yield text
+
+
+def _csv(path: Path) -> Iterator[str]:
+    """Each row on a line, with the names of its columns: a chunk is seldom the one with the header."""
+    text = _decoded(path)
+    try:
+        dialect: Any = csv.Sniffer().sniff(text[:65536], ",;\t|")
+    except csv.Error:
+        dialect = csv.excel
+    csv.field_size_limit(MAX_CHARACTERS)
+    rows = csv.reader(io.StringIO(text), dialect)
+    header = next(rows, [])
+    if len(header) < 2:
+        yield text
+        return
+    empty = True
+    for row in rows:
+        names = [*header, *[""] * (len(row) - len(header))]
+        cells = [f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=False) if cell.strip()]
+        if cells:
+            empty = False
+            yield "; ".join(cells) + "\n"
+    if empty:
+        yield text
+
+
+def _pdf(path: Path) -> Iterator[str]:
+    from pypdf import PdfReader
+
+    reader = PdfReader(path)
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise UnreadableFile("invalid_file", "The PDF is encrypted.")
+    for page in reader.pages:
+        yield page.extract_text() + "\n\n"
+
+
+def _docx(path: Path) -> Iterator[str]:
+    from docx import Document
+    from docx.table import Table
+
+    with zipfile.ZipFile(path) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > MAX_UNPACKED:
+            raise UnreadableFile("invalid_file", "The document is too large when it is unpacked.")
+    for block in Document(str(path)).iter_inner_content():
+        if isinstance(block, Table):
+            for row in block.rows:
+                yield " | ".join(cell.text for cell in row.cells) + "\n"
+            yield "\n"
+        else:
+            yield block.text + "\n\n"
+
+
+# Elements whose text is not for readers, and those that stand on lines of their own.
+_UNSEEN = frozenset({"script", "style", "noscript", "template", "svg", "head"})
+_BLOCKS = frozenset(
+    {"address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset", "figcaption"}
+)
+_BLOCKS |= {"figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol"}
+_BLOCKS |= {"option", "p", "pre", "section", "summary", "table", "td", "th", "tr", "ul"}
+
+
+def _html(path: Path) -> Iterator[str]:
+    from lxml import html
+
+    if path.stat().st_size > MAX_TEXT_BYTES:
+        raise UnreadableFile("invalid_file", "The file has more than 5,000,000 tokens of text.")
+    data = path.read_bytes()
+    # lxml takes a page that does not say its encoding for Latin-1.
+    parser = html.HTMLParser(encoding="utf-8" if _is_utf8(data) else None, huge_tree=False)
+    tree = html.document_fromstring(data, parser=parser)
+    if title := " ".join((tree.findtext(".//title") or "").split()):
+        yield f"{title}\n\n"
+    yield from _html_text(tree)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeError:
+        return False
+    return True
+
+
+def _html_text(tree: Any) -> Iterator[str]:
+    """Yield what a reader sees of a page, without recursion: pages may be nested as deeply as they like."""
+    stack: list[Any] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, str):
+            yield node
+            continue
+        seen = isinstance(node.tag, str) and node.tag not in _UNSEEN
+        block = seen and node.tag in _BLOCKS
+        if node.tail:
+            stack.append(_spaced(node.tail))
+        if block:
+            stack.append("\n")
+        if seen:
+            stack.extend(reversed(node))
+            stack.append(node.text if node.tag == "pre" and node.text else _spaced(node.text or ""))
+        if block:
+            stack.append("\n\n" if node.tag in ("p", "h1", "h2", "h3", "h4", "h5", "h6") else "\n")
+
+
+def _spaced(text: str) -> str:
+    """Return text with one space in place of several, as browsers show it."""
+    inner = " ".join(text.split())
+    if not inner:
+        return " " if text else ""
+    return f"{' ' if text[0].isspace() else ''}{inner}{' ' if text[-1].isspace() else ''}"
+
+
+_READERS: dict[str, Callable[[Path], Iterator[str]]] = {
+    ".pdf": _pdf,
+    ".docx": _docx,
+    ".html": _html,
+    ".htm": _html,
+    ".xhtml": _html,
+    ".json": _json,
+    ".csv": _csv,
+    ".tsv": _csv,
+}
+
+
+def _bound_this_process() -> None:
+    """Let this process take only so much of the machine."""
+    try:
+        import resource
+    except ImportError:  # no such thing on Windows
+        return
+    for limit, most in ((resource.RLIMIT_AS, MAX_MEMORY), (resource.RLIMIT_FSIZE, MAX_OUTPUT)):
+        _, hard = resource.getrlimit(limit)
+        if hard == resource.RLIM_INFINITY or hard > most:
+            with suppress(ValueError, OSError):
+                resource.setrlimit(limit, (most, most))
+    with suppress(OSError):
+        os.nice(max(0, 5 - os.nice(0)))

@@ -1,0 +1,205 @@
+"""
+Read files into vector stores, in the background: their text, its chunks, and the embeddings of these.
+
+What is to be read stands in the store, so a restart goes on with it. A process claims a file for a few seconds and
+renews the claim while it reads; when it dies, another one takes the file up and reads it from its beginning. Nothing
+of a file is searched before all of it is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import anyio
+import orjson
+from anyio import to_process
+
+from app.errors import APIError
+from app.tools.files import FileStore, FilesUnavailable
+from app.tools.files.embeddings import BATCH, Embeddings, EmbeddingsUnavailable
+from app.tools.files.ingestion.parsing import UnreadableFile, extract, extract_alone, is_simple
+from app.tools.files.vector_stores.records import Job, TextChunk, VectorStoreRecords
+
+logger = logging.getLogger(__name__)
+
+READERS = 2  # files that one process reads at a time
+POLL = 5.0  # seconds after which files are looked for that another process has left
+SWEEP = 300.0  # seconds between removals of what has expired
+ATTEMPTS = 3
+RETRY = 15.0  # seconds before a file is tried again that could not be read through no fault of its own
+
+
+class Ingestion:
+    """Reads the files of all vector stores, as far as other processes do not."""
+
+    def __init__(
+        self,
+        files: FileStore,
+        records: VectorStoreRecords,
+        embeddings: Embeddings | None = None,
+        *,
+        lease: float = 15.0,
+        timeout: float = 300.0,
+    ) -> None:
+        """`lease` is how long a claim lasts, and `timeout` how long the text of one file may take, in seconds."""
+        self._files, self._records, self._embeddings = files, records, embeddings
+        self._lease, self._timeout = lease, timeout
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wanted = [asyncio.Event() for _ in range(READERS)]
+
+    def start(self) -> None:
+        """Begin to read, and to remove what has expired."""
+        self._tasks = [asyncio.create_task(self._read_all(wanted)) for wanted in self._wanted]
+        self._tasks.append(asyncio.create_task(self._sweep_all()))
+
+    def wake(self) -> None:
+        """There is something to read."""
+        for wanted in self._wanted:
+            wanted.set()
+
+    async def aclose(self) -> None:
+        """Stop; what is not read to its end is left for the next one."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read_all(self, wanted: asyncio.Event) -> None:
+        while True:
+            wanted.clear()
+            try:
+                job = await self._records.claim(self._lease)
+            except FilesUnavailable:
+                job = None
+            if job is None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(wanted.wait(), POLL)
+                continue
+            wanted.set()  # there may be more
+            with contextlib.suppress(FilesUnavailable):  # the claim ends by itself
+                await self._read_claimed(job)
+
+    async def _sweep_all(self) -> None:
+        while True:
+            with contextlib.suppress(FilesUnavailable):
+                await self._files.sweep()
+            await asyncio.sleep(SWEEP)
+
+    async def _read_claimed(self, job: Job) -> None:
+        """Read a file, for as long as the claim on it lasts."""
+        reading = asyncio.create_task(self._read(job))
+        keeping = asyncio.create_task(self._keep(job))
+        try:
+            await asyncio.wait((reading, keeping), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await _ended(reading, keeping)
+            with contextlib.suppress(FilesUnavailable):
+                await self._records.release(job)
+            raise
+        await _ended(keeping)
+        await _ended(reading)
+
+    async def _keep(self, job: Job) -> None:
+        """Renew a claim until it is lost: the file was deleted, or its batch cancelled."""
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            with contextlib.suppress(FilesUnavailable):
+                if not await self._records.renew(job, self._lease):
+                    return
+
+    async def _read(self, job: Job) -> None:
+        try:
+            with tempfile.TemporaryDirectory(prefix="antiphon-") as folder:
+                await self._ingest(job, Path(folder))
+        except UnreadableFile as error:
+            await self._records.fail(job, error.code, error.message)
+        except (FilesUnavailable, EmbeddingsUnavailable, OSError) as error:
+            message = error.message if isinstance(error, APIError) else type(error).__name__
+            await self._again(job, message)
+        except Exception:
+            logger.exception("a file could not be read into a vector store")
+            await self._again(job, "The server had an error while reading the file.")
+
+    async def _again(self, job: Job, message: str) -> None:
+        """Read a file later, unless it has been tried often enough."""
+        logger.warning("file %s was not read, attempt %d: %s", job.file_id, job.attempt, message)
+        if job.attempt >= ATTEMPTS:
+            await self._records.fail(job, "server_error", message)
+        else:
+            await self._records.release(job, RETRY * job.attempt)
+
+    async def _ingest(self, job: Job, folder: Path) -> None:
+        if job.attempt > ATTEMPTS:  # it took the process with it each time
+            raise UnreadableFile("server_error", "The file could not be read.")
+        source, text, vectors = folder / "source", folder / "chunks", folder / "vectors"
+        await _write(self._files.content(job.file_id), source)
+        await self._extract(job, source, text)
+        size = await self._embed(text, vectors) if self._embeddings else 0
+        model = self._embeddings.model if self._embeddings else ""
+        await self._records.complete(job, _chunks(text, vectors, size), model)
+
+    async def _extract(self, job: Job, source: Path, target: Path) -> None:
+        """Have the text read in a process of its own, which is killed if it takes too long."""
+        given = (str(source), str(target), job.filename, job.strategy.max_tokens, job.strategy.overlap)
+        if await asyncio.to_thread(is_simple, source, job.filename):
+            await asyncio.to_thread(extract, *given)
+            return
+        try:
+            with anyio.fail_after(self._timeout):
+                await to_process.run_sync(extract_alone, *given, cancellable=True)
+        except TimeoutError:
+            raise UnreadableFile("invalid_file", "The file takes too long to read.") from None
+        except (MemoryError, anyio.BrokenWorkerProcess):
+            raise UnreadableFile("invalid_file", "The file takes too much memory to read.") from None
+
+    async def _embed(self, text: Path, vectors: Path) -> int:
+        """Write the vectors of all chunks, one behind the other; return the bytes of each."""
+        assert self._embeddings
+        size = 0
+        chunks = _texts(text)
+        with vectors.open("wb") as out:
+            while batch := await asyncio.to_thread(_take, chunks, BATCH):
+                made = await self._embeddings.documents(batch)
+                if size and len(made[0]) != size:
+                    raise EmbeddingsUnavailable("The backend gives vectors of different lengths.")
+                size = len(made[0])
+                await asyncio.to_thread(out.writelines, made)
+        return size
+
+
+async def _ended(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
+
+
+async def _write(content: AsyncIterator[bytes], path: Path) -> None:
+    with path.open("wb") as out:
+        async for piece in content:
+            await asyncio.to_thread(out.write, piece)
+
+
+def _texts(path: Path) -> Iterator[str]:
+    with path.open("rb") as lines:
+        for line in lines:
+            yield orjson.loads(line)
+
+
+def _take(texts: Iterator[str], count: int) -> list[str]:
+    return [text for _, text in zip(range(count), texts, strict=False)]
+
+
+def _chunks(text: Path, vectors: Path, size: int) -> Iterator[TextChunk]:
+    """Yield the chunks with their vectors, each of `size` bytes; 0: there are none."""
+    if not size:
+        yield from map(TextChunk, _texts(text))
+        return
+    with vectors.open("rb") as file:
+        for chunk in _texts(text):
+            yield TextChunk(chunk, file.read(size))

@@ -1,0 +1,368 @@
+"""Vector stores in SQLite: what they are and hold in the database of the files, what is searched in their indexes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from app.tools.files import FilesUnavailable, Page
+from app.tools.files.sqlite.database import Database, listed, query
+from app.tools.files.sqlite.index import Index, Match, delete_index
+from app.tools.files.vector_stores.records import (
+    DAY,
+    Attributes,
+    Candidate,
+    ChunkingStrategy,
+    ErrorCode,
+    FileBatch,
+    FileCounts,
+    Job,
+    NewStoreFile,
+    Query,
+    StoreFile,
+    TextChunk,
+    UnknownFiles,
+    VectorStore,
+)
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+_STORE_COLUMNS = "id, owner, name, description, metadata, expires_days, created_at, last_active_at"
+_STATUSES = ("in_progress", "completed", "failed", "cancelled")
+_COUNTS = ", ".join(f"coalesce(sum(status = '{status}'), 0)" for status in _STATUSES)
+_STORE = f"""
+SELECT stores.id, owner, name, description, metadata, expires_days, stores.created_at, last_active_at,
+    {_COUNTS.replace("status", "store_files.status")}, coalesce(sum(usage_bytes), 0)
+FROM stores LEFT JOIN store_files ON store_files.store = stores.id
+"""
+_STORE_FILE = """
+SELECT id, store, (SELECT filename FROM files WHERE files.id = store_files.id), created_at, status, error_code,
+    error_message, usage_bytes, attributes, max_tokens, overlap, row
+FROM store_files
+"""
+
+
+class SQLiteVectorStores:
+    """The `VectorStoreRecords` of a `SQLiteFileStore`."""
+
+    def __init__(self, db: Database, clock: Callable[[], float]) -> None:
+        self._db = db
+        self._clock = clock
+        self._folder = db.path.with_name(f"{db.path.name}.indexes")
+        self._threads = ThreadPoolExecutor(4, "antiphon-index")
+
+    async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
+        """Keep a new store with its first files, which are to be read."""
+        values = (
+            store.id,
+            store.owner,
+            store.name,
+            store.description,
+            _written(store.metadata),
+            store.expires_days,
+            store.created_at,
+            store.last_active_at,
+        )
+        statement = f"INSERT INTO stores ({_STORE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+
+        def work(db: apsw.Connection) -> None:
+            db.execute(statement, values)
+            self._add(db, store, files, None)
+
+        await self._db.write(work)
+
+    async def get(self, owner: str, id: str) -> VectorStore | None:
+        """Return a store."""
+        statement = f"{_STORE} WHERE stores.id = ? AND owner = ? GROUP BY stores.row"
+        rows = await self._db.read(lambda db: query(db, statement, (id, owner)))
+        return _store(rows[0]) if rows else None
+
+    async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
+        """Return a page of stores and whether there are more."""
+
+        def work(db: apsw.Connection) -> tuple[list[tuple[Any, ...]], bool]:
+            ids, more = listed(db, "SELECT id FROM stores", "stores", "owner = :owner", {"owner": owner}, page)
+            rows = [query(db, f"{_STORE} WHERE stores.id = ? GROUP BY stores.row", id)[0] for id in ids]
+            return rows, more
+
+        rows, more = await self._db.read(work)
+        return [_store(row) for row in rows], more
+
+    async def update(self, owner: str, id: str, changes: Mapping[str, Any]) -> bool:
+        """Change `name`, `metadata`, `expires_days` or `last_active_at`; tell whether the store is there."""
+        values = {**changes, "id": id, "owner": owner}
+        if "metadata" in changes:
+            values["metadata"] = _written(changes["metadata"])
+        names = ", ".join(f"{name} = :{name}" for name in changes) or "id = id"
+        statement = f"UPDATE stores SET {names} WHERE id = :id AND owner = :owner RETURNING id"
+        return bool(await self._db.write(lambda db: query(db, statement, values)))
+
+    async def delete(self, owner: str, id: str) -> bool:
+        """Forget a store; its files stay."""
+        statement = "DELETE FROM stores WHERE id = ? AND owner = ? RETURNING id"
+        found = bool(await self._db.write(lambda db: query(db, statement, (id, owner))))
+        if found:
+            await self._in_thread(lambda: delete_index(self._path(id)))
+        return found
+
+    async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
+        """Add files, to be read; one that is there already is read anew."""
+
+        def work(db: apsw.Connection) -> None:
+            batch = None
+            if batch_id is not None:
+                statement = "INSERT INTO batches (id, store, created_at) VALUES (?, ?, ?) RETURNING row"
+                ((batch,),) = query(db, statement, (batch_id, store.id, int(self._clock())))
+            self._add(db, store, files, batch)
+            db.execute("UPDATE stores SET last_active_at = ? WHERE id = ?", (int(self._clock()), store.id))
+
+        await self._db.write(work)
+
+    def _add(self, db: apsw.Connection, store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> None:
+        now = self._clock()
+        there = "SELECT 1 FROM files WHERE id = ? AND owner = ? AND (expires_at IS NULL OR expires_at > ?)"
+        for index, file in enumerate(files):
+            if not query(db, there, (file.id, store.owner, now)):
+                raise UnknownFiles(index)
+            # A row of its own: what is being read under the old one is not wanted any more.
+            db.execute("DELETE FROM store_files WHERE store = ? AND id = ?", (store.id, file.id))
+            attributes, strategy = _written(file.attributes), file.strategy
+            db.execute(
+                "INSERT INTO store_files (store, id, batch, created_at, attributes, max_tokens, overlap)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (store.id, file.id, batch, int(now), attributes, strategy.max_tokens, strategy.overlap),
+            )
+
+    async def file(self, store: VectorStore, file_id: str) -> StoreFile | None:
+        """Return a file of a store."""
+        found = await self._file(store, file_id)
+        return found[0] if found else None
+
+    async def files(
+        self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
+    ) -> tuple[list[StoreFile], bool]:
+        """Return a page of files and whether there are more."""
+        values = {"store": store.id, "status": status, "batch": batch_id}
+        where = "store = :store AND (:status IS NULL OR status = :status)"
+        if batch_id is not None:
+            where += " AND batch = (SELECT row FROM batches WHERE id = :batch)"
+        rows, more = await self._db.read(lambda db: listed(db, _STORE_FILE, "store_files", where, values, page))
+        return [_store_file(row) for row in rows], more
+
+    async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool:
+        """Change a file's attributes; tell whether it is there."""
+        statement = "UPDATE store_files SET attributes = ? WHERE store = ? AND id = ? RETURNING id"
+        values = (_written(attributes), store.id, file_id)
+        return bool(await self._db.write(lambda db: query(db, statement, values)))
+
+    async def remove(self, store: VectorStore, file_id: str) -> bool:
+        """Take a file out of a store; the file itself stays."""
+        statement = "DELETE FROM store_files WHERE store = ? AND id = ? RETURNING store, row"
+        rows = await self._db.write(lambda db: query(db, statement, (store.id, file_id)))
+        await self.forget(rows)
+        return bool(rows)
+
+    async def forget(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Remove the chunks of files that are not in their stores any more, given as (id of the store, row)."""
+        for store_id, row in rows:
+            await self._in_thread(partial(self._index(store_id).remove, row))
+
+    async def text(self, store: VectorStore, file_id: str) -> list[str]:
+        """Return the text of a file, in the chunks that are searched."""
+        found = await self._file(store, file_id)
+        if found is None or found[0].status != "completed":
+            return []
+        return await self._in_thread(lambda: self._index(store.id).text(found[1]))
+
+    async def batch(self, store: VectorStore, id: str) -> FileBatch | None:
+        """Return a batch of files."""
+        statement = f"""
+            SELECT batches.id, batches.store, batches.created_at, cancelled, {_COUNTS}
+            FROM batches LEFT JOIN store_files ON batch = batches.row
+            WHERE batches.id = ? AND batches.store = ? GROUP BY batches.row
+        """
+        rows = await self._db.read(lambda db: query(db, statement, (id, store.id)))
+        return _batch(rows[0]) if rows else None
+
+    async def cancel_batch(self, store: VectorStore, id: str) -> bool:
+        """Cancel what has not been read yet; tell whether the batch is there."""
+
+        def work(db: apsw.Connection) -> bool:
+            statement = "UPDATE batches SET cancelled = 1 WHERE id = ? AND store = ? RETURNING row"
+            rows = query(db, statement, (id, store.id))
+            for row in rows:
+                statement = "UPDATE store_files SET status = 'cancelled' WHERE batch = ? AND status = 'in_progress'"
+                db.execute(statement, row)
+            return bool(rows)
+
+        return await self._db.write(work)
+
+    async def search(
+        self,
+        stores: Sequence[VectorStore],
+        wanted: Query,
+        limit: int,
+        matches: Callable[[Attributes], bool] | None = None,
+    ) -> list[Candidate]:
+        """Return the best `limit` chunks of each store by words, and by embedding, of files whose attributes match."""
+        found = await asyncio.gather(*(self._search(store, wanted, limit, matches) for store in stores))
+        return [candidate for candidates in found for candidate in candidates]
+
+    async def _search(
+        self, store: VectorStore, wanted: Query, limit: int, matches: Callable[[Attributes], bool] | None
+    ) -> list[Candidate]:
+        files = None if matches is None else await self._matching(store, matches)
+        if files is not None and not files:
+            return []
+        hits: list[Match] = await self._in_thread(lambda: self._index(store.id).search(wanted, limit, files))
+        rows = json.dumps([*{hit.file for hit in hits}])
+        statement = (
+            f"{_STORE_FILE} WHERE row IN (SELECT value FROM json_each(?)) AND store = ? AND status = 'completed'"
+        )
+        # What is being read, or was removed a moment ago, is not there.
+        found = await self._db.read(lambda db: query(db, statement, (rows, store.id)))
+        known = {row[-1]: _store_file(row) for row in found}
+        return [
+            Candidate(f"{store.id}:{hit.id}", known[hit.file], hit.text, hit.text_score, hit.similarity)
+            for hit in hits
+            if hit.file in known
+        ]
+
+    async def _matching(self, store: VectorStore, matches: Callable[[Attributes], bool]) -> Sequence[int]:
+        statement = "SELECT row, attributes FROM store_files WHERE store = ? AND status = 'completed'"
+        return await self._db.read(
+            lambda db: [row for row, written in query(db, statement, (store.id,)) if matches(_read(written) or {})]
+        )
+
+    async def claim(self, lease: float) -> Job | None:
+        """Return the next file to read, which no other process reads for `lease` seconds."""
+        now, claim = self._clock(), secrets.token_hex(8)
+        statement = """
+            UPDATE store_files SET claim = :claim, claimed_until = :until, attempts = attempts + 1
+            WHERE row = (
+                SELECT row FROM store_files WHERE status = 'in_progress' AND claimed_until <= :now ORDER BY row LIMIT 1
+            )
+            RETURNING row, attempts, store, id, max_tokens, overlap,
+                (SELECT filename FROM files WHERE files.id = store_files.id),
+                (SELECT bytes FROM files WHERE files.id = store_files.id)
+        """
+        values = {"claim": claim, "now": now, "until": now + lease}
+        some = "SELECT 1 FROM store_files WHERE status = 'in_progress' AND claimed_until <= ? LIMIT 1"
+        if not await self._db.read(lambda db: query(db, some, (now,))):
+            return None  # without a lock that others need
+        rows = await self._db.write(lambda db: query(db, statement, values))
+        if not rows:
+            return None
+        row, attempt, store, id, max_tokens, overlap, filename, size = rows[0]
+        return Job(row, claim, attempt, store, id, filename, size, ChunkingStrategy(max_tokens, overlap))
+
+    async def renew(self, job: Job, lease: float) -> bool:
+        """Keep a claim; False if the file is not wanted any more, or somebody else's."""
+        return await self._settle(job, "claimed_until = :until", until=self._clock() + lease)
+
+    async def release(self, job: Job, delay: float = 0) -> None:
+        """Leave a file for whoever comes next, after so many seconds."""
+        changes = "claim = NULL, claimed_until = :until" + ("" if delay else ", attempts = attempts - 1")
+        await self._settle(job, changes, until=self._clock() + delay)
+
+    async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
+        """Keep what was read, all of it or nothing; False if the file is not wanted any more."""
+        statement = "SELECT row FROM store_files WHERE store = ?"
+        alive = {row for (row,) in await self._db.read(lambda db: query(db, statement, (job.store_id,)))}
+        if job.row not in alive:
+            return False
+        index = self._index(job.store_id)
+        size = await self._in_thread(lambda: index.replace(job.row, chunks, model, alive))
+        kept = await self._settle(job, "status = 'completed', claim = NULL, usage_bytes = :size", size=size)
+        if not kept:
+            await self._in_thread(lambda: index.remove(job.row))
+        return kept
+
+    async def fail(self, job: Job, code: ErrorCode, message: str) -> None:
+        """Note that a file could not be read."""
+        changes = "status = 'failed', claim = NULL, error_code = :code, error_message = :message"
+        await self._settle(job, changes, code=code, message=message)
+
+    async def sweep(self) -> None:
+        """Empty the stores that have expired, and delete the indexes of stores that are not there."""
+        now = self._clock()
+        statement = f"""
+            DELETE FROM store_files WHERE store IN (
+                SELECT id FROM stores WHERE expires_days IS NOT NULL AND last_active_at + expires_days * {DAY} <= ?
+            )
+        """
+        await self._db.write(lambda db: query(db, statement, (now,)))
+        full = await self._db.read(lambda db: {id for (id,) in query(db, "SELECT DISTINCT store FROM store_files")})
+        await self._in_thread(lambda: _delete_indexes(self._folder, full))
+
+    async def aclose(self) -> None:
+        """End the threads, once what is running has ended."""
+        await asyncio.to_thread(self._threads.shutdown)
+
+    async def _file(self, store: VectorStore, file_id: str) -> tuple[StoreFile, int] | None:
+        statement = f"{_STORE_FILE} WHERE store = ? AND id = ?"
+        rows = await self._db.read(lambda db: query(db, statement, (store.id, file_id)))
+        return (_store_file(rows[0]), rows[0][-1]) if rows else None
+
+    async def _settle(self, job: Job, changes: str, **values: Any) -> bool:
+        """Change a file that is being read under this claim; tell whether it still is."""
+        where = "row = :row AND claim = :claim AND status = 'in_progress'"
+        statement = f"UPDATE store_files SET {changes} WHERE {where} RETURNING row"
+        values |= {"row": job.row, "claim": job.claim}
+        return bool(await self._db.write(lambda db: query(db, statement, values)))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except (apsw.Error, OSError) as error:
+            logger.error("an index of vectors is unavailable: %s: %s", type(error).__name__, error)
+            raise FilesUnavailable from None
+
+    def _index(self, store_id: str) -> Index:
+        return Index(self._path(store_id))
+
+    def _path(self, store_id: str) -> Path:
+        return self._folder / f"{store_id}.db"
+
+
+def _delete_indexes(folder: Path, full: set[str]) -> None:
+    for path in folder.glob("*.db") if folder.exists() else ():
+        if path.stem not in full:
+            delete_index(path)
+
+
+def _written(value: Mapping[str, Any] | None) -> str | None:
+    return None if value is None else json.dumps(dict(value), ensure_ascii=False)
+
+
+def _read(value: str | None) -> dict[str, Any] | None:
+    return None if value is None else json.loads(value)
+
+
+def _store(row: tuple[Any, ...]) -> VectorStore:
+    id, owner, name, description, metadata, days, created_at, last_active_at, *counts, usage = row
+    return VectorStore(
+        id, owner, name, description, _read(metadata), days, created_at, last_active_at, FileCounts(*counts), usage
+    )
+
+
+def _batch(row: tuple[Any, ...]) -> FileBatch:
+    id, store, created_at, cancelled, *counts = row
+    return FileBatch(id, store, created_at, bool(cancelled), FileCounts(*counts))
+
+
+def _store_file(row: tuple[Any, ...]) -> StoreFile:
+    id, store, filename, created_at, status, code, message, usage, attributes, max_tokens, overlap, _ = row
+    error = (code, message) if code else None
+    strategy = ChunkingStrategy(max_tokens, overlap)
+    return StoreFile(id, store, filename, created_at, status, error, usage, _read(attributes), strategy)

@@ -1,0 +1,277 @@
+"""Vector stores: make, fill and search them. What is shown is in OpenAI's shapes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from app.errors import InvalidRequest, NotFound
+from app.tools.files import Page, no_such_file
+from app.tools.files.embeddings import Embeddings, EmbeddingsUnavailable
+from app.tools.files.uploads import list_page
+from app.tools.files.vector_stores.filters import ComparisonFilter, CompoundFilter, predicate
+from app.tools.files.vector_stores.ranking import Ranked, RankingOptions, ranked
+from app.tools.files.vector_stores.records import (
+    NewStoreFile,
+    Query,
+    StoreFile,
+    UnknownFiles,
+    VectorStore,
+    VectorStoreRecords,
+)
+from app.tools.files.vector_stores.requests import (
+    AddFile,
+    CreateBatch,
+    CreateVectorStore,
+    SearchVectorStore,
+    UpdateFile,
+    UpdateVectorStore,
+)
+
+logger = logging.getLogger(__name__)
+
+FILE_STATUSES = ("in_progress", "completed", "failed", "cancelled")
+_ACTIVE_WITHIN = 60  # seconds that `last_active_at` may be late: a search need not write
+_CANDIDATES = 4  # times as many as are wanted are looked at
+
+
+class VectorStores:
+    """The vector stores of all callers, each visible to its owner alone."""
+
+    def __init__(
+        self,
+        records: VectorStoreRecords,
+        wake: Callable[[], None],
+        embeddings: Embeddings | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`wake` says to whoever reads files that there are more to read."""
+        self._records, self._wake, self._embeddings, self._clock = records, wake, embeddings, clock
+
+    async def create(self, owner: str, body: CreateVectorStore) -> dict[str, Any]:
+        """Make a store, and begin to read the files that it is to have."""
+        now = int(self._clock())
+        days = body.expires_after.days if body.expires_after else None
+        store = VectorStore(_new_id("vs"), owner, body.name, body.description, body.metadata or {}, days, now, now)
+        files = [NewStoreFile(id, None, body.chunking_strategy.strategy()) for id in dict.fromkeys(body.file_ids)]
+        places = [f"file_ids[{body.file_ids.index(file.id)}]" for file in files]
+        with _naming_unknown(files, places):
+            await self._records.create(store, files)
+        self._wake()
+        return await self.retrieve(owner, store.id)
+
+    async def list(self, owner: str, page: Page) -> dict[str, Any]:
+        """Return a page of stores."""
+        stores, more = await self._records.stores(owner, page)
+        return list_page([store.resource(self._clock()) for store in stores], more)
+
+    async def retrieve(self, owner: str, id: str) -> dict[str, Any]:
+        """Return a store; raises `NotFound`."""
+        return (await self._store(owner, id)).resource(self._clock())
+
+    async def update(self, owner: str, id: str, body: UpdateVectorStore) -> dict[str, Any]:
+        """Change what was sent of a store; raises `NotFound`."""
+        changes: dict[str, Any] = {}
+        if body.name is not None:
+            changes["name"] = body.name
+        if "metadata" in body.model_fields_set:
+            changes["metadata"] = body.metadata or {}
+        if "expires_after" in body.model_fields_set:
+            changes["expires_days"] = body.expires_after.days if body.expires_after else None
+        if not await self._records.update(owner, id, changes):
+            raise _no_such_store(id)
+        return await self.retrieve(owner, id)
+
+    async def delete(self, owner: str, id: str) -> dict[str, Any]:
+        """Forget a store; its files stay. Raises `NotFound`."""
+        if not await self._records.delete(owner, id):
+            raise _no_such_store(id)
+        return {"id": id, "object": "vector_store.deleted", "deleted": True}
+
+    async def search(self, owner: str, id: str, body: SearchVectorStore) -> dict[str, Any]:
+        """Return the chunks of a store that fit a query best; raises `NotFound`."""
+        store = await self._active(owner, id)
+        found = await self.find(
+            [store], body.queries(), body.max_num_results, filters=body.filters, ranking=body.ranking_options
+        )
+        return {
+            "object": "vector_store.search_results.page",
+            "search_query": body.queries(),
+            "data": [_search_result(one) for one in found],
+            "has_more": False,
+            "next_page": None,
+        }
+
+    async def searchable(self, owner: str, ids: Sequence[str]) -> Sequence[VectorStore]:
+        """Return stores that are to be searched; raises `NotFound` and `InvalidRequest`."""
+        return [await self._active(owner, id) for id in ids]
+
+    async def find(
+        self,
+        stores: Sequence[VectorStore],
+        queries: Sequence[str],
+        limit: int,
+        *,
+        filters: ComparisonFilter | CompoundFilter | None = None,
+        ranking: RankingOptions | None = None,
+    ) -> Sequence[Ranked]:
+        """Return the chunks of some stores that fit any of the queries best."""
+        matches = None if filters is None else predicate(filters)
+        searches = [
+            self._records.search(stores, await self._query(text), max(50, limit * _CANDIDATES), matches)
+            for text in dict.fromkeys(queries)
+        ]
+        candidates = [candidate for found in await asyncio.gather(*searches) for candidate in found]
+        return ranked(candidates, ranking or RankingOptions(), limit)
+
+    async def add_file(self, owner: str, id: str, body: AddFile) -> dict[str, Any]:
+        """Add a file to a store, and begin to read it; raises `NotFound`."""
+        store = await self._store(owner, id)
+        await self._add(store, [_new_file(body)], places=["file_id"])
+        return (await self._file(store, body.file_id)).resource()
+
+    async def files(
+        self, owner: str, id: str, page: Page, status: str | None, batch_id: str | None = None
+    ) -> dict[str, Any]:
+        """Return a page of a store's files, or of a batch's; raises `NotFound`."""
+        store = await self._store(owner, id)
+        if status is not None and status not in FILE_STATUSES:
+            raise InvalidRequest(f"Invalid 'filter': should be one of {', '.join(FILE_STATUSES)}.", param="filter")
+        if batch_id is not None:
+            await self._batch(store, batch_id)
+        files, more = await self._records.files(store, page, status, batch_id)
+        return list_page([file.resource() for file in files], more)
+
+    async def file(self, owner: str, id: str, file_id: str) -> dict[str, Any]:
+        """Return a file of a store; raises `NotFound`."""
+        return (await self._file(await self._store(owner, id), file_id)).resource()
+
+    async def update_file(self, owner: str, id: str, file_id: str, body: UpdateFile) -> dict[str, Any]:
+        """Change the attributes of a file in a store; raises `NotFound`."""
+        store = await self._store(owner, id)
+        if not await self._records.set_attributes(store, file_id, body.attributes or {}):
+            raise no_such_file(file_id)
+        return (await self._file(store, file_id)).resource()
+
+    async def remove_file(self, owner: str, id: str, file_id: str) -> dict[str, Any]:
+        """Take a file out of a store; raises `NotFound`."""
+        if not await self._records.remove(await self._store(owner, id), file_id):
+            raise no_such_file(file_id)
+        return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
+
+    async def file_content(self, owner: str, id: str, file_id: str) -> dict[str, Any]:
+        """Return the text of a file, in the chunks that are searched; raises `NotFound`."""
+        store = await self._store(owner, id)
+        await self._file(store, file_id)
+        texts = await self._records.text(store, file_id)
+        return {
+            "object": "vector_store.file_content.page",
+            "data": [{"type": "text", "text": text} for text in texts],
+            "has_more": False,
+            "next_page": None,
+        }
+
+    async def add_batch(self, owner: str, id: str, body: CreateBatch) -> dict[str, Any]:
+        """Add several files to a store, and begin to read them; raises `NotFound`."""
+        store = await self._store(owner, id)
+        batch_id = _new_id("vsfb")
+        field = "files[{}].file_id" if body.files is not None else "file_ids[{}]"
+        entries = {entry.file_id: (index, entry) for index, entry in enumerate(body.entries())}
+        files = [_new_file(entry) for _, entry in entries.values()]
+        await self._add(store, files, batch_id, places=[field.format(index) for index, _ in entries.values()])
+        return await self.batch(owner, id, batch_id)
+
+    async def batch(self, owner: str, id: str, batch_id: str) -> dict[str, Any]:
+        """Return a batch; raises `NotFound`."""
+        return await self._batch(await self._store(owner, id), batch_id)
+
+    async def cancel_batch(self, owner: str, id: str, batch_id: str) -> dict[str, Any]:
+        """Cancel what of a batch has not been read yet, and return it; raises `NotFound`."""
+        store = await self._store(owner, id)
+        await self._records.cancel_batch(store, batch_id)
+        return await self._batch(store, batch_id)
+
+    async def _store(self, owner: str, id: str) -> VectorStore:
+        store = await self._records.get(owner, id)
+        if store is None:
+            raise _no_such_store(id)
+        return store
+
+    async def _active(self, owner: str, id: str) -> VectorStore:
+        """Return a store that is about to be searched, which keeps it from expiring."""
+        store = await self._store(owner, id)
+        now = int(self._clock())
+        if store.expired(now):
+            raise InvalidRequest(f"The vector store '{id}' has expired.", param="vector_store_id")
+        if now - store.last_active_at > _ACTIVE_WITHIN:
+            await self._records.update(owner, id, {"last_active_at": now})
+        return store
+
+    async def _add(
+        self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None, *, places: Sequence[str]
+    ) -> None:
+        """Add files; `places` are their fields in the request."""
+        with _naming_unknown(files, places):
+            await self._records.add(store, files, batch_id)
+        self._wake()
+
+    async def _file(self, store: VectorStore, file_id: str) -> StoreFile:
+        file = await self._records.file(store, file_id)
+        if file is None:
+            raise no_such_file(file_id)
+        return file
+
+    async def _batch(self, store: VectorStore, batch_id: str) -> dict[str, Any]:
+        batch = await self._records.batch(store, batch_id)
+        if batch is None:
+            raise NotFound(f"No such file batch: {batch_id}", param="batch_id")
+        return batch.resource()
+
+    async def _query(self, text: str) -> Query:
+        """Return what is searched for, with its embedding if that can be had."""
+        if self._embeddings is None:
+            return Query(text)
+        try:
+            return Query(text, await self._embeddings.query(text), self._embeddings.model)
+        except EmbeddingsUnavailable as error:
+            logger.warning("searched by words alone: %s", error.message)
+            return Query(text)
+
+
+@contextmanager
+def _naming_unknown(files: Sequence[NewStoreFile], places: Sequence[str]) -> Iterator[None]:
+    """Answer for a file that is not there, with its field in the request."""
+    try:
+        yield
+    except UnknownFiles as error:
+        missing = no_such_file(files[error.index].id)
+        missing.param = places[error.index]
+        raise missing from None
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def _no_such_store(id: str) -> NotFound:
+    return NotFound(f"No such vector store: {id}", param="vector_store_id")
+
+
+def _new_file(body: AddFile) -> NewStoreFile:
+    return NewStoreFile(body.file_id, body.attributes, body.chunking_strategy.strategy())
+
+
+def _search_result(found: Ranked) -> dict[str, Any]:
+    file = found.candidate.file
+    return {
+        "file_id": file.id,
+        "filename": file.filename,
+        "score": found.score,
+        "attributes": file.attributes or {},
+        "content": [{"type": "text", "text": found.candidate.text}],
+    }

@@ -1,0 +1,155 @@
+"""The bodies of requests about vector stores, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+
+from app.core.types.content import tag_of
+from app.core.types.request import Metadata
+from app.tools.files.vector_stores.filters import AttributeFilter
+from app.tools.files.vector_stores.ranking import DEFAULT_RESULTS, MOST_RESULTS, RankingOptions
+from app.tools.files.vector_stores.records import ChunkingStrategy
+
+MOST_FILES = 2000  # in one batch
+MOST_AT_FIRST = 500  # of a new store
+
+FileId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+Name: TypeAlias = Annotated[str, StringConstraints(max_length=256)]
+AttributeValue: TypeAlias = Annotated[str, StringConstraints(max_length=512)] | bool | float
+AttributeValues: TypeAlias = Annotated[
+    dict[Annotated[str, StringConstraints(min_length=1, max_length=64)], AttributeValue], Field(max_length=16)
+]
+
+
+class _Body(BaseModel):
+    """A body: nulls mean what absence means, unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nulls_are_absent(cls, data: Any) -> Any:
+        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
+
+
+class ExpiresAfter(_Body):
+    """When a store expires."""
+
+    anchor: Literal["last_active_at"] = "last_active_at"
+    days: Annotated[int, Field(ge=1, le=365)]
+
+
+class AutoChunking(_Body):
+    """The sizes are ours."""
+
+    type: Literal["auto"] = "auto"
+
+    def strategy(self) -> ChunkingStrategy:
+        """Return the strategy."""
+        return ChunkingStrategy()
+
+
+class Sizes(_Body):
+    """The sizes of chunks, in tokens."""
+
+    max_chunk_size_tokens: Annotated[int, Field(ge=100, le=4096)] = 800
+    chunk_overlap_tokens: Annotated[int, Field(ge=0)] = 400
+
+    @model_validator(mode="after")
+    def _overlap_fits(self) -> Sizes:
+        if self.chunk_overlap_tokens * 2 > self.max_chunk_size_tokens:
+            raise ValueError("chunk_overlap_tokens should not exceed half of max_chunk_size_tokens")
+        return self
+
+
+class StaticChunking(_Body):
+    """The sizes are the caller's."""
+
+    type: Literal["static"]
+    static: Sizes
+
+    def strategy(self) -> ChunkingStrategy:
+        """Return the strategy."""
+        return ChunkingStrategy(self.static.max_chunk_size_tokens, self.static.chunk_overlap_tokens)
+
+
+Chunking: TypeAlias = Annotated[
+    Annotated[StaticChunking, Tag("<static>")] | Annotated[AutoChunking, Tag("<unknown>")],
+    Discriminator(lambda value: tag_of(value, frozenset({"static"}))),
+]
+
+
+class CreateVectorStore(_Body):
+    """`POST /vector_stores`."""
+
+    name: Name = ""
+    description: Annotated[str, StringConstraints(max_length=512)] | None = None
+    file_ids: Annotated[list[FileId], Field(max_length=MOST_AT_FIRST)] = Field(default_factory=list)
+    chunking_strategy: Chunking = AutoChunking()
+    expires_after: ExpiresAfter | None = None
+    metadata: Metadata | None = None
+
+
+class UpdateVectorStore(BaseModel):
+    """`POST /vector_stores/{id}`; null takes an expiry or metadata away, and what is left out stays."""
+
+    name: Name | None = None
+    expires_after: ExpiresAfter | None = None
+    metadata: Metadata | None = None
+
+
+class AddFile(_Body):
+    """`POST /vector_stores/{id}/files`, and an entry of a batch."""
+
+    file_id: FileId
+    attributes: AttributeValues | None = None
+    chunking_strategy: Chunking = AutoChunking()
+
+
+class UpdateFile(BaseModel):
+    """`POST /vector_stores/{id}/files/{file_id}`."""
+
+    attributes: AttributeValues | None
+
+
+class CreateBatch(_Body):
+    """`POST /vector_stores/{id}/file_batches`: either `file_ids`, or `files` that differ."""
+
+    file_ids: Annotated[list[FileId], Field(min_length=1, max_length=MOST_FILES)] | None = None
+    files: Annotated[list[AddFile], Field(min_length=1, max_length=MOST_FILES)] | None = None
+    attributes: AttributeValues | None = None
+    chunking_strategy: Chunking = AutoChunking()
+
+    @model_validator(mode="after")
+    def _has_files(self) -> CreateBatch:
+        if (self.file_ids is None) is (self.files is None):
+            raise ValueError("send either 'file_ids' or 'files'")
+        return self
+
+    def entries(self) -> list[AddFile]:
+        """Return the files, each with its own attributes and strategy."""
+        if self.files is not None:
+            return self.files
+        return [
+            AddFile.model_construct(file_id=id, attributes=self.attributes, chunking_strategy=self.chunking_strategy)
+            for id in self.file_ids or ()
+        ]
+
+
+SearchText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+
+
+class SearchVectorStore(_Body):
+    """`POST /vector_stores/{id}/search`."""
+
+    query: SearchText | Annotated[list[SearchText], Field(min_length=1, max_length=16)]
+    filters: AttributeFilter | None = None
+    max_num_results: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = DEFAULT_RESULTS
+    ranking_options: RankingOptions = Field(default_factory=RankingOptions)
+    rewrite_query: bool = False  # queries are not rewritten here
+
+    def queries(self) -> list[str]:
+        """Return what is searched for."""
+        return [self.query] if isinstance(self.query, str) else self.query

@@ -1,0 +1,53 @@
+"""
+A backend with `/embeddings`, on a socket: a toy model, but one that knows a few synonyms, as real ones do.
+
+A text is a bag of its words, hashed into 256 dimensions with signs, after each word has been replaced by the first of
+its synonyms. It is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable
+
+from tests.support.upstream import HANG, Received, Step, Upstream, reply, status
+
+DIMENSIONS = 256
+
+
+class EmbeddingServer(Upstream):
+    """Answers `POST /embeddings`; `refusals` are the statuses that come first."""
+
+    def __init__(self, synonyms: Iterable[Iterable[str]] = ()) -> None:
+        super().__init__()
+        self._meaning = {word: group[0] for group in map(list, synonyms) for word in group}
+        self.refusals: list[int] = []
+        self.hangs = False
+        self.texts: list[str] = []
+
+    def answer_to(self, request: Received) -> list[Step]:
+        if not request.path.endswith("/embeddings"):
+            return super().answer_to(request)
+        self.requests.append(request)
+        if self.hangs:
+            return [HANG]
+        if self.refusals:
+            return status(self.refusals.pop(0), {"error": {"message": "not now"}})
+        texts = request.json["input"]
+        self.texts += texts
+        data = [
+            {"object": "embedding", "index": index, "embedding": self.vector(text)} for index, text in enumerate(texts)
+        ]
+        # Not every server keeps the order.
+        return reply(json.dumps({"object": "list", "model": "toy", "data": data[::-1]}).encode())
+
+    def vector(self, text: str) -> list[float]:
+        vector = [0.0] * DIMENSIONS
+        for word in re.findall(r"\w+", text.lower()):
+            digest = hashlib.sha256(self._meaning.get(word, word).encode()).digest()
+            vector[digest[0]] += 1.0 if digest[1] % 2 else -1.0
+        length = math.sqrt(sum(number * number for number in vector)) or 1.0
+        return [number / length for number in vector]

@@ -1,0 +1,119 @@
+"""Files of many kinds are read as text, and those that cannot be say why."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from app.tools.files.ingestion import parsing
+from app.tools.files.ingestion.parsing import UnreadableFile, read_text
+from tests.tools.files.documents import docx, pdf
+
+HTML = b"""<!DOCTYPE html><html><head><title>A  page</title><style>p { color: red }</style></head>
+<body><script>alert(1)</script><h1>Head</h1><p>One <b>bold</b> word,
+and <i>more</i>.<p>Two<ul><li>a</li><li>b</li></ul><pre>x
+  y</pre><!-- hidden --><table><tr><td>1</td><td>2</td></tr></table></body></html>"""
+
+
+def read(tmp_path: Path, name: str, content: bytes) -> str:
+    path = tmp_path / "source"
+    path.write_bytes(content)
+    return read_text(path, name)
+
+
+def lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def test_plain_text_stays_as_it_is(tmp_path: Path) -> None:
+    assert read(tmp_path, "a.md", "# Head\r\n\r\nnaïve\f…".encode()) == "# Head\n\nnaïve\n\n…"
+    assert read(tmp_path, "a.py", b"def f():\n    return 1\n") == "def f():\n    return 1\n"
+    assert read(tmp_path, "Makefile", b"all:\n\tmake\n") == "all:\n\tmake\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_old_encodings_are_understood(tmp_path: Path, encoding: str) -> None:
+    assert read(tmp_path, "a.txt", "Crème brûlée".encode(encoding)) == "Crème brûlée"
+
+
+def test_what_a_reader_of_a_page_sees(tmp_path: Path) -> None:
+    text = read(tmp_path, "a.html", HTML)
+    assert lines(text) == ["A page", "Head", "One bold word, and more.", "Two", "a", "b", "x", "y", "1", "2"]
+    assert read(tmp_path, "page", HTML) == text
+    assert "Crème" in read(tmp_path, "a.htm", "<p>Crème</p>".encode())
+    deep = b"<div>" * 5000 + b"deep" + b"</div>" * 5000
+    assert lines(read(tmp_path, "a.html", b"<p>first</p>" + deep))[0] == "first"
+
+
+def test_the_pages_of_a_pdf(tmp_path: Path) -> None:
+    assert lines(read(tmp_path, "a.pdf", pdf("First page.", "Second page."))) == ["First page.", "Second page."]
+    assert lines(read(tmp_path, "unnamed", pdf("By its content."))) == ["By its content."]
+
+
+def test_paragraphs_and_tables_of_a_docx(tmp_path: Path) -> None:
+    content = docx("First.", "Second.", table=[["a", "b"], ["1", "2"]])
+    assert lines(read(tmp_path, "a.docx", content)) == ["First.", "Second.", "a | b", "1 | 2"]
+
+
+def test_rows_of_a_csv_have_the_names_of_their_columns(tmp_path: Path) -> None:
+    text = read(tmp_path, "a.csv", b'name,city\nAda,"London, UK"\nBob,\n\nEve,Rome,x\n')
+    assert lines(text) == ["name: Ada; city: London, UK", "name: Bob", "name: Eve; city: Rome; x"]
+    assert lines(read(tmp_path, "a.tsv", b"a\tb\n1\t2\n")) == ["a: 1; b: 2"]
+    assert lines(read(tmp_path, "a.csv", b"a;b\n1;2\n3;4\n")) == ["a: 1; b: 2", "a: 3; b: 4"]
+    assert read(tmp_path, "a.csv", b"only one line") == "only one line"
+    assert read(tmp_path, "a.csv", b"a,b") == "a,b"
+
+
+def test_json_is_written_in_lines(tmp_path: Path) -> None:
+    assert read(tmp_path, "a.json", b'{"a":["\\u00e9",1]}') == '{\n "a": [\n  "é",\n  1\n ]\n}'
+    assert read(tmp_path, "a.json", b"{no json") == "{no json"
+    assert read(tmp_path, "a.json", b"[" * 100_000) == "[" * 100_000
+    assert read(tmp_path, "a.jsonl", b'{"a": 1}\n{"a": 2}\n') == '{"a": 1}\n{"a": 2}\n'
+
+
+def bomb() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", bytes(300 * 1024 * 1024))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "words"),
+    [
+        ("a.png", b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9, "unsupported_file", "cannot be read as text"),
+        ("a.pdf", b"no pdf", "invalid_file", "could not be read as PDF"),
+        ("a.pdf", pdf("x")[:200], "invalid_file", "PDF"),
+        ("a.pdf", pdf(""), "invalid_file", "no text"),
+        ("a.docx", b"PK\x03\x04 no zip", "invalid_file", "could not be read as DOCX"),
+        ("a.docx", bomb(), "invalid_file", "too large"),
+        ("a.txt", b" \n ", "invalid_file", "no text"),
+        ("a.html", b"<script>x</script>", "invalid_file", "no text"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, content: bytes, code: str, words: str) -> None:
+    with pytest.raises(UnreadableFile) as unreadable:
+        read(tmp_path, name, content)
+    assert unreadable.value.code == code
+    assert words in unreadable.value.message
+
+
+def test_a_text_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsing, "MAX_CHARACTERS", 100)
+    assert len(read(tmp_path, "a.txt", b"x" * 100)) == 100
+    with pytest.raises(UnreadableFile, match="5,000,000 tokens"):
+        read(tmp_path, "a.txt", b"x" * 101)
+
+
+def test_only_short_plain_texts_are_simple(tmp_path: Path) -> None:
+    path = tmp_path / "source"
+    path.write_bytes(b"some text")
+    assert parsing.is_simple(path, "a.md")
+    assert not parsing.is_simple(path, "a.pdf")
+    path.write_bytes(pdf("x"))
+    assert not parsing.is_simple(path, "a.txt")
+    path.write_bytes(b"x" * (parsing.MAX_SIMPLE + 1))
+    assert not parsing.is_simple(path, "a.md")

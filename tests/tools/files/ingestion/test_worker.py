@@ -1,0 +1,284 @@
+"""Files are read into vector stores in the background, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.tools.files import File, Page
+from app.tools.files.embeddings import Embeddings
+from app.tools.files.ingestion import worker
+from app.tools.files.ingestion.worker import ATTEMPTS, RETRY, Ingestion
+from app.tools.files.sqlite import SQLiteFileStore
+from app.tools.files.vector_stores.records import Job, NewStoreFile, Query, StoreFile, TextChunk, VectorStore
+from tests.support.store_places import Clock
+from tests.tools.files.documents import pdf
+from tests.tools.files.embedding_server import EmbeddingServer
+
+STORE = VectorStore("vs_1", "ada", "notes", None, {}, None, 1, 1)
+
+
+@asynccontextmanager
+async def opened(path: Path, clock: Clock | None = None) -> AsyncIterator[SQLiteFileStore]:
+    url = f"sqlite:///{path}/files.db"
+    store = SQLiteFileStore.from_url(url, clock=clock) if clock else SQLiteFileStore.from_url(url)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+async def upload(store: SQLiteFileStore, name: str, content: bytes) -> str:
+    id = f"file-{name}"
+    await store.write(id, 0, content)
+    await store.add(File(id, "ada", name, "assistants", len(content), 1))
+    return id
+
+
+@asynccontextmanager
+async def reading(store: SQLiteFileStore, embeddings: Embeddings | None = None, **options: Any) -> AsyncIterator[None]:
+    ingestion = Ingestion(store, store.vector_stores, embeddings, **options)
+    ingestion.start()
+    try:
+        yield
+    finally:
+        await ingestion.aclose()
+
+
+@asynccontextmanager
+async def model(server: EmbeddingServer, **options: Any) -> AsyncIterator[Embeddings]:
+    embeddings = Embeddings(server.url, "toy", **options)
+    try:
+        yield embeddings
+    finally:
+        await embeddings.aclose()
+
+
+async def settled(store: SQLiteFileStore, file_id: str) -> StoreFile:
+    """Wait until a file has been read, or cannot be."""
+    while True:
+        file = await store.vector_stores.file(STORE, file_id)
+        assert file
+        if file.status != "in_progress":
+            return file
+        await asyncio.sleep(0.01)
+
+
+async def texts(store: SQLiteFileStore, words: str) -> list[str]:
+    return [one.text for one in await store.vector_stores.search([STORE], Query(words), 10)]
+
+
+async def test_what_was_added_while_nobody_read_is_read_at_the_start(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        ids = [await upload(store, f"{n}.txt", f"words {n}".encode()) for n in range(5)]
+        await store.vector_stores.create(STORE, [NewStoreFile(id) for id in ids])
+    async with opened(tmp_path) as store, reading(store):
+        for id in ids:
+            assert (await settled(store, id)).status == "completed"
+        assert len(await texts(store, "words")) == 5
+
+
+async def claimed(store: SQLiteFileStore, clock: Clock, lease: float = 10) -> Job:
+    job = await store.vector_stores.claim(lease)
+    assert job
+    return job
+
+
+async def test_a_claim_is_one_readers_alone_until_it_ends(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, clock) as store, opened(tmp_path, clock) as other:
+        id = await upload(store, "a.txt", b"words")
+        records = store.vector_stores
+        await records.create(STORE, [NewStoreFile(id)])
+        first = await claimed(store, clock)
+        assert await other.vector_stores.claim(10) is None
+        clock.now += 9
+        assert await records.renew(first, 10)
+        clock.now += 9
+        assert await other.vector_stores.claim(10) is None
+        clock.now += 1
+        second = await claimed(other, clock)
+        assert (second.row, second.attempt) == (first.row, 2)
+        # Who was taken for dead has no say any more.
+        assert not await records.renew(first, 10)
+        assert not await records.complete(first, [TextChunk("of the first")])
+        await records.fail(first, "server_error", "of the first")
+        assert await texts(store, "first") == []
+        assert await records.complete(second, [TextChunk("of the second")])
+        assert await texts(store, "of the second") == ["of the second"]
+
+
+async def test_nothing_of_a_file_is_found_before_all_of_it_is_kept(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, clock) as store:
+        id = await upload(store, "a.txt", b"words")
+        await store.vector_stores.create(STORE, [NewStoreFile(id)])
+
+        def broken() -> Any:
+            yield TextChunk("the first half")
+            raise OSError("no more")
+
+        with pytest.raises(Exception, match="unavailable"):
+            await store.vector_stores.complete(await claimed(store, clock), broken())
+        assert await texts(store, "first half") == []
+
+        # A process that dies between the two commits leaves chunks that nobody finds, until the next reading.
+        clock.now += 11
+        job = await claimed(store, clock)
+        index = store.vector_stores._index(STORE.id)
+        index.replace(job.row, [TextChunk("left behind")], "", {job.row})
+        assert await texts(store, "left behind") == []
+        clock.now += 11
+        await store.vector_stores.complete(await claimed(store, clock), [TextChunk("the words")])
+        assert await texts(store, "left behind the words") == ["the words"]
+
+
+async def test_a_file_that_is_not_wanted_any_more_is_not_kept(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, clock) as store:
+        id = await upload(store, "a.txt", b"words")
+        await store.vector_stores.create(STORE, [NewStoreFile(id)])
+        job = await claimed(store, clock)
+        assert await store.delete("ada", id)
+        assert not await store.vector_stores.renew(job, 10)
+        assert not await store.vector_stores.complete(job, [TextChunk("words")])
+        assert await texts(store, "words") == []
+        assert await store.vector_stores.files(STORE, Page()) == ([], False)
+
+
+async def test_a_file_that_takes_its_reader_with_it_is_given_up(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, clock) as store:
+        id = await upload(store, "a.txt", b"words")
+        await store.vector_stores.create(STORE, [NewStoreFile(id)])
+        for _ in range(ATTEMPTS):
+            await claimed(store, clock)
+            clock.now += 11
+        async with reading(store):
+            file = await settled(store, id)
+        assert (file.status, file.error and file.error[0]) == ("failed", "server_error")
+
+
+async def test_a_reader_that_is_stopped_leaves_its_file_to_the_next(tmp_path: Path) -> None:
+    async with EmbeddingServer() as server, opened(tmp_path) as store, AsyncExitStack() as stack:
+        server.hangs = True
+        embeddings = await stack.enter_async_context(model(server))
+        id = await upload(store, "a.txt", b"words")
+        await store.vector_stores.create(STORE, [NewStoreFile(id)])
+        async with reading(store, embeddings):
+            while not server.requests:
+                await asyncio.sleep(0.01)
+            assert await store.vector_stores.claim(10) is None
+        job = await store.vector_stores.claim(10)
+        assert job
+        assert job.attempt == 1  # to be stopped is no failure of the file's
+
+
+async def test_a_document_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        id = await upload(store, "a.pdf", pdf("Some words."))
+        await store.vector_stores.create(STORE, [NewStoreFile(id)])
+        async with reading(store, timeout=0.001):
+            file = await settled(store, id)
+        assert file.error == ("invalid_file", "The file takes too long to read.")
+
+
+async def test_a_document_that_ends_its_process_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "extract_alone", exit_now)
+    async with opened(tmp_path) as store:
+        id = await upload(store, "a.pdf", pdf("Some words."))
+        await store.vector_stores.create(STORE, [NewStoreFile(id)])
+        async with reading(store):
+            file = await settled(store, id)
+        assert file.error == ("invalid_file", "The file takes too much memory to read.")
+
+
+def exit_now(*_: object) -> None:
+    import os
+
+    os._exit(1)
+
+
+async def test_pages_are_read_in_another_process(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        id = await upload(store, "a.pdf", pdf("Some words.", "Other words."))
+        await store.vector_stores.create(STORE, [NewStoreFile(id)])
+        async with reading(store):
+            assert (await settled(store, id)).status == "completed"
+        assert "Other words." in (await texts(store, "other"))[0]
+
+
+async def test_every_chunk_has_its_vector(tmp_path: Path) -> None:
+    async with EmbeddingServer([["car", "automobile"]]) as server, opened(tmp_path) as store, AsyncExitStack() as stack:
+        embeddings = await stack.enter_async_context(model(server, document_prefix="doc: ", query_prefix="query: "))
+        long = await upload(store, "a.txt", ("The garden is green. " * 8000).encode())
+        short = await upload(store, "b.txt", b"A car drives by.")
+        await store.vector_stores.create(STORE, [NewStoreFile(long), NewStoreFile(short)])
+        async with reading(store, embeddings):
+            for id in (long, short):
+                assert (await settled(store, id)).status == "completed"
+        assert all(text.startswith("doc: ") for text in server.texts)
+        assert max(len(request.json["input"]) for request in server.requests) == 64
+        query = Query("automobile", await embeddings.query("automobile"), embeddings.model)
+        assert server.texts[-1] == "query: automobile"
+        found = await store.vector_stores.search([STORE], query, 3)
+        best = max(found, key=lambda one: one.similarity or 0)
+        assert (best.text, best.text_score) == ("A car drives by.", None)
+
+
+async def test_without_its_embeddings_a_file_is_tried_again(tmp_path: Path) -> None:
+    clock = Clock()
+    async with EmbeddingServer() as server, opened(tmp_path, clock) as store, AsyncExitStack() as stack:
+        server.refusals = [400]
+        embeddings = await stack.enter_async_context(model(server))
+        id = await upload(store, "a.txt", b"words")
+        await store.vector_stores.create(STORE, [NewStoreFile(id)])
+        async with reading(store, embeddings):
+            while server.refusals:
+                await asyncio.sleep(0.01)
+        file = await store.vector_stores.file(STORE, id)
+        assert file
+        assert file.status == "in_progress"
+        clock.now += RETRY + 1
+        async with reading(store, embeddings):
+            assert (await settled(store, id)).status == "completed"
+
+
+async def test_a_store_that_expires_is_emptied(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, clock) as store:
+        id = await upload(store, "a.txt", b"words")
+        expiring = VectorStore("vs_1", "ada", "notes", None, {}, 1, int(clock.now), int(clock.now))
+        await store.vector_stores.create(expiring, [NewStoreFile(id)])
+        await store.vector_stores.complete(await claimed(store, clock), [TextChunk("words")])
+        path = tmp_path / "files.db.indexes" / "vs_1.db"
+        assert path.exists()
+        clock.now += 86399
+        await store.sweep()
+        assert await texts(store, "words") == ["words"]
+        clock.now += 1
+        await store.sweep()
+        assert not path.exists()
+        found = await store.vector_stores.get("ada", "vs_1")
+        assert found
+        assert (found.resource(clock.now)["status"], found.counts.completed) == ("expired", 0)
+        assert await store.file("ada", id)
+
+
+async def test_vectors_of_another_model_are_not_compared(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, clock) as store:
+        id = await upload(store, "a.txt", b"words")
+        await store.vector_stores.create(STORE, [NewStoreFile(id)])
+        vector = bytes(4 * 8)
+        await store.vector_stores.complete(await claimed(store, clock), [TextChunk("words", vector)], "one")
+        for query in (Query("words", vector, "other"), Query("words", bytes(4 * 16), "one")):
+            (found,) = await store.vector_stores.search([STORE], query, 10)
+            assert (found.similarity, bool(found.text_score)) == (None, True)
+        (found,) = await store.vector_stores.search([STORE], Query("words", vector, "one"), 10)
+        assert found.similarity is not None
