@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -144,11 +144,32 @@ def _deeper(value: Any, levels: int) -> bool:
 
 def invalid(error: ValidationError) -> InvalidRequest:
     """Say what is wrong with the first field at fault, and what would be right."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    first = error.errors(include_url=False, include_input=False)[0]
     field = at(first["loc"])
-    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+    code = _code(first["type"], first.get("ctx", {}))
     message = first["msg"].removeprefix("Value error, ")
     return InvalidRequest(f"Invalid '{field}': {message}." if field else f"{message}.", param=field or None, code=code)
+
+
+_CODES = {
+    "missing": "missing_required_parameter",
+    "string_too_long": "string_above_max_length",
+    "string_too_short": "string_below_min_length",
+    "too_long": "array_above_max_length",
+    "too_short": "array_below_min_length",
+    "text_or_list": "invalid_type",
+}
+_BOUNDS = {"greater_than_equal": ("ge", "below_min"), "less_than_equal": ("le", "above_max")}
+
+
+def _code(type: str, context: Mapping[str, Any]) -> str:
+    """Return OpenAI's code for one of pydantic's types of errors."""
+    if bound := _BOUNDS.get(type):
+        name, beyond = bound
+        return f"{'integer' if isinstance(context[name], int) else 'decimal'}_{beyond}_value"
+    if type == "too_long" and context["field_type"] == "Dictionary":
+        return "object_above_max_properties"
+    return _CODES.get(type) or ("invalid_type" if type.endswith("_type") else "invalid_value")
 
 
 def at(location: tuple[int | str, ...]) -> str:

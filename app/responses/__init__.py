@@ -205,7 +205,8 @@ class Responses:
         """
         response = await self.retrieve(response_id, caller)
         if not response["background"]:
-            raise InvalidRequest("Only responses created with `background: true` can be cancelled.")
+            message = "Cannot cancel a synchronous response. Only one created with `background: true` can be cancelled."
+            raise InvalidRequest(message)
         if response["status"] in TERMINAL or self._background is None:
             return response
         await self._background.cancel(_run_key(response_id, caller))

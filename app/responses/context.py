@@ -103,7 +103,7 @@ class ContextLoader:
         previous, conversation = request.previous_response_id, request.conversation
         if previous and conversation:
             raise InvalidRequest(
-                "Give either 'previous_response_id' or 'conversation', not both.",
+                "Mutually exclusive parameters: give either 'previous_response_id' or 'conversation', not both.",
                 param="previous_response_id",
                 code="mutually_exclusive_parameters",
             )

@@ -391,6 +391,7 @@ async def test_a_response_of_the_foreground_cannot_be_followed_or_cancelled() ->
 
     assert (followed.status_code, followed.json()["error"]["param"]) == (400, "stream")
     assert cancelled.status_code == 400
+    assert cancelled.json()["error"]["message"].startswith("Cannot cancel a synchronous response.")
 
 
 async def test_a_log_expires_and_the_response_stays() -> None:
@@ -448,6 +449,7 @@ async def test_a_response_is_cancelled_while_the_backend_has_said_nothing() -> N
         events = await events_of(http, id)
 
     assert (cancelled["status"], cancelled["output"]) == ("cancelled", [])
+    assert cancelled["incomplete_details"] is None  # of its reasons, none is that the caller had enough
     assert story(events) == "created queued in_progress incomplete"
     laws.check(events)
 

@@ -33,7 +33,7 @@ class _Rule(NamedTuple):
 
 # Fields of the frame, and not of the request.
 _OWN = {
-    "generate": _Rule(lambda value: isinstance(value, bool), "true or false"),
+    "generate": _Rule(lambda value: isinstance(value, bool), "true or false", "invalid_type"),
     "stream_id": _Rule(
         lambda value: isinstance(value, str) and _STREAM_ID.fullmatch(value),
         "1 to 256 letters, digits, underscores, hyphens and periods",

@@ -94,6 +94,8 @@ _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
 }
 
 
+PART_TYPES = frozenset(_PARTS)
+
 # The option that says whether a backend takes what is not text.
 _LIMITS = {"input_image": "images", "input_file": "files", "input_audio": "audio"}
 

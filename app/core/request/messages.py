@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from app.core.profile import ContentOptions, Profile
 from app.core.request.call_ids import CallIds
 from app.core.request.content import (
+    PART_TYPES,
     ChatPart,
     PartError,
     label,
@@ -135,6 +136,7 @@ class _Conversation:
         if role == "assistant":
             self.text(self.said(position, content, by=role, joint=""))  # as SDKs make `output_text` of its parts
             return
+        self.check_known(position, content)
         self.close()
         if role == "user":
             self.turn += 1
@@ -308,6 +310,14 @@ class _Conversation:
             return read_content(self.items[position].get(name), options, self.warnings)
         except PartError as error:
             raise self.refused(position, name, error) from None
+
+    def check_known(self, position: int, content: Any) -> None:
+        """Raise `InvalidRequest` for a message of the request with nothing in it that a model can be shown."""
+        if self.places[position] < 0 or not isinstance(content, list) or not content:
+            return
+        if all(part["type"] not in PART_TYPES for part in content):
+            message = f"There is nothing here that is known: send parts of the types {', '.join(sorted(PART_TYPES))}."
+            raise InvalidRequest(message, param=self.place(position, ".content"), code="invalid_value")
 
     def said(self, position: int, content: Any, *, by: str, joint: str) -> str:
         try:

@@ -155,7 +155,7 @@ class EventBuilder:
     def cancel(self) -> None:
         """The caller has had enough of a response in the background: what is open was cut off."""
         self.close("incomplete")
-        self.response.update(status="cancelled", incomplete_details={"reason": "cancelled"})
+        self.response.update(status="cancelled", incomplete_details=None)
 
     def fail(self, error: APIError) -> None:
         """

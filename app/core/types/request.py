@@ -17,6 +17,9 @@ from pydantic import (
     Discriminator,
     Field,
     PrivateAttr,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
     StringConstraints,
     Tag,
     model_validator,
@@ -173,7 +176,7 @@ class FunctionTool(TypedDict):
     name: FunctionName
     description: NotRequired[str | None]
     parameters: NotRequired[dict[str, Any] | None]
-    strict: NotRequired[bool | None]
+    strict: NotRequired[StrictBool | None]
 
 
 class CustomTool(TypedDict):
@@ -221,6 +224,14 @@ ToolChoice = Annotated[
 ]
 
 
+# JSON has a type for each of these: a string is no number and no boolean, and a boolean is no number. But some clients
+# write integers as `20.0`.
+Integer = Annotated[
+    StrictInt,
+    BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value),
+]
+
+
 class _Body(BaseModel):
     """A request body: nulls mean what absence means; unknown fields are kept aside in `model_extra`."""
 
@@ -256,7 +267,7 @@ class JsonSchemaFormat(_Body):
     name: Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")] = "response"
     description: str | None = None
     schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool = False
+    strict: StrictBool = False
 
 
 class PlainFormat(_Body):
@@ -280,11 +291,11 @@ class ReasoningOptions(_Body):
 
 
 class StreamOptions(_Body):
-    include_obfuscation: bool | None = None
+    include_obfuscation: StrictBool | None = None
 
 
 class PromptCacheOptions(_Body):
-    prewarm: bool = False  # is nothing to be answered yet?
+    prewarm: StrictBool = False  # is nothing to be answered yet?
 
 
 Metadata = Annotated[
@@ -317,16 +328,16 @@ class CreateResponse(_Body):
     tool_choice: ToolChoice = "auto"
     metadata: Metadata = Field(default_factory=dict)
     text: TextOptions = Field(default_factory=TextOptions)
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    parallel_tool_calls: bool = True
-    stream: bool = False
+    temperature: Annotated[StrictFloat, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[StrictFloat, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[StrictFloat, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[StrictFloat, Field(ge=-2, le=2)] | None = None
+    parallel_tool_calls: StrictBool = True
+    stream: StrictBool = False
     stream_options: StreamOptions | None = None
-    background: bool = False
-    max_output_tokens: Annotated[int, Field(ge=16)] | None = None
-    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    background: StrictBool = False
+    max_output_tokens: Annotated[Integer, Field(ge=16)] | None = None
+    max_tool_calls: Annotated[Integer, Field(ge=1)] | None = None
     reasoning: ReasoningOptions | None = None
     safety_identifier: Identifier | None = None
     prompt_cache_key: Key | None = None
@@ -334,9 +345,9 @@ class CreateResponse(_Body):
     truncation: Literal["auto", "disabled"] = "disabled"
     instructions: str | None = None
     prompt: Template = None
-    store: bool = True
+    store: StrictBool = True
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] = "auto"
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Integer, Field(ge=0, le=20)] | None = None
     user: str | None = None
 
     _tool_secrets: ToolSecrets = PrivateAttr(default_factory=ToolSecrets)

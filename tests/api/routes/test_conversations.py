@@ -372,6 +372,7 @@ async def test_a_conversation_and_a_previous_response_exclude_each_other() -> No
             await client.responses.create(model="m", input="Hi.", conversation=id, previous_response_id=first.id)
 
     assert refused.value.code == "mutually_exclusive_parameters"
+    assert "Mutually exclusive parameters" in refused.value.message
 
 
 # Whose it is.

@@ -141,9 +141,9 @@ async def test_a_stream_id_is_told_in_every_frame_of_its_turn() -> None:
         ('{"type": ["response.create"]}', "invalid_value", "type"),
         ('{"type": "response.create"}', "missing_required_parameter", "model"),
         ('{"type": "response.create", "model": "m"}', "invalid_request", "input"),
-        ('{"type": "response.create", "model": "m", "input": 1}', "invalid_value", "input"),
-        ('{"type": "response.create", "model": "m", "temperature": 9}', "invalid_value", "temperature"),
-        ('{"type": "response.create", "model": "m", "input": "x", "generate": 0}', "invalid_value", "generate"),
+        ('{"type": "response.create", "model": "m", "input": 1}', "invalid_type", "input"),
+        ('{"type": "response.create", "model": "m", "temperature": 9}', "decimal_above_max_value", "temperature"),
+        ('{"type": "response.create", "model": "m", "input": "x", "generate": 0}', "invalid_type", "generate"),
         (
             '{"type": "response.create", "model": "m", "input": "x", "stream_id": "a b"}',
             "invalid_stream_id",
