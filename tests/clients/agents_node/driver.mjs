@@ -7,6 +7,7 @@ import {
   OpenAIResponsesCompactionSession,
   OpenAIResponsesModel,
   OpenAIResponsesWSModel,
+  hostedMcpTool,
   run,
   setDefaultOpenAIClient,
   setTracingDisabled,
@@ -16,7 +17,7 @@ import {
 import OpenAI from "openai";
 import { z } from "zod";
 
-import { ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, weather } from "../drive/scenarios.mjs";
+import { ADD, ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, weather } from "../drive/scenarios.mjs";
 
 const client = new OpenAI();
 setDefaultOpenAIClient(client);
@@ -49,6 +50,23 @@ async function streamed(agent, prompt, options = {}) {
   await result.completed;
   return { pieces, result };
 }
+
+// An MCP server that is asked by the server; with `approve` what the user says to each call.
+const lab = (approve) =>
+  hostedMcpTool({
+    serverLabel: "lab",
+    connectorId: "lab",
+    ...(approve === undefined
+      ? { requireApproval: "never" }
+      : { requireApproval: "always", onApproval: async () => ({ approve, reason: "Because." }) }),
+  });
+const hostedResults = ({ rawResponses }) =>
+  rawResponses
+    .flatMap(({ output }) => output)
+    .filter((item) => item.type === "hosted_tool_call" && item.name === "add")
+    .map((item) => item.output ?? item.providerData?.output)
+    .filter((output) => output != null);
+const hostedShown = (result) => ({ text: result.finalOutput, results: hostedResults(result) });
 
 await play({
   async text() {
@@ -144,5 +162,36 @@ await play({
     const result = await run(agent({ tools: [askWeather], modelSettings }), WEATHER);
     const { item } = thoughts(result);
     return { text: result.finalOutput, sealed: Boolean(item.providerData?.encrypted_content) };
+  },
+
+  async hosted() {
+    return hostedShown(await run(agent({ tools: [lab()] }), ADD));
+  },
+
+  async hosted_streamed() {
+    return hostedShown((await streamed(agent({ tools: [lab()] }), ADD)).result);
+  },
+
+  async hosted_approved() {
+    return hostedShown(await run(agent({ tools: [lab(true)] }), ADD));
+  },
+
+  async hosted_approved_streamed() {
+    return hostedShown((await streamed(agent({ tools: [lab(true)] }), ADD)).result);
+  },
+
+  async hosted_rejected() {
+    return hostedShown(await run(agent({ tools: [lab(false)] }), ADD));
+  },
+
+  async hosted_turns() {
+    const first = await run(agent({ tools: [lab()] }), ADD);
+    const options = { previousResponseId: first.lastResponseId };
+    return hostedShown(await run(agent({ tools: [lab()] }), ASK_NAME, options));
+  },
+
+  async hosted_replayed() {
+    const first = await run(agent({ tools: [lab()] }), ADD);
+    return hostedShown(await run(agent({ tools: [lab()] }), [...first.history, user(ASK_NAME)]));
   },
 });

@@ -6,6 +6,7 @@ from typing import Any
 
 from agents import (
     Agent,
+    HostedMCPTool,
     ModelSettings,
     OpenAIConversationsSession,
     OpenAIResponsesModel,
@@ -20,7 +21,7 @@ from agents.memory import OpenAIResponsesCompactionSession
 from openai import AsyncOpenAI
 from openai.types.shared import Reasoning
 from pydantic import BaseModel
-from scenarios import ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
+from scenarios import ADD, ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
 
 client = AsyncOpenAI()
 set_default_openai_client(client)
@@ -182,6 +183,67 @@ async def thinking_sealed() -> Any:
     result = await Runner.run(agent(tools=[ask_weather], model_settings=settings), WEATHER)
     (item,) = (item.raw_item for item in result.new_items if item.type == "reasoning_item")
     return {"text": result.final_output, "sealed": bool(item.encrypted_content)}
+
+
+def lab(approve: bool | None = None) -> HostedMCPTool:
+    """An MCP server that is asked by the server; with `approve` what the user says to each call."""
+    config: Any = {"type": "mcp", "server_label": "lab"}
+    if approve is None:
+        return HostedMCPTool(tool_config={**config, "require_approval": "never"})
+    return HostedMCPTool(
+        tool_config={**config, "require_approval": "always"},
+        on_approval_request=lambda request: {"approve": approve, "reason": "Because."},
+    )
+
+
+def hosted_results(result: Any) -> list[Any]:
+    calls = (item.raw_item for item in result.new_items if item.type == "tool_call_item")
+    return [call.output for call in calls if call.type == "mcp_call"]
+
+
+@scenario
+async def hosted() -> Any:
+    result = await Runner.run(agent(tools=[lab()]), ADD)
+    return {"text": result.final_output, "results": hosted_results(result)}
+
+
+@scenario
+async def hosted_streamed() -> Any:
+    _, result = await streamed(agent(tools=[lab()]), ADD)
+    return {"text": result.final_output, "results": hosted_results(result)}
+
+
+@scenario
+async def hosted_approved() -> Any:
+    result = await Runner.run(agent(tools=[lab(True)]), ADD)
+    return {"text": result.final_output, "results": hosted_results(result)}
+
+
+@scenario
+async def hosted_approved_streamed() -> Any:
+    _, result = await streamed(agent(tools=[lab(True)]), ADD)
+    return {"text": result.final_output, "results": hosted_results(result)}
+
+
+@scenario
+async def hosted_rejected() -> Any:
+    result = await Runner.run(agent(tools=[lab(False)]), ADD)
+    return {"text": result.final_output, "results": hosted_results(result)}
+
+
+@scenario
+async def hosted_turns() -> Any:
+    first = await Runner.run(agent(tools=[lab()]), ADD)
+    second = await Runner.run(agent(tools=[lab()]), ASK_NAME, previous_response_id=first.last_response_id)
+    return {"text": second.final_output, "items": [item.type for item in second.raw_responses[-1].output]}
+
+
+@scenario
+async def hosted_replayed() -> Any:
+    first = await Runner.run(agent(tools=[lab()]), ADD)
+    said = [*first.to_input_list(), {"role": "user", "content": ASK_NAME}]
+    second = await Runner.run(agent(tools=[lab()]), said)
+    return {"text": second.final_output, "items": [item.type for item in second.raw_responses[-1].output]}
 
 
 play()

@@ -2,14 +2,15 @@
 
 import { z } from "zod";
 
-import { ASK_NAME, HELLO, KEY, MODEL, NAME, SUM, URL, WEATHER, WHO, play, weather } from "../drive/scenarios.mjs";
+import { ADD, ASK_NAME, HELLO, KEY, MODEL, NAME, SUM, URL, WEATHER, WHO, play, weather } from "../drive/scenarios.mjs";
 
 const { PACKAGE, PROVIDER } = process.env;
 const { Output, generateObject, generateText, stepCountIs, streamObject, streamText, tool } = await import(PACKAGE);
 const { createOpenAI, createOpenResponses } = await import(PROVIDER);
 
-const model = createOpenAI
-  ? createOpenAI({ baseURL: URL, apiKey: KEY })(MODEL)
+const openai = createOpenAI?.({ baseURL: URL, apiKey: KEY });
+const model = openai
+  ? openai(MODEL)
   : createOpenResponses({ name: "lab", url: `${URL}/responses`, apiKey: KEY })(MODEL);
 const schema = z.object({ name: z.string(), born: z.int() });
 const tools = {
@@ -39,6 +40,25 @@ async function streamed(params) {
   const finish = await result.finishReason;
   if (finish === "error") throw new Error(`finishReason: ${finish}`);
   return { ...shown, text: await result.text, usage: usage(await result.totalUsage) };
+}
+
+// An MCP server that is asked by the server, and what it said.
+const lab = (requireApproval) => ({
+  lab: openai.tools.mcp({ serverLabel: "lab", connectorId: "lab", requireApproval }),
+});
+const hostedResults = ({ content }) =>
+  content.filter((part) => part.type === "tool-result").map((part) => part.output.output ?? null);
+const hostedShown = (result) => ({ text: result.text, results: hostedResults(result) });
+
+// Ask, and go on with what the user says to what is to be approved.
+async function decided(approved, options = {}) {
+  const tools = lab("always");
+  const first = await generateText({ model, prompt: ADD, tools, ...options });
+  const decisions = first.content
+    .filter((part) => part.type === "tool-approval-request")
+    .map(({ approvalId }) => ({ type: "tool-approval-response", approvalId, approved }));
+  const messages = [user(ADD), ...(first.responseMessages ?? first.response.messages), { role: "tool", content: decisions }];
+  return hostedShown(await generateText({ model, messages, tools, ...options }));
 }
 
 await play({
@@ -144,5 +164,39 @@ await play({
   async cut_off() {
     const { text, finishReason } = await generateText({ model, prompt: HELLO, maxOutputTokens: 16 });
     return { text, status: finishReason };
+  },
+
+  async hosted() {
+    return hostedShown(await generateText({ model, prompt: ADD, tools: lab() }));
+  },
+
+  async hosted_streamed() {
+    const result = streamText({ model, prompt: ADD, tools: lab() });
+    for await (const part of result.fullStream) if (part.type === "error") throw part.error;
+    return hostedShown({ text: await result.text, content: await result.content });
+  },
+
+  async hosted_approved() {
+    return await decided(true);
+  },
+
+  async hosted_approved_replayed() {
+    return await decided(true, unstored);
+  },
+
+  async hosted_rejected() {
+    return await decided(false);
+  },
+
+  async hosted_turns() {
+    const first = await generateText({ model, prompt: ADD, tools: lab() });
+    const messages = [user(ADD), ...(first.responseMessages ?? first.response.messages), user(ASK_NAME)];
+    return hostedShown(await generateText({ model, messages, tools: lab() }));
+  },
+
+  async hosted_replayed() {
+    const first = await generateText({ model, prompt: ADD, tools: lab(), ...unstored });
+    const messages = [user(ADD), ...(first.responseMessages ?? first.response.messages), user(ASK_NAME)];
+    return hostedShown(await generateText({ model, messages, tools: lab(), ...unstored }));
   },
 });

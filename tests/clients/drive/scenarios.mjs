@@ -13,6 +13,7 @@ export const ASK_NAME = "What is my name?";
 export const WEATHER = "How is the weather in Paris and in Oslo?";
 export const WHO = "Who was Ada Lovelace?";
 export const SUM = "What is six times seven?";
+export const ADD = "What is one and two?";
 
 // The function that a model may call.
 export const weather = (place) => `Sunny in ${place}.`;

@@ -26,6 +26,7 @@ NAME, ASK_NAME = "My name is Ada.", "What is my name?"
 WEATHER = "How is the weather in Paris and in Oslo?"
 WHO = "Who was Ada Lovelace?"
 SUM = "What is six times seven?"
+ADD = "What is one and two?"
 
 _SCENARIOS: dict[str, Callable[[], Any]] = {}
 

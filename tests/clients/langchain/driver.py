@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
-from scenarios import ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
+from scenarios import ADD, ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
 
 
 class Person(BaseModel):
@@ -141,6 +141,77 @@ def thinking_sealed() -> Any:
     said = worked(model)
     sealed = [block for block in said[1].content if block["type"] == "reasoning"]
     return {"text": said[-1].text, "sealed": "encrypted_content" in str(sealed)}
+
+
+LAB = {"type": "mcp", "server_label": "lab", "require_approval": "never"}
+ASKING = {**LAB, "require_approval": "always"}
+
+
+def blocks(message: Any, type: str) -> list[Any]:
+    """The blocks of a type in a message, in the old form or in the standard one."""
+    found = [block for block in message.content if isinstance(block, dict)]
+    found = [block.get("value", block) if block["type"] == "non_standard" else block for block in found]
+    return [block for block in found if block["type"] == type]
+
+
+def hosted_results(message: Any) -> list[Any]:
+    standard = [block["output"] for block in blocks(message, "server_tool_result") if "output" in block]
+    return standard or [block["output"] for block in blocks(message, "mcp_call")]
+
+
+@scenario
+def hosted() -> Any:
+    message = chat().bind_tools([LAB]).invoke(ADD)
+    return {"text": message.text, "results": hosted_results(message)}
+
+
+@scenario
+def hosted_streamed() -> Any:
+    _, message = streamed(chat().bind_tools([LAB]), ADD)
+    return {"text": message.text, "results": hosted_results(message)}
+
+
+def decided(stream: bool, approve: bool) -> Any:
+    """Ask, and decide on what is to be approved."""
+    bound = chat().bind_tools([ASKING])
+    first = streamed(bound, ADD)[1] if stream else bound.invoke(ADD)
+    decisions: Any = [
+        {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve}
+        for request in blocks(first, "mcp_approval_request")
+    ]
+    options = {"previous_response_id": first.response_metadata["id"]}
+    second = bound.invoke([HumanMessage(content=decisions)], **options)
+    return {"text": second.text, "results": hosted_results(second)}
+
+
+@scenario
+def hosted_approved() -> Any:
+    return decided(stream=False, approve=True)
+
+
+@scenario
+def hosted_approved_streamed() -> Any:
+    return decided(stream=True, approve=True)
+
+
+@scenario
+def hosted_rejected() -> Any:
+    return decided(stream=False, approve=False)
+
+
+@scenario
+def hosted_turns() -> Any:
+    bound = chat().bind_tools([LAB])
+    first = bound.invoke(ADD)
+    second = bound.invoke([HumanMessage(ASK_NAME)], previous_response_id=first.response_metadata["id"])
+    return {"text": second.text, "results": hosted_results(second)}
+
+
+@scenario
+def hosted_replayed() -> Any:
+    bound = chat().bind_tools([LAB])
+    second = bound.invoke([HumanMessage(ADD), bound.invoke(ADD), HumanMessage(ASK_NAME)])
+    return {"text": second.text, "results": hosted_results(second)}
 
 
 play()

@@ -2,7 +2,7 @@
 
 import { z } from "zod";
 
-import { ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, weather } from "../drive/scenarios.mjs";
+import { ADD, ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, weather } from "../drive/scenarios.mjs";
 
 const { PACKAGE } = process.env;
 const { default: OpenAI } = await import(PACKAGE);
@@ -49,6 +49,16 @@ async function streamed(params, name) {
 // An item as it came, without what the helper has read into it.
 const plain = ({ parsed_arguments, ...item }) =>
   item.type === "message" ? { ...item, content: item.content.map(({ parsed, ...part }) => part) } : item;
+
+// An MCP server that is asked by the server, and what it said; `decided` decides on what is to be approved.
+const mcp = { type: "mcp", server_label: "lab", require_approval: "never" };
+const asking = { ...mcp, require_approval: "always" };
+const hostedResults = ({ output }) => output.filter((item) => item.type === "mcp_call").map((item) => item.output);
+const decided = ({ output }, approve) =>
+  output
+    .filter((item) => item.type === "mcp_approval_request")
+    .map(({ id }) => ({ type: "mcp_approval_response", approval_request_id: id, approve }));
+const hostedShown = (response) => ({ text: response.output_text, results: hostedResults(response) });
 
 await play({
   async text() {
@@ -273,5 +283,56 @@ await play({
       }
     }
     return { counts, wholes, unknown: [] };
+  },
+
+  async hosted() {
+    return hostedShown(await client.responses.create({ model, input: ADD, tools: [mcp] }));
+  },
+
+  async hosted_streamed() {
+    return hostedShown((await streamed({ input: ADD, tools: [mcp] })).response);
+  },
+
+  async hosted_approved() {
+    const first = await client.responses.create({ model, input: ADD, tools: [asking] });
+    const params = { model, input: decided(first, true), tools: [asking], previous_response_id: first.id };
+    return hostedShown(await client.responses.create(params));
+  },
+
+  async hosted_approved_streamed() {
+    const { response: first } = await streamed({ input: ADD, tools: [asking] });
+    const params = { input: decided(first, true), tools: [asking], previous_response_id: first.id };
+    return hostedShown((await streamed(params)).response);
+  },
+
+  async hosted_approved_replayed() {
+    const params = { model, tools: [asking], store: false };
+    const first = await client.responses.create({ ...params, input: ADD });
+    const input = [user(ADD), ...first.output, ...decided(first, true)];
+    return hostedShown(await client.responses.create({ ...params, input }));
+  },
+
+  async hosted_rejected() {
+    const first = await client.responses.create({ model, input: ADD, tools: [asking] });
+    const params = { model, input: decided(first, false), tools: [asking], previous_response_id: first.id };
+    return hostedShown(await client.responses.create(params));
+  },
+
+  async hosted_turns() {
+    const first = await client.responses.create({ model, input: ADD, tools: [mcp] });
+    const second = await client.responses.create({
+      model,
+      input: ASK_NAME,
+      tools: [mcp],
+      previous_response_id: first.id,
+    });
+    return { text: second.output_text, items: second.output.map((item) => item.type) };
+  },
+
+  async hosted_replayed() {
+    const first = await client.responses.create({ model, input: ADD, tools: [mcp], store: false });
+    const input = [user(ADD), ...first.output, user(ASK_NAME)];
+    const second = await client.responses.create({ model, input, tools: [mcp], store: false });
+    return { text: second.output_text, items: second.output.map((item) => item.type) };
   },
 });

@@ -9,7 +9,7 @@ from typing import Any
 from openai import APIError, AsyncOpenAI, OpenAI, pydantic_function_tool
 from openai.types.responses import ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from scenarios import ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
+from scenarios import ADD, ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
 
 
 class Person(BaseModel):
@@ -319,6 +319,90 @@ def _plain(item: Any) -> Any:
     for part in plain.get("content") or ():
         part.pop("parsed", None)
     return plain
+
+
+MCP: dict[str, Any] = {"type": "mcp", "server_label": "lab", "require_approval": "never"}
+ASKING = {**MCP, "require_approval": "always"}
+
+
+def hosted_results(response: Any) -> list[Any]:
+    return [item.output for item in response.output if item.type == "mcp_call"]
+
+
+def decided(response: Any, approve: bool) -> list[Any]:
+    """Decide on what a response wants approved."""
+    requests = [item.id for item in response.output if item.type == "mcp_approval_request"]
+    decision = {"type": "mcp_approval_response", "approve": approve}
+    return [{**decision, "approval_request_id": request} for request in requests]
+
+
+@scenario
+def hosted() -> Any:
+    response = client.responses.create(model=MODEL, input=ADD, tools=[MCP])
+    return {"text": response.output_text, "results": hosted_results(response)}
+
+
+@scenario
+def hosted_streamed() -> Any:
+    with client.responses.stream(model=MODEL, input=ADD, tools=[MCP]) as stream:
+        types = [event.type for event in stream if event.type.startswith("response.mcp_call")]
+        response = stream.get_final_response()
+    assert types[0] == "response.mcp_call.in_progress" and types[-1] == "response.mcp_call.completed"
+    return {"text": response.output_text, "results": hosted_results(response)}
+
+
+@scenario
+def hosted_approved() -> Any:
+    first = client.responses.create(model=MODEL, input=ADD, tools=[ASKING])
+    second = client.responses.create(
+        model=MODEL, input=decided(first, True), tools=[ASKING], previous_response_id=first.id
+    )
+    return {"text": second.output_text, "results": hosted_results(second)}
+
+
+@scenario
+def hosted_approved_streamed() -> Any:
+    with client.responses.stream(model=MODEL, input=ADD, tools=[ASKING]) as stream:
+        first = stream.get_final_response()
+    decisions = decided(first, True)
+    with client.responses.stream(model=MODEL, input=decisions, tools=[ASKING], previous_response_id=first.id) as stream:
+        second = stream.get_final_response()
+    return {"text": second.output_text, "results": hosted_results(second)}
+
+
+@scenario
+def hosted_approved_replayed() -> Any:
+    """Nothing is stored: what was said goes back with the decision."""
+    options: dict[str, Any] = {"model": MODEL, "tools": [ASKING], "store": False}
+    first = client.responses.create(input=ADD, **options)
+    said = [item.model_dump(exclude_none=True) for item in first.output]
+    second = client.responses.create(input=[{"role": "user", "content": ADD}, *said, *decided(first, True)], **options)
+    return {"text": second.output_text, "results": hosted_results(second)}
+
+
+@scenario
+def hosted_rejected() -> Any:
+    first = client.responses.create(model=MODEL, input=ADD, tools=[ASKING])
+    second = client.responses.create(
+        model=MODEL, input=decided(first, False), tools=[ASKING], previous_response_id=first.id
+    )
+    return {"text": second.output_text, "results": hosted_results(second)}
+
+
+@scenario
+def hosted_turns() -> Any:
+    first = client.responses.create(model=MODEL, input=ADD, tools=[MCP])
+    second = client.responses.create(model=MODEL, input=ASK_NAME, tools=[MCP], previous_response_id=first.id)
+    return {"text": second.output_text, "items": [item.type for item in second.output]}
+
+
+@scenario
+def hosted_replayed() -> Any:
+    first = client.responses.create(model=MODEL, input=ADD, tools=[MCP], store=False)
+    said = [item.model_dump(exclude_none=True) for item in first.output]
+    turns: Any = [{"role": "user", "content": ADD}, *said, {"role": "user", "content": ASK_NAME}]
+    second = client.responses.create(model=MODEL, input=turns, tools=[MCP], store=False)
+    return {"text": second.output_text, "items": [item.type for item in second.output]}
 
 
 play()

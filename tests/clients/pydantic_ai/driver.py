@@ -6,8 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, ThinkingPart, ToolOutput
+from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
-from scenarios import ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
+from pydantic_ai.native_tools import MCPServerTool
+from scenarios import ADD, ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
 
 model = OpenAIResponsesModel(MODEL)
 
@@ -119,6 +121,38 @@ async def thinking_again() -> Any:
     """A thought that led to a call comes back with its result."""
     result = await helper().run(WEATHER)
     return {"text": result.output, "reasoning": thoughts(result)}
+
+
+def asking_the_lab() -> Agent[None, Any]:
+    """An agent with an MCP server that the server asks, named as a connector."""
+    return agent(capabilities=[NativeTool(MCPServerTool(id="lab", url="x-openai-connector:lab"))])
+
+
+def hosted_results(result: Any) -> list[Any]:
+    parts = [part for message in result.new_messages() for part in message.parts]
+    returned = [part.content for part in parts if part.part_kind == "builtin-tool-return"]
+    return [content["output"] for content in returned if content.get("output") is not None]
+
+
+@scenario
+async def hosted() -> Any:
+    result = await asking_the_lab().run(ADD)
+    return {"text": result.output, "results": hosted_results(result)}
+
+
+@scenario
+async def hosted_streamed() -> Any:
+    async with asking_the_lab().run_stream(ADD) as result:
+        text = await result.get_output()
+        return {"text": text, "results": hosted_results(result)}
+
+
+@scenario
+async def hosted_replayed() -> Any:
+    made = asking_the_lab()
+    first = await made.run(ADD)
+    second = await made.run(ASK_NAME, message_history=first.all_messages())
+    return {"text": second.output, "results": hosted_results(second)}
 
 
 play()
