@@ -14,6 +14,7 @@ An option is a variable by another name: it is put into the environment, where t
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import os
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
@@ -81,12 +82,19 @@ def serve(
     store_url: Annotated[str | None, typer.Option(help="memory://, sqlite:///file.db, redis://host.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes to run.")] = None,
     config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None,
+    mcp: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=URL|COMMAND", help="An MCP server whose tools models may call; may be repeated."),
+    ] = None,
+    mcp_approval: Annotated[str | None, typer.Option(help="Are its calls to be approved? always, or never.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
     reload: Annotated[bool, typer.Option("--reload", help="Start anew when a file changes; to develop.")] = False,
 ) -> None:
     """Serve. Every option wins over its variable, ANTIPHON_HOST and so on; see `antiphon settings` for all of them."""
-    given = {name: value for name, value in locals().items() if name != "reload" and value is not None}
+    given = {name: value for name, value in locals().items() if name not in ("reload", "mcp") and value is not None}
+    if mcp:
+        given["mcp"] = _mcp_servers(mcp)
     os.environ.update({f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()})
     settings = _settings(status=2)
     _try_to_build(settings)
@@ -103,6 +111,19 @@ def serve(
     _greet(settings)
     with _counting_together(settings):
         _run(settings, reload)
+
+
+def _mcp_servers(options: list[str]) -> str:
+    """Return what `--mcp` declares, as its variable has it: with the servers that stand there already."""
+    servers: dict[str, str] = {}
+    with suppress(ValueError):  # what is wrong with the variable is told when the settings are read
+        servers |= json.loads(environment().get(f"{PREFIX}MCP", "{}"))
+    for option in options:
+        name, separator, place = (part.strip() for part in option.partition("="))
+        if not (name and separator and place):
+            _refuse("--mcp: should be NAME=URL or NAME=COMMAND, such as time='uvx mcp-server-time'", status=2)
+        servers[name] = place
+    return json.dumps(servers)
 
 
 @contextmanager

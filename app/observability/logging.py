@@ -138,7 +138,8 @@ def secrets_of(settings: Settings) -> list[str]:
         urlsplit(url).password
         for url in (settings.store_url, settings.limit_store_url, *(backend.url for backend in backends))
     ]
-    known = [*(key.get_secret_value() for key in keys), *(password for password in passwords if password)]
+    known = [key.get_secret_value() for key in keys]
+    known += [*(password for password in passwords if password), *settings.tool_secrets()]
     return [secret for secret in known if secret != PASSTHROUGH]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -129,6 +130,12 @@ class Settings(BaseSettings):
     tools: Annotated[dict[str, dict[str, Any]], NoDecode, BeforeValidator(decode_json)] = {}
     """What the server does for a model by itself: tables `[tools.NAME]` in the TOML file; here a JSON object. A tool
     without a table is left out. See docs/tools.md."""
+    mcp: Annotated[dict[str, str], NoDecode, BeforeValidator(decode_json)] = {}
+    """MCP servers whose tools a model may call, beside the tables `[tools.mcp.servers.NAME]`: a JSON object of names,
+    each with a URL or a command to run, such as `{"time": "uvx mcp-server-time"}`."""
+    mcp_approval: Literal["always", "never"] | None = None
+    """Whether callers have to approve each call of a tool of an MCP server that does not say so itself: `always`, which
+    is the default, or `never`."""
     default_model: str | None = None
     """Model of a request that names none."""
 
@@ -270,6 +277,20 @@ class Settings(BaseSettings):
         toml = InitSettingsSource(settings_cls, read_toml(Path(path)) if path else {})
         return init_settings, env_settings, dotenv_settings, toml
 
+    def tool_tables(self) -> dict[str, dict[str, Any]]:
+        """Return the tables `[tools.NAME]`, those of MCP with what the variables say of it."""
+        tables = {name: table for name, table in self.tools.items() if isinstance(table, dict)}
+        mcp = tables.get("mcp", {})
+        if self.mcp:
+            mcp = {**mcp, "servers": {**mcp.get("servers", {}), **self.mcp}}
+        if self.mcp_approval:
+            mcp = {**mcp, "require_approval": self.mcp_approval}
+        return {**tables, "mcp": mcp} if mcp else tables
+
+    def tool_secrets(self) -> list[str]:
+        """Return the keys, tokens and headers that the tables of tools hold, or name the variables of."""
+        return list(_secrets_in(self.tool_tables(), environment()))
+
     def served(self) -> dict[str, BackendSettings]:
         """
         Return every backend by name, in the order in which they are asked whether they serve a model.
@@ -292,6 +313,21 @@ class Settings(BaseSettings):
         )
         others = {name: backend for name, backend in self.backends.items() if name != "default"}
         return {**others, "default": single}
+
+
+_SECRET_KEYS = ("api_key", "headers", "env", "password", "token")
+
+
+def _secrets_in(table: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[str]:
+    for name, value in table.items():
+        values = list(value.values()) if isinstance(value, dict) else [value]
+        texts = [text for text in values if isinstance(text, str)]
+        if name.endswith("_env"):
+            yield from (variables[text] for text in texts if text in variables)
+        elif name in _SECRET_KEYS:
+            yield from texts
+        elif isinstance(value, dict):
+            yield from _secrets_in(value, variables)
 
 
 def load_settings(**values: Any) -> Settings:

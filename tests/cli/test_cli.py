@@ -99,6 +99,8 @@ def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
         (["--workers", "2"], "ANTIPHON_STORE_URL: should be a store that 2 workers can share"),
         (["--config", "nowhere.toml"], "ANTIPHON_CONFIG: cannot read 'nowhere.toml'"),
         (["--port", "many"], "Invalid value for '--port'"),
+        (["--mcp", "uvx mcp-server-time"], "--mcp: should be NAME=URL or NAME=COMMAND"),
+        (["--mcp-approval", "sometimes"], "ANTIPHON_MCP_APPROVAL: should be 'always' or 'never'"),
     ],
 )
 def test_what_does_not_fit_is_refused_without_a_traceback(tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -139,8 +139,10 @@ def test_every_secret_of_the_settings_is_known() -> None:
         store_url="redis://:store-password@localhost",
         backend_api_key="passthrough",
         backends={"local": {"url": "http://user:url-password@localhost/v1", "api_key": "upstream"}},
+        tools={"mcp": {"servers": {"lab": {"url": "http://lab", "headers": {"X-Key": "header"}, "env": {"A": "env"}}}}},
     )
-    assert set(logs.secrets_of(settings)) == {"caller", "encryption", "store-password", "url-password", "upstream"}
+    known = {"caller", "encryption", "store-password", "url-password", "upstream", "header", "env"}
+    assert set(logs.secrets_of(settings)) == known
 
 
 @pytest.mark.usefixtures("root")

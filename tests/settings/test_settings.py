@@ -118,6 +118,23 @@ def test_lists_are_separated_by_commas_and_objects_are_json(place: Place) -> Non
     assert settings.max_body_bytes == 1024 * 1024
 
 
+def test_mcp_servers_of_a_variable_stand_beside_those_of_the_file(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "tools.toml").write_text(
+        '[tools.mcp.servers.lab]\nurl = "http://lab/mcp"\nheaders_env = { Authorization = "LAB_TOKEN" }'
+    )
+    place.variables(
+        ANTIPHON_CONFIG="tools.toml",
+        ANTIPHON_MCP='{"time": "uvx mcp-server-time"}',
+        ANTIPHON_MCP_APPROVAL="never",
+        LAB_TOKEN="of-the-lab",
+    )
+    settings = load_settings()
+    mcp = settings.tool_tables()["mcp"]
+    assert set(mcp["servers"]) == {"lab", "time"}
+    assert (mcp["servers"]["time"], mcp["require_approval"]) == ("uvx mcp-server-time", "never")
+    assert settings.tool_secrets() == ["of-the-lab"]
+
+
 def test_a_url_makes_the_single_backend_the_one_named_default(place: Place) -> None:
     place.variables(
         ANTIPHON_BACKEND_URL="http://localhost:8000/v1/",

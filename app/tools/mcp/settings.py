@@ -79,11 +79,23 @@ def _url(url: str) -> str:
 
 
 def _command(command: object) -> object:
-    return shlex.split(command) if isinstance(command, str) else command
+    if not isinstance(command, str):
+        return command
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"should be a command: {error}") from None
 
 
 def _pattern(pattern: object) -> object:
     return URLPattern.parse(pattern) if isinstance(pattern, str) else pattern
+
+
+def _server(server: object) -> object:
+    """Take a URL or a command alone, as `antiphon serve --mcp` does."""
+    if not isinstance(server, str):
+        return server
+    return {"url": server} if re.match(r"https?://", server) else {"command": server}
 
 
 class MCPServer(_Settings):
@@ -141,7 +153,8 @@ def _owner(key: str) -> str:
 class MCPSettings(_Settings):
     """The table `[tools.mcp]`."""
 
-    servers: dict[str, MCPServer] = {}
+    servers: dict[str, Annotated[MCPServer, BeforeValidator(_server)]] = {}
+    """By name. A URL or a command alone will do: `time = "uvx mcp-server-time"`."""
     allow_urls: list[Annotated[URLPattern, BeforeValidator(_pattern)]] = []
     """Patterns of the URLs that callers may name in `server_url`, such as `https://*.example.com/*`."""
     allow_private: bool = False
@@ -271,17 +284,3 @@ def _expanded(value: Any, environment: Mapping[str, str], place: str) -> Any:
         return found
 
     return _VARIABLE.sub(expand, value)
-
-
-def declared(option: str) -> tuple[str, dict[str, Any]]:
-    """Read `NAME=URL_OR_COMMAND`, as `antiphon serve --mcp` takes it: a name and its table. Raises `ValueError`."""
-    name, separator, place = option.partition("=")
-    name, place = name.strip(), place.strip()
-    if not separator or not place or not LABEL.fullmatch(name):
-        raise ValueError("should be NAME=URL or NAME=COMMAND, such as time='uvx mcp-server-time'")
-    if re.match(r"https?://", place):
-        return name, {"url": place}
-    try:
-        return name, {"command": shlex.split(place)}
-    except ValueError as error:
-        raise ValueError(f"the command of {name!r} cannot be read: {error}") from None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.tools.mcp.settings import MCPSettings, ToolFilter, declared, needs_approval, read_settings
+from app.tools.mcp.settings import MCPSettings, ToolFilter, needs_approval, read_settings
 
 
 def read(table: dict[str, Any], environment: dict[str, str] | None = None, directory: Path = Path()) -> MCPSettings:
@@ -132,22 +132,23 @@ def test_a_file_that_is_wrong(text: str, problem: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "table"),
+    ("place", "url", "command"),
     [
-        ("lab=http://127.0.0.1:9000/mcp", {"url": "http://127.0.0.1:9000/mcp"}),
-        ("lab=https://lab.example/mcp?key=a=b", {"url": "https://lab.example/mcp?key=a=b"}),
-        ("lab=uvx mcp-server-time", {"command": ["uvx", "mcp-server-time"]}),
-        ("lab = sh -c 'run me'", {"command": ["sh", "-c", "run me"]}),
+        ("http://127.0.0.1:9000/mcp", "http://127.0.0.1:9000/mcp", []),
+        ("https://lab.example/mcp?key=a=b", "https://lab.example/mcp?key=a=b", []),
+        ("uvx mcp-server-time", None, ["uvx", "mcp-server-time"]),
+        ("sh -c 'run me'", None, ["sh", "-c", "run me"]),
     ],
 )
-def test_an_option(option: str, table: dict[str, Any]) -> None:
-    assert declared(option) == ("lab", table)
+def test_a_url_or_a_command_alone(place: str, url: str | None, command: list[str]) -> None:
+    server = read({"servers": {"lab": place}}).servers["lab"]
+    assert (server.url, server.command) == (url, command)
 
 
-@pytest.mark.parametrize("option", ["", "lab", "lab=", "=http://lab", "l b=http://lab", "lab='"])
-def test_an_option_that_is_none(option: str) -> None:
-    with pytest.raises(ValueError):
-        declared(option)
+@pytest.mark.parametrize("place", ["", "  ", "sh -c 'run", "http://"])
+def test_what_is_neither(place: str) -> None:
+    with pytest.raises(ValueError, match=r"servers\.lab"):
+        read({"servers": {"lab": place}})
 
 
 NEVER_READ = {"never": {"read_only": True}}
