@@ -47,7 +47,8 @@ class ContentOptions(_Options):
     assistant_null: Literal["omit", "null", "empty"] = "omit"  # `content` of a message that only calls tools
     tool_content: Literal["string", "array"] = "string"
     tool_images: Literal["hoist", "inline", "drop", "error"] = "hoist"
-    # drop: the model is told that there was one, and the caller is warned
+    # Files that are text are told as text to every backend, PDFs to those that do not take files (with pypdf).
+    # error: 400 for what is left; drop: the model is told that there was one, and the caller is warned
     files: Literal["pass", "error", "drop"] = "pass"
     audio: Literal["pass", "error", "drop"] = "pass"
     images: Literal["pass", "error", "drop"] = "pass"

@@ -32,6 +32,7 @@ from app.responses.background import Background, EventSubscription
 from app.responses.background.worker import SaveTurn
 from app.responses.context import Context, ContextLoader, InputFileSource
 from app.responses.conversations import Conversations
+from app.responses.documents import PdfTexts
 from app.responses.encryption import ContentCipher, EncryptingEventBuilder
 from app.responses.generate import Deadline, Generation, NoAnswer, OneAnswer
 from app.responses.questions import Questions
@@ -74,6 +75,7 @@ class Responses:
         self._memory: Store | None = None
         self._reasoning = reasoning
         self._strict = strict
+        self._pdfs = PdfTexts()
         self._default_model = default_model
         self._watchers = observers
         self._max_input_tokens = max_input_tokens
@@ -101,6 +103,7 @@ class Responses:
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         context = await self._sources.context(request, caller.owner, self._memory)
         model = self._model(request, context)
+        context = await self._pdfs.add_to(context, self.backend.profile(model))
         response = new_response(
             request,
             id=new_id("resp", context.key),
@@ -150,6 +153,7 @@ class Responses:
         """Return how many tokens the input of a request is, and whether the backend has counted them."""
         context = await self._sources.context(request.model_copy(update={"store": False}), caller.owner, self._memory)
         model = self._model(request, context)
+        context = await self._pdfs.add_to(context, self.backend.profile(model))
         body = Questions(
             request, context, caller.key, self.backend, model, self._compaction_prompt, self._strict
         ).body()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from app.core.profile import ContentOptions
+from app.core.request.files import PDF_ERROR, PDF_TEXT, as_text, file_text
 from app.core.types.request import Part
 
 ChatPart: TypeAlias = dict[str, Any]
@@ -54,8 +55,13 @@ def _image(part: Part, options: ContentOptions) -> ChatPart:
 
 
 def _file(part: Part, options: ContentOptions) -> ChatPart:
+    if (text := file_text(part) if part.get(PDF_TEXT) is None else part[PDF_TEXT]) is not None:
+        return {"type": "text", "text": as_text(part, text)}
+    if options.files != "pass" and (reason := part.get(PDF_ERROR)):
+        raise PartError(reason, "file_data")
     if options.files == "error":
-        raise PartError("This backend takes no files.")
+        field = next((name for name in ("file_data", "file_url", "file_id") if part.get(name)), "")
+        raise PartError("This backend takes no files but text: send what is in it as `input_text`.", field)
     file = {name: part[name] for name in ("filename", "file_data", "file_url") if part.get(name)}
     if "file_data" not in file and "file_url" not in file:
         raise _missing(part, "file_data", "the file as `file_data` or `file_url`")
@@ -116,7 +122,7 @@ def read_content(content: str | Sequence[Part] | None, options: ContentOptions, 
         if (make := _PARTS.get(part["type"])) is None:
             warnings.append(f"Content of type {label(part['type'])} is not known and was left out.")
             continue
-        if _LIMITS.get(part["type"]) and getattr(options, _LIMITS[part["type"]]) == "drop":
+        if _is_dropped(part, options):
             warnings.append(f"This backend takes no {part['type']}; the model was told that there was one.")
             parts.append({"type": "text", "text": f"({part['type']} that this model cannot take)"})
             continue
@@ -126,6 +132,13 @@ def read_content(content: str | Sequence[Part] | None, options: ContentOptions, 
             error.index = index
             raise
     return parts
+
+
+def _is_dropped(part: Part, options: ContentOptions) -> bool:
+    """Tell whether a backend takes no such part, and goes without."""
+    if (limit := _LIMITS.get(part["type"])) is None or getattr(options, limit) != "drop":
+        return False
+    return limit != "files" or (part.get(PDF_TEXT) is None and file_text(part) is None)
 
 
 def texts(parts: Sequence[ChatPart]) -> list[str]:

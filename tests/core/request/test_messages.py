@@ -133,7 +133,7 @@ def test_parts(part: Any, sent: Any) -> None:
         ({"type": "input_file", "file_id": "file_1"}, {}, "input[1].content[1].file_id"),
         ({"type": "input_file", "filename": "a.pdf"}, {}, "input[1].content[1].file_data"),
         (IMAGE, {"content__images": "error"}, "input[1].content[1]"),
-        ({"type": "input_file", "file_data": "JVBE"}, {"content__files": "error"}, "input[1].content[1]"),
+        ({"type": "input_file", "file_data": "AAAA"}, {"content__files": "error"}, "input[1].content[1].file_data"),
         (
             {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
             {"content__audio": "error"},

@@ -1,0 +1,81 @@
+"""Files: what is text goes as text, with its name, and what a backend cannot take is refused by its place."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from tests.support.conversation import ask, call, messages, output, refused, user
+
+PDF = b"%PDF-1.4 \x00"
+PICTURE = b"\x89PNG\r\n\x1a\n\x00\x00"
+
+
+def file(content: bytes, name: str | None = "notes.md", media_type: str | None = None, **fields: Any) -> dict[str, Any]:
+    data = base64.b64encode(content).decode()
+    return {
+        "type": "input_file",
+        "filename": name,
+        "file_data": f"data:{media_type};base64,{data}" if media_type else data,
+        **fields,
+    }
+
+
+@pytest.mark.parametrize("files", ["pass", "error", "drop"])
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        (file(b"# Notes\n\nOne.\n"), '<file name="notes.md">\n# Notes\n\nOne.\n</file>'),
+        (file(b"a,b\n1,2", "a.csv", "text/csv"), '<file name="a.csv">\na,b\n1,2\n</file>'),
+        (file(b'{"a": 1}', "a.json", "application/json"), '<file name="a.json">\n{"a": 1}\n</file>'),
+        (file("def f(): return 'é'".encode(), "a.py", "application/octet-stream"), None),
+        (file(b"\xef\xbb\xbfHi", "a.txt", "text/plain"), '<file name="a.txt">\nHi\n</file>'),
+        (file("Grüße".encode("utf-16"), "a.txt"), '<file name="a.txt">\nGrüße\n</file>'),
+        (
+            file("Grüße".encode("latin-1"), "a.txt", "text/plain;charset=latin1"),
+            '<file name="a.txt">\nGrüße\n</file>',
+        ),
+        (file("Grüße".encode("cp1252"), "a.txt", "text/plain"), '<file name="a.txt">\nGrüße\n</file>'),
+        (file(b"Hi", 'a"b<c>.txt'), '<file name="a&quot;b&lt;c&gt;.txt">\nHi\n</file>'),
+        (file(b"Hi", None), "<file>\nHi\n</file>"),
+        ({**file(b""), "file_data": "data:text/plain,a%20b"}, '<file name="notes.md">\na b\n</file>'),
+        ({**file(b""), "file_data": "_-8~"}, ...),
+    ],
+)
+def test_text_is_told_as_text_with_its_name(part: Any, text: Any, files: str) -> None:
+    if text is ...:  # what is no base64 is for whoever takes files
+        assert refused(user([part]), content__files="error").param == "input[0].content[0].file_data"
+        return
+    chat = ask(user([{"type": "input_text", "text": "Look:"}, part]), content__files=files)
+    expected = text or "<file name=\"a.py\">\ndef f(): return 'é'\n</file>"
+    assert chat.body["messages"] == [user(f"Look:\n{expected}")]
+    assert chat.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("part", "param"),
+    [
+        (file(PICTURE, "a.png", "image/png"), "file_data"),
+        (file(PICTURE, "a.txt"), "file_data"),
+        (file(PDF), "file_data"),
+        ({"type": "input_file", "file_url": "https://example.com/a.txt"}, "file_url"),
+        ({"type": "input_file", "file_id": "file-1"}, "file_id"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_a_backend_without_files(part: Any, param: str) -> None:
+    error = refused(user("Hi"), user([{"type": "input_text", "text": "Look:"}, part]), content__files="error")
+    assert error.param == f"input[1].content[1].{param}"
+    assert "takes no files but text" in error.message
+
+
+def test_what_is_no_text_goes_as_a_file_to_a_backend_with_files() -> None:
+    for part in (file(PDF, "a.pdf", "application/pdf"), file(PICTURE)):
+        sent = {"type": "file", "file": {"filename": part["filename"], "file_data": part["file_data"]}}
+        assert messages(user([part])) == [user([sent])]
+
+
+def test_a_file_that_a_tool_gives_back_is_told_as_text_too() -> None:
+    sent = messages(user("Hi"), call("a"), output("a", [file(b"One.")]), content__files="error")
+    assert sent[-1]["content"] == '<file name="notes.md">\nOne.\n</file>'
