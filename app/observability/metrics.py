@@ -237,6 +237,10 @@ class _MeasuredStore:
         with self._measured("delete"):
             return await self._store.drop(bucket)
 
+    async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
+        with self._measured("recent"):
+            return await self._store.recent(owner, limit=limit, after=after)
+
 
 class _MeasuredBackend(BackendWrapper):
     """Passes the chunks on untouched: what becomes of them is seen where the context ends."""

@@ -4,6 +4,9 @@ Who remembers.
 A store keeps *buckets of records*. A record is bytes with a name; a bucket is all the records of one chain of one
 caller. It is read in one round trip and expires as a whole, `ttl` seconds after its last use, so a chain in use does
 not expire under its user. What a record means is not a store's concern: see `app.core.history.turns`.
+
+A bucket's name begins with its owner: `owner:chain`. Of the records that are put with an entry, which is a short
+description of them, a store lists the entries of one owner.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from urllib.parse import parse_qsl
 
@@ -37,6 +41,7 @@ class Change(NamedTuple):
     put: Mapping[str, bytes]  # by name
     delete: Collection[str] = ()  # other names; where there is no such record, nothing is to be done
     given: str | None = None  # a record that has to be in the bucket, or the change is not to be made
+    entries: Mapping[str, bytes] = MappingProxyType({})  # of those records that are to be listed: see `Store.recent`
 
 
 class Store(Protocol):
@@ -78,6 +83,15 @@ class Store(Protocol):
         """Forget a bucket with all its records; tell whether it was there."""
         ...
 
+    async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
+        """
+        Return the entries of an owner's records, those that were put first last, at most `limit` of them.
+
+        A record that replaces another keeps its place. With `after`, the name of a record, only the entries behind its
+        own are returned; None if it is not listed. No bucket is renewed. At least the newest `LISTED` are listed.
+        """
+        ...
+
     async def check(self) -> None:
         """Return if the store can be used now, for writing too, at the cost of one round trip at most."""
         ...
@@ -85,6 +99,15 @@ class Store(Protocol):
     async def aclose(self) -> None:
         """Give back connections, threads and files; the store is not used afterwards. Closing twice is fine."""
         ...
+
+
+# How many records of an owner a store lists at least, as long as they are there.
+LISTED = 1000
+
+
+def owner_of(bucket: str) -> str:
+    """Return whose bucket it is."""
+    return bucket.partition(":")[0]
 
 
 async def apply_with(store: Store, change: Change, more: Sequence[Change]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.stores import Change, Store
+from app.stores import LISTED, Change, Store
 from tests.support.store_places import TTL, Memory, Place, Redis, SQLite
 
 CHAIN = "2f1c9a:c0ffee"
@@ -245,6 +245,89 @@ async def test_the_expired_are_gone_before_anything_has_swept_them(place: Place,
     place.advance(1.1 * TTL)
 
     assert [await store.get(f"a:{number}", "resp_1") for number in reversed(range(10))] == [None] * 10
+
+
+async def add(store: Store, bucket: str, name: str, entry: bytes) -> None:
+    """Put a record that is listed."""
+    await store.apply(Change(bucket, {name: b"record"}, entries={name: entry}))
+
+
+async def test_the_records_of_an_owner_are_listed_newest_first(store: Store) -> None:
+    for number in range(5):
+        await add(store, f"a:{number % 2}", f"resp_{number}", b"entry %d" % number)
+    await add(store, "b:0", "resp_9", b"another's")
+    await store.put("a:0", "added_1", b"not listed")
+
+    assert await store.recent("a", limit=10) == [b"entry 4", b"entry 3", b"entry 2", b"entry 1", b"entry 0"]
+    assert await store.recent("a", limit=2) == [b"entry 4", b"entry 3"]
+    assert await store.recent("a", limit=2, after="resp_3") == [b"entry 2", b"entry 1"]
+    assert await store.recent("a", limit=2, after="resp_0") == []
+    assert await store.recent("b", limit=10) == [b"another's"]
+    assert await store.recent("c", limit=10) == []
+
+
+async def test_a_list_begins_behind_no_record_that_is_not_in_it(store: Store) -> None:
+    await add(store, "a:1", "resp_1", b"entry")
+    await add(store, "b:1", "resp_2", b"entry")
+
+    for stranger in ("resp_0", "resp_2", "added_1"):
+        assert await store.recent("a", limit=10, after=stranger) is None
+
+
+async def test_a_record_that_is_replaced_keeps_its_place_in_the_list(store: Store) -> None:
+    await add(store, "a:1", "resp_1", b"queued")
+    await add(store, "a:2", "resp_2", b"other")
+    await add(store, "a:1", "resp_1", b"completed")
+
+    assert await store.recent("a", limit=10) == [b"other", b"completed"]
+
+
+async def test_what_is_deleted_is_not_listed(store: Store) -> None:
+    for number in range(3):
+        await add(store, "a:1", f"resp_{number}", b"entry %d" % number)
+    await store.delete("a:1", "resp_1")
+
+    assert await store.recent("a", limit=10) == [b"entry 2", b"entry 0"]
+    assert await store.recent("a", limit=10, after="resp_1") is None
+
+
+async def test_what_has_expired_is_not_listed(place: Place, store: Store) -> None:
+    await add(store, "a:1", "resp_1", b"old")
+    await add(store, "a:2", "resp_2", b"renewed")
+    place.advance(0.6 * TTL)
+    await store.get("a:2", "resp_2")
+    await add(store, "a:3", "resp_3", b"new")
+    place.advance(0.6 * TTL)
+
+    assert await store.recent("a", limit=10) == [b"new", b"renewed"]
+
+
+async def test_a_list_renews_nothing(place: Place, store: Store) -> None:
+    await add(store, "a:1", "resp_1", b"entry")
+    for _ in range(3):
+        place.advance(0.4 * TTL)
+        await store.recent("a", limit=10)
+
+    assert await store.recent("a", limit=10) == []
+    assert await store.all("a:1") == {}
+
+
+async def test_the_newest_of_many_records_are_listed(store: Store) -> None:
+    for number in range(LISTED + 10):
+        await add(store, f"a:{number % 7}", f"resp_{number}", b"%d" % number)
+
+    assert await store.recent("a", limit=100) == [b"%d" % (LISTED + 9 - number) for number in range(100)]
+
+
+async def test_every_process_lists_the_same(place: Place, store: Store) -> None:
+    if isinstance(place, Memory):
+        return
+    other = place.open()
+    await add(store, "a:1", "resp_1", b"first")
+    await add(other, "a:1", "resp_2", b"second")
+
+    assert await store.recent("a", limit=10) == await other.recent("a", limit=10) == [b"second", b"first"]
+    await other.aclose()
 
 
 @pytest.mark.parametrize("use", ["put", "get", "get what is not there", "all"])

@@ -13,10 +13,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from urllib.parse import urlsplit
 
 from app.errors import StoreUnavailable
-from app.stores import Change, count, read_options
+from app.stores import Change, count, owner_of, read_options
 from app.stores.memory.event_log import MemoryLog
 
 MAX_RECORDS = 100_000
@@ -30,19 +31,25 @@ _OVERHEAD = 512
 class _Bucket:
     expires: float = 0
     records: dict[str, bytes] = field(default_factory=dict)
+    entries: dict[str, bytes] = field(default_factory=dict)  # of the records that are listed
     size: int = 0  # bytes, with the overhead
 
     def growth(self, change: Change) -> tuple[int, int]:
         """Return by how many records and bytes the bucket is larger after a change."""
         before = [self.records[name] for name in {*change.put, *change.delete} if name in self.records]
         records = len(change.put) - len(before)
-        return records, sum(map(len, change.put.values())) - sum(map(len, before)) + records * _OVERHEAD
+        listed = {*change.entries, *change.delete}
+        entries = sum(map(len, change.entries.values())) - sum(len(self.entries.get(name, b"")) for name in listed)
+        put = sum(map(len, change.put.values())) - sum(map(len, before))
+        return records, put + entries + records * _OVERHEAD
 
     def apply(self, change: Change, growth: int) -> None:
         """Make a change, by which the bucket grows by so many bytes."""
         for name in change.delete:
             self.records.pop(name, None)
+            self.entries.pop(name, None)
         self.records.update(change.put)
+        self.entries.update(change.entries)
         self.size += growth
 
 
@@ -63,6 +70,8 @@ class MemoryStore:
         self._clock = clock
         # Every use renews by the same time and moves to the end, so this is also the order in which they expire.
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        # Bucket and name of each record that is listed, by owner, the first put first.
+        self._listed: dict[str, dict[tuple[str, str], None]] = {}
         self.records = 0
         self.bytes = 0  # as counted for the bound, with the overhead
 
@@ -111,6 +120,7 @@ class MemoryStore:
             )
         for bucket, change, (records, size) in zip(buckets, changes, growth, strict=True):
             bucket.apply(change, size)
+            self._list(change)
             self.records += records
             self.bytes += size
             bucket.expires = self._clock() + self._ttl
@@ -140,6 +150,7 @@ class MemoryStore:
         change = Change(bucket, {}, [name])
         records, size = kept.growth(change)
         kept.apply(change, size)
+        self._list(change)
         self.records += records
         self.bytes += size
         if not kept.records:
@@ -153,6 +164,18 @@ class MemoryStore:
         self._forget(bucket)
         return True
 
+    async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
+        """Return the entries of an owner's records, the newest first."""
+        now = self._clock()
+        there = (
+            (name, self._buckets[bucket].entries[name])
+            for bucket, name in reversed(self._listed.get(owner, {}))
+            if self._buckets[bucket].expires > now
+        )
+        if after is not None and not any(name == after for name, _ in there):  # leaves off behind it
+            return None
+        return [entry for _, entry in islice(there, limit)]
+
     async def check(self) -> None:
         """Memory is always there."""
 
@@ -163,6 +186,7 @@ class MemoryStore:
     async def aclose(self) -> None:
         """Forget everything."""
         self._buckets.clear()
+        self._listed.clear()
         self.records = self.bytes = 0
 
     def _find(self, bucket: str) -> _Bucket | None:
@@ -195,3 +219,15 @@ class MemoryStore:
         kept = self._buckets.pop(bucket)
         self.records -= len(kept.records)
         self.bytes -= kept.size
+        self._list(Change(bucket, {}, list(kept.entries)))
+
+    def _list(self, change: Change) -> None:
+        """Note which records are listed after a change."""
+        owner = owner_of(change.bucket)
+        listed = self._listed.setdefault(owner, {})
+        for name in change.delete:
+            listed.pop((change.bucket, name), None)
+        for name in change.entries:
+            listed[change.bucket, name] = None
+        if not listed:
+            del self._listed[owner]

@@ -5,20 +5,23 @@ A store in Redis (or Valkey, or whatever speaks as they do), shared by any numbe
     redis+cluster://[[user]:password@]host[:6379][,host:port]  rediss+cluster:// for TLS
 
 A bucket is one hash, `antiphon:{owner:chain}` or `antiphon:{owner:chain}:conversation`: the braces keep all buckets of
-a chain in one slot of a cluster. Each method is one round trip. Redis forgets expired buckets itself; give it a
-`maxmemory-policy` of `noeviction` or `volatile-*`.
+a chain in one slot of a cluster. Each method is one round trip, but in a cluster also one to the list of the owner,
+where that changes: see `app.stores.redis.listing`. Redis forgets expired buckets itself; give it a `maxmemory-policy` of
+`noeviction` or `volatile-*`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from app.stores import Change, Outage
+from app.stores.redis import listing
 from app.stores.redis.connection import RedisClient, make_servers, read_address
 from app.stores.redis.counters import HASTE, RedisCounters
 from app.stores.redis.event_log import BLOCK, FOLLOWERS, RedisLog
+from app.stores.redis.listing import Command
 
 CONNECT_TIMEOUT = 2.0
 READ_TIMEOUT = 5.0
@@ -114,12 +117,23 @@ class RedisStore:
         keys = [_key(change.bucket) for change in changes]
         heads: list[str | int | bytes] = []
         records: list[str | int | bytes] = []
-        for _, put, delete, given in changes:
+        for _, put, delete, given, _ in changes:
             heads += [given or "", len(put), len(delete)]
             records += [part for name, record in put.items() for part in (name, record)]
             records += delete
-        [made] = await self._client.ask(keys[0], ("EVAL", _APPLY, len(keys), *keys, self._ttl, *heads, *records))
+        apply: Command = ("EVAL", _APPLY, len(keys), *keys, self._ttl, *heads, *records)
+        made = await self._ask_beside(keys[0], apply, [listing.update(change, self._ttl) for change in changes])
         return bool(made)
+
+    async def _ask_beside(self, key: str, command: Command, lists: Sequence[tuple[str, list[Command]]]) -> Any:
+        """Send what changes lists of owners, then a command about a key; return the answer to that one."""
+        if not self._client.slots:
+            answers = await self._client.ask(key, *(one for _, commands in lists for one in commands), command)
+            return answers[-1]
+        for place, commands in lists:
+            if commands:
+                await self._client.ask(place, *commands)
+        return (await self._client.ask(key, command))[0]
 
     async def get(self, bucket: str, name: str) -> bytes | None:
         """Return one record, and renew its bucket."""
@@ -136,13 +150,17 @@ class RedisStore:
 
     async def delete(self, bucket: str, name: str) -> bool:
         """Forget one record; tell whether it was there (no longer, if the connection broke after Redis did it)."""
-        [deleted] = await self._client.ask(_key(bucket), ("HDEL", _key(bucket), name))
-        return bool(deleted)
+        unlist = listing.update(Change(bucket, {}, [name]), self._ttl)
+        return bool(await self._ask_beside(_key(bucket), ("HDEL", _key(bucket), name), [unlist]))
 
     async def drop(self, bucket: str) -> bool:
         """Forget a bucket; tell whether it was there (no longer, if the connection broke after Redis did it)."""
         [dropped] = await self._client.ask(_key(bucket), ("DEL", _key(bucket)))
         return bool(dropped)
+
+    async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
+        """Return the entries of an owner's records, the newest first."""
+        return await listing.recent(self._client, _key, owner, limit, after)
 
     async def check(self) -> None:
         """Write nothing behind what is not there: a replica refuses that, and so does a server that is full."""

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from app.errors import StoreUnavailable
-from app.stores import Change, Outage, one_of, read_options, seconds
+from app.stores import Change, Outage, one_of, owner_of, read_options, seconds
 from app.stores.sqlite import event_log
 from app.stores.sqlite.event_log import SQLiteLog
 
@@ -42,6 +42,20 @@ CREATE TABLE records (
     UNIQUE (bucket, name)
 );
 """
+# Which records are listed, in the order in which they were first put. It came later than the other tables, and is
+# added to a file that does not have it; a server that does not know it may use the file meanwhile, so what is listed
+# here may have been deleted.
+_LISTED = """
+CREATE TABLE IF NOT EXISTS listed (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    owner TEXT NOT NULL,
+    bucket INTEGER NOT NULL REFERENCES buckets (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    entry BLOB NOT NULL,
+    UNIQUE (bucket, name)
+);
+CREATE INDEX IF NOT EXISTS listed_by_owner ON listed (owner, position);
+"""
 _TABLES = [*_SCHEMA.split(";"), *event_log.SCHEMA.split(";")]
 
 # Each statement is given :bucket (a name), :name, :record, :given, :now and :until as far as it uses them; times are
@@ -53,6 +67,10 @@ INSERT INTO buckets (name, expires) VALUES (:bucket, :until) ON CONFLICT (name) 
 _PUT = """
 INSERT INTO records (bucket, name, record) SELECT id, :name, :record FROM buckets WHERE name = :bucket
 ON CONFLICT (bucket, name) DO UPDATE SET record = excluded.record
+"""
+_LIST = """
+INSERT INTO listed (owner, bucket, name, entry) SELECT :owner, id, :name, :entry FROM buckets WHERE name = :bucket
+ON CONFLICT (bucket, name) DO UPDATE SET entry = excluded.entry
 """
 # A few for each record put: the expired never pile up, and nobody waits for a big clean-up.
 _PURGE = "DELETE FROM buckets WHERE id IN (SELECT id FROM buckets WHERE expires <= :now LIMIT 20)"
@@ -69,6 +87,13 @@ _RENEW_READ = "UPDATE buckets SET expires = :until WHERE name = :bucket AND expi
 _DELETE = """
 DELETE FROM records WHERE name = :name AND bucket IN (SELECT id FROM buckets WHERE name = :bucket AND expires > :now)
 """
+_UNLIST = "DELETE FROM listed WHERE name = :name AND bucket IN (SELECT id FROM buckets WHERE name = :bucket)"
+_THERE = """
+owner = :owner AND EXISTS (SELECT 1 FROM buckets WHERE id = listed.bucket AND expires > :now)
+AND EXISTS (SELECT 1 FROM records WHERE bucket = listed.bucket AND name = listed.name)
+"""
+_POSITION = f"SELECT position FROM listed WHERE name = :after AND {_THERE}"
+_RECENT = f"SELECT entry FROM listed WHERE position < :position AND {_THERE} ORDER BY position DESC LIMIT :limit"
 _DROP = "DELETE FROM buckets WHERE name = :bucket AND expires > :now"
 _DROP_EMPTY = """
 DELETE FROM buckets WHERE name = :bucket AND NOT EXISTS (SELECT 1 FROM records WHERE bucket = buckets.id)
@@ -166,6 +191,18 @@ class SQLiteStore:
         values = {"bucket": bucket, "now": self._clock()}
         return await self._writes.write(lambda db: db.execute(_DROP, values).rowcount) > 0
 
+    async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
+        """Return the entries of an owner's records, the newest first."""
+        values: dict[str, Any] = {"owner": owner, "after": after, "limit": limit, "now": self._clock()}
+
+        def read(db: sqlite3.Connection) -> list[bytes] | None:
+            position = (2**63 - 1,) if after is None else db.execute(_POSITION, values).fetchone()
+            if position is None:
+                return None
+            return [entry for (entry,) in db.execute(_RECENT, {**values, "position": position[0]})]
+
+        return await self._reads.run(read)
+
     def log(self, *, ttl: float, lease: float) -> SQLiteLog:
         """Return an event log in the same file, asked in the same threads."""
         return SQLiteLog(self._reads, self._writes, ttl=ttl, lease=lease, clock=self._clock)
@@ -204,6 +241,8 @@ class SQLiteStore:
             db.execute("PRAGMA journal_size_limit = 67108864")
             if _version(db) != _VERSION:
                 _create(db)
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'listed_by_owner'").fetchone():
+                _add_list(db)
         except BaseException:
             db.close()
             raise
@@ -227,6 +266,13 @@ def _create(db: sqlite3.Connection) -> None:
     db.execute("COMMIT")
 
 
+def _add_list(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    for statement in _LISTED.split(";"):
+        db.execute(statement)
+    db.execute("COMMIT")
+
+
 def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str, float]) -> bool:
     """Make changes, if all records are there that they depend on."""
     for change in changes:
@@ -234,10 +280,12 @@ def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str
         if change.given is not None and not db.execute(_HAS, values).fetchone():
             return False
     for change in changes:
-        values = {"bucket": change.bucket, **times}
+        values = {"bucket": change.bucket, "owner": owner_of(change.bucket), **times}
         db.execute(_EXPIRE, values)
         db.execute(_RENEW, values)
         db.executemany(_PUT, [{**values, "name": name, "record": record} for name, record in change.put.items()])
+        db.executemany(_LIST, [{**values, "name": name, "entry": entry} for name, entry in change.entries.items()])
+        db.executemany(_UNLIST, [{**values, "name": name} for name in change.delete])
         db.executemany(_DELETE, [{**values, "name": name} for name in change.delete])
         db.execute(_DROP_EMPTY, values)
     db.execute(_PURGE, times)
@@ -245,6 +293,7 @@ def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str
 
 
 def _delete(db: sqlite3.Connection, values: Mapping[str, object]) -> bool:
+    db.execute(_UNLIST, values)
     deleted = db.execute(_DELETE, values).rowcount > 0
     db.execute(_DROP_EMPTY, values)
     return deleted
