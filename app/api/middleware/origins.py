@@ -8,7 +8,7 @@ the server that listens there. What is no page of the web has no `Origin`, or on
 from __future__ import annotations
 
 from collections.abc import Collection
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,7 +22,8 @@ POLICY_VIOLATION = 1008
 
 class Origins:
     """
-    Refuses what pages ask, but for those that are `allowed` (`*`: all), and those of this very machine.
+    Refuses what pages ask, but for those that are `allowed` (`*`: all), those of this very machine, and the
+    server's own at an address.
 
     To a WebSocket only the server's own pages may connect, of these: there is no browser to keep the answers from
     others.
@@ -34,14 +35,15 @@ class Origins:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         origin = _header(scope, b"origin")
-        host = _header(scope, b"host") or "" if scope["type"] == "websocket" else None
-        if origin is None or self._may(origin, host):
+        host = _header(scope, b"host") or ""
+        if origin is None or self._may(origin, host, of_any=scope["type"] != "websocket"):
             await self._app(scope, receive, send)
             return
         message = f"Pages of {origin[:100]!r} may not use this server; ANTIPHON_CORS_ORIGINS names those that may."
         await refuse(InvalidRequest(message, code="origin_not_allowed", status=403), scope, receive, send)
 
-    def _may(self, origin: str, host: str | None) -> bool:
+    def _may(self, origin: str, host: str, *, of_any: bool) -> bool:
+        """Tell if a page may ask the server at `host`; `of_any`: may it be a page of any server of this machine?"""
         if origin in self._allowed or "*" in self._allowed:
             return True
         try:
@@ -51,7 +53,9 @@ class Origins:
             return False
         if url.scheme not in ("http", "https"):
             return bool(url.scheme)  # a page without an origin, `null`, may be anybody's
-        return _is_here(name) and host in (None, url.netloc)
+        own = url.netloc == host
+        # Nobody can lead an address elsewhere, as one can a name: a page from there is this server's.
+        return (own and _address(name) is not None) or (_is_here(name) and (own or of_any))
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
@@ -59,12 +63,15 @@ def _header(scope: Scope, name: bytes) -> str | None:
 
 
 def _is_here(name: str) -> bool:
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
+    address = _address(name)
+    return name == "localhost" or name.endswith(".localhost") or (address is not None and address.is_loopback)
+
+
+def _address(name: str) -> IPv4Address | IPv6Address | None:
     try:
-        return ip_address(name).is_loopback
+        return ip_address(name)
     except ValueError:
-        return False
+        return None
 
 
 async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -73,6 +73,14 @@ async def test_a_page_of_the_web_is_refused(origin: str) -> None:
     assert not backend.asked
 
 
+@pytest.mark.parametrize("address", ["192.168.1.7:8080", "192.168.1.7", "[2001:db8::1]:8080"])
+async def test_the_servers_own_page_at_an_address_may_use_it(address: str) -> None:
+    answer, _ = await asked(f"http://{address}", host=address)
+    assert answer.status_code == 200
+    other, _ = await asked(f"http://{address}", host="192.168.1.8:8080")
+    assert other.status_code == 403
+
+
 async def test_a_page_whose_name_leads_here_is_refused() -> None:
     """What is called DNS rebinding: to the browser, page and server are one origin."""
     answer, _ = await asked("http://evil.example:8000", host="evil.example:8000")
