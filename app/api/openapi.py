@@ -56,6 +56,12 @@ def takes(model: type[BaseModel], **examples: Any) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
+def shows(example: Any) -> dict[str, Any]:
+    """Return what is said of an answer, for `openapi_extra`: an object, such as this one."""
+    content = {"application/json": {"schema": {"type": "object"}, "example": example}}
+    return {"responses": {"200": {"description": "Successful Response", "content": content}}}
+
+
 CREATE = takes(CreateResponse, **_EXAMPLES)
 STREAMED = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}}
 

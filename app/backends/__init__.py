@@ -11,12 +11,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from app.core.profile import Profile
 from app.core.stream.chunk_reader import DONE, Chunk
 
-__all__ = ["BACKENDS", "DONE", "PASSTHROUGH", "Backend", "BackendWrapper", "ChatRequest", "Chunk", "TokenCounter"]
+__all__ = [
+    "BACKENDS",
+    "DONE",
+    "PASSTHROUGH",
+    "Backend",
+    "BackendWrapper",
+    "ChatRequest",
+    "Chunk",
+    "TokenCounter",
+    "Translation",
+    "Translator",
+]
 
 # By name. A name that is not here is an import path, `package.module:Class`.
 BACKENDS = {
@@ -80,6 +91,25 @@ class TokenCounter(Protocol):
         ...
 
 
+class Translation(NamedTuple):
+    """The request that a server would be sent."""
+
+    backend: str  # its name in the settings
+    profile: str
+    url: str | None  # without credentials and query; None if no server is asked
+    body: dict[str, Any]
+    warnings: list[str]  # what was left out, a sentence each
+
+
+@runtime_checkable
+class Translator(Protocol):
+    """A backend that can say what it would send, without sending it."""
+
+    def translation(self, request: ChatRequest) -> Translation:
+        """Return what would be sent; raises `APIError` as `stream` does where it cannot be."""
+        ...
+
+
 class BackendWrapper:
     """What a backend around another one passes on: all but `stream`."""
 
@@ -89,3 +119,5 @@ class BackendWrapper:
         self.check, self.aclose = backend.check, backend.aclose
         if isinstance(backend, TokenCounter):
             self.count_tokens = backend.count_tokens
+        if isinstance(backend, Translator):
+            self.translation = backend.translation

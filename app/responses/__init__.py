@@ -18,7 +18,7 @@ from typing import Any, Literal
 from app.backends import Backend, ChatRequest, TokenCounter
 from app.core.history import turns
 from app.core.history.turns import Turn
-from app.core.request import FRAMEWORK_EVENTS
+from app.core.request import FRAMEWORK_EVENTS, known_beside
 from app.core.stream.event_builder import EventBuilder
 from app.core.types.ids import chain_key, new_id
 from app.core.types.request import TERMINAL, CreateResponse, Item, Response
@@ -69,7 +69,7 @@ class Responses:
         self.store = store
         self.seals = seals or ContentCipher()
         self.conversations = Conversations(store, self.seals)
-        self._sources = ContextLoader(store, self.conversations, self.seals, files)
+        self.sources = ContextLoader(store, self.conversations, self.seals, files)
         self._background = background
         self._compaction_prompt = compaction_prompt
         self._memory: Store | None = None
@@ -101,9 +101,9 @@ class Responses:
         """
         self._check_background(request)
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
-        context = await self._sources.context(request, caller.owner, self._memory)
-        model = self._model(request, context)
-        context = await self._pdfs.add_to(context, self.backend.profile(model))
+        context = await self.sources.context(request, caller.owner, self._memory)
+        model = self.model(request, context)
+        context = await self.with_pdfs(context, model)
         response = new_response(
             request,
             id=new_id("resp", context.key),
@@ -117,13 +117,21 @@ class Responses:
         lifecycle = ResponseLifecycle(response, self._transport(request), [*self._watchers, *observers])
         builder = self._builder(request, caller, context, response)
         builder.framework_events = FRAMEWORK_EVENTS in request.include
-        questions = Questions(request, context, caller.key, self.backend, model, self._compaction_prompt, self._strict)
+        questions = self.questions(request, context, caller, model)
         generation = self._generation(questions, builder, generate=generate)
         log_context.bind(response_id=response["id"])
         run = Run(context, caller, generation, self._storage(request, caller, context, response), lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
             logger.warning("request adapted", extra={"reason": warning})
         return run
+
+    async def with_pdfs(self, context: Context, model: str) -> Context:
+        """Return a context with the text and pages of PDF files, as the backend of a model takes them."""
+        return await self._pdfs.add_to(context, self.backend.profile(model))
+
+    def questions(self, request: CreateResponse, context: Context, caller: Caller, model: str) -> Questions:
+        """Return what makes the questions to the backend of a request."""
+        return Questions(request, context, caller.key, self.backend, model, self._compaction_prompt, self._strict)
 
     def _generation(self, questions: Questions, builder: EventBuilder, *, generate: bool) -> Generation:
         if not generate:
@@ -141,7 +149,8 @@ class Responses:
         if request.background and self._background:
             save = partial(self._background.save, _run_key(response["id"], caller))
         input = [turns.input_item(item, context.key) for item in context.new]
-        return Storage(save, partial(self.conversations.addition, request, caller.owner), input)
+        recorded = turns.recorded_request(request, known_beside(self.backend.profile(response["model"]).request))
+        return Storage(save, partial(self.conversations.addition, request, caller.owner), input, recorded)
 
     async def compact(
         self, request: compaction.CompactResponse, caller: Caller, observers: Sequence[Observer] = ()
@@ -151,12 +160,9 @@ class Responses:
 
     async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
         """Return how many tokens the input of a request is, and whether the backend has counted them."""
-        context = await self._sources.context(request.model_copy(update={"store": False}), caller.owner, self._memory)
-        model = self._model(request, context)
-        context = await self._pdfs.add_to(context, self.backend.profile(model))
-        body = Questions(
-            request, context, caller.key, self.backend, model, self._compaction_prompt, self._strict
-        ).body()
+        context = await self.sources.context(request.model_copy(update={"store": False}), caller.owner, self._memory)
+        model = self.model(request, context)
+        body = self.questions(request, await self.with_pdfs(context, model), caller, model).body()
         if isinstance(self.backend, TokenCounter):
             count = await self.backend.count_tokens(ChatRequest(body, caller.key, context.key, model))
             if count is not None:
@@ -230,7 +236,9 @@ class Responses:
         id = turn.response["id"]
         bucket = f"{caller.owner}:{chain_key(id)}"
         if turn.response["store"]:
-            await apply_with(self.store, Change(bucket, {id: turn.record()}, given=id if again else None), addition)
+            given = id if again else None
+            change = Change(bucket, {id: turn.record()}, given=given, entries={id: turn.entry()})
+            await apply_with(self.store, change, addition)
         elif self._memory is not None:
             # What is larger than the memory is forgotten, as all of it may be at any time: see `forget`.
             with contextlib.suppress(StoreUnavailable):
@@ -274,7 +282,8 @@ class Responses:
         if request.background and self._background is None:
             raise InvalidRequest("This server has no background responses.", param="background")
 
-    def _model(self, request: CreateResponse, context: Context) -> str:
+    def model(self, request: CreateResponse, context: Context) -> str:
+        """Return the model that a request asks; raises `InvalidRequest` if there is none."""
         model = request.model or context.model or self._default_model
         if not model:
             raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")

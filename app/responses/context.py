@@ -79,6 +79,39 @@ class ContextLoader:
         if turns:
             history.check_outputs(said, new)
             new = rewrites.drop_repeated_prompt(said, new, warnings)
+        return await self._context(turns, new, upstream, brought, owner, key, warnings)
+
+    async def stored(self, response_id: str, owner: str) -> tuple[list[Turn], Context]:
+        """
+        Return the turns up to a stored response, oldest first, and what its request was about.
+
+        Raises `NotFound`, also where an earlier turn is not there any more.
+        """
+        turns = await _TurnLookup(self.store, None, owner).path(response_id)
+        if turns is None:
+            raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
+        try:
+            turns = [*await self._conversation_before(turns[0], owner, response_id), *turns]
+        except PreviousResponseNotFound:
+            message = f"The conversation that response '{response_id}' was made in is not there any more."
+            raise NotFound(message, param="response_id") from None
+        *earlier, turn = turns
+        upstream = {id: said for each in turns for id, said in each.upstream.items()}
+        key = chain_key(response_id) or ""
+        return turns, await self._context(earlier, turn.input, upstream, {}, owner, key, [])
+
+    async def _context(
+        self,
+        turns: Sequence[Turn],
+        new: list[Item],
+        upstream: dict[str, Upstream],
+        brought: dict[str, Upstream],
+        owner: str,
+        key: str,
+        warnings: list[str],
+    ) -> Context:
+        """Return the context of new items that continue some turns."""
+        said = [item for turn in turns for item in turn.items]
         compacts = is_compaction(new)
         if compacts:
             new = new[:-1]

@@ -52,6 +52,11 @@ class Questions:
         """Return the Chat Completions request of the first question."""
         return self._prompt(self._request).body
 
+    def first_request(self) -> tuple[ChatRequest, list[str]]:
+        """Return the first question as a backend is asked it, and what was left out or changed for it."""
+        prompt = self._prompt(self._request)
+        return self._chat_request(prompt), prompt.warnings
+
     def first(self, builder: EventBuilder) -> Question:
         """Return the one question of a response without hosted tools."""
         prompt = self._prompt(self._request)
@@ -108,7 +113,9 @@ class Questions:
             finish_required=prompt.profile.response.finish_required,
             **reading,
         )
-        conversation = request.prompt_cache_key or self._context.key
-        asked = ChatRequest(prompt.body, self._key, conversation, self._model, prompt.profile, prompt.translate_for)
         backend = Truncating(self._backend, prompt) if self._truncates else self._backend
-        return Question(backend, asked, reader, prompt)
+        return Question(backend, self._chat_request(prompt), reader, prompt)
+
+    def _chat_request(self, prompt: Prompt) -> ChatRequest:
+        conversation = self._request.prompt_cache_key or self._context.key
+        return ChatRequest(prompt.body, self._key, conversation, self._model, prompt.profile, prompt.translate_for)

@@ -27,6 +27,8 @@ from app.stores import Change, RunKey
 logger = logging.getLogger(__name__)
 content = logging.getLogger("app.content")  # silent, unless the settings want to hear it
 
+_WARNINGS_STORED = 50
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -44,6 +46,7 @@ class Storage:
     save: SaveTurn
     addition: Callable[[Turn], list[Change]]  # what goes to its conversation with it
     input: list[Item]  # the request's own items, as they are listed
+    request: dict[str, Any]  # what is stored of the request: see `recorded_request`
 
 
 class Run:
@@ -151,8 +154,9 @@ class Run:
     def turn(self) -> Turn:
         """Return what is to be stored of the response as it stands."""
         upstream = {id: settled(said) for id, said in self._builder.upstream.items()}
-        input = self._storage.input if self._storage else []
-        return Turn(self.response, input, self._context.brought | upstream)
+        input, request = (self._storage.input, self._storage.request) if self._storage else ([], {})
+        brought = self._context.brought | upstream
+        return Turn(self.response, input, brought, request, self.warnings[:_WARNINGS_STORED])
 
     async def drain(self) -> Response:
         """

@@ -55,7 +55,7 @@ FIELDS: list[dict[str, Any]] = [
     {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "{file_id}"}]}]},
 ]
 
-POSTED = ["/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"]
+POSTED = ["/v1/responses", "/v1/antiphon/translation", "/v1/responses/input_tokens", "/v1/responses/compact"]
 NAMES_NOTHING = ["/v1/conversations", "/v1/files"]
 FILLED = ["/v1/vector_stores"]  # with what was made before  # that was made before
 

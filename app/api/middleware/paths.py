@@ -10,7 +10,7 @@ import re
 
 _SLASHES = re.compile("//+")
 _BASE = re.compile(r"(?:/openai)?(/v1)*(?=/)")
-_API = re.compile(r"(?:/v1)?/(?:responses|models|conversations)(?:/|$)")
+_API = re.compile(r"(?:/v1)?/(?:responses|models|conversations|antiphon)(?:/|$)")
 
 
 def normalized_path(path: str) -> str:

@@ -25,7 +25,7 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from app.backends import PASSTHROUGH, ChatRequest, Chunk
+from app.backends import PASSTHROUGH, ChatRequest, Chunk, Translation
 from app.backends.chat.adaptation import FieldAdaptation
 from app.backends.chat.answer import ChatStream
 from app.backends.chat.errors import backend_error, error_in_chunk
@@ -135,6 +135,13 @@ class OpenAIBackend:
             return await self._read_json("POST", url, _encode(body), request.caller_key, seconds=15)
 
         return await self._tokenizer.count(request.body, post)
+
+    def translation(self, request: ChatRequest) -> Translation:
+        """Return what would be sent, without the fields that this server is known not to know."""
+        asked = self._unwanted.ask(request.body)
+        url = self._url or self._url_of(asked.body.get("model"))
+        shown = str(url.copy_with(userinfo=b"", query=None, fragment=None))
+        return Translation("default", self._profile.name, shown, asked.body, asked.warnings)
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
         """Return the models on offer, as entries of the OpenAI list."""

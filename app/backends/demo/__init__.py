@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from app.backends import DONE, ChatRequest, Chunk
+from app.backends import DONE, ChatRequest, Chunk, Translation
 from app.backends.demo.schema_values import value_for
 from app.core.profile import Profile
 from app.errors import InvalidRequest
@@ -46,6 +46,10 @@ class DemoBackend:
     async def count_tokens(self, request: ChatRequest) -> int:
         """Return the tokens of the prompt, as the usage of its answer will tell them."""
         return _prompt_tokens(request.body)
+
+    def translation(self, request: ChatRequest) -> Translation:
+        """Return what it is asked."""
+        return Translation("default", "demo", None, request.body, [])
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
         """Return the one model; any other name is as good."""

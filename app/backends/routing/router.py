@@ -16,8 +16,9 @@ from contextlib import AsyncExitStack, ExitStack
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
-from app.backends import ChatRequest, Chunk, TokenCounter
+from app.backends import ChatRequest, Chunk, TokenCounter, Translation, Translator
 from app.backends.routing.circuit_breaker import is_for_another
 from app.backends.routing.replicas import BackendConfig, Replica, ReplicaPool, first_good
 from app.core.profile import Profile
@@ -76,6 +77,27 @@ class Router:
             if replica.circuit.ready and isinstance(replica.backend, TokenCounter):
                 return await replica.backend.count_tokens(request)
         return None
+
+    def translation(self, request: ChatRequest) -> Translation:
+        """Return what the backend that is asked first would be sent."""
+        pool = self._route(_model(request))[0]
+        body = translate_for(request, pool)
+        backend = pool.replicas[0].backend
+        if isinstance(backend, Translator):
+            return backend.translation(dataclasses.replace(request, body=body))._replace(backend=pool.name)
+        return Translation(pool.name, pool.profile(_model(request)).name, None, body, [])
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return what is configured, without anything secret: of each backend its name, profile, URL and models."""
+        return [
+            {
+                "name": pool.name,
+                "profile": pool.profile("").name,
+                "url": public_url(pool.served.url) or None,
+                "models": [*pool.served.aliases, *pool.served.models],
+            }
+            for pool in self._pools.values()
+        ]
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
         """
@@ -209,7 +231,7 @@ class FailoverStream:
         raise self._error
 
     async def _try(self, pool: ReplicaPool) -> None:
-        body = self._body_for(pool)
+        body = translate_for(self._request, pool)
         async with AsyncExitStack() as stack:
             place = pool.place(self._request.conversation, self._tried, only_candidate=self._alone)
             replica = await stack.enter_async_context(place)
@@ -223,14 +245,6 @@ class FailoverStream:
             self._chunks = await stack.enter_async_context(replica.backend.stream(request))
             replica.circuit.answered()
             self._open = stack.pop_all()
-
-    def _body_for(self, pool: ReplicaPool) -> dict[str, Any]:
-        """Return the request as the servers of a backend take it; raises `InvalidRequest` if they cannot."""
-        request, model = self._request, _model(self._request)
-        profile = pool.profile(model)
-        if request.translate_for is None or request.profile is None or profile is request.profile:
-            return request.body
-        return request.body if profile == request.profile else request.translate_for(profile)
 
     def _refused(self, pool: ReplicaPool, error: APIError) -> None:
         """Note what a server said; raise it where no other would say anything else."""
@@ -247,6 +261,20 @@ class FailoverStream:
 def _log_failover(error: APIError, server: str) -> None:
     level = logging.WARNING if error.status >= 500 else logging.INFO
     logger.log(level, "backend %s: %s; asking %s instead", error.server, error.explanation, server.rstrip())
+
+
+def translate_for(request: ChatRequest, pool: ReplicaPool) -> dict[str, Any]:
+    """Return a request as the servers of a backend take it; raises `InvalidRequest` if they cannot."""
+    profile = pool.profile(_model(request))
+    if request.translate_for is None or request.profile is None or profile is request.profile:
+        return request.body
+    return request.body if profile == request.profile else request.translate_for(profile)
+
+
+def public_url(url: str) -> str:
+    """Return a URL without what may be secret in it: credentials and query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _model(request: ChatRequest) -> str:

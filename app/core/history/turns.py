@@ -8,7 +8,7 @@ leak in. Nothing is copied from turn to turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,7 +16,7 @@ import orjson
 from app.core.stream.event_builder import Upstream
 from app.core.types.ids import new_id
 from app.core.types.items import OUTPUTS, id_prefix
-from app.core.types.request import Item, Response
+from app.core.types.request import CreateResponse, Item, Response
 from app.errors import InvalidRequest
 
 
@@ -26,18 +26,91 @@ class Turn(NamedTuple):
     response: Response
     input: list[Item]  # of this turn, not of those before
     upstream: dict[str, Upstream]  # what the backend really said, by the id of the item
+    request: Mapping[str, Any] | None = None  # see `recorded_request`; older records have none
+    warnings: Sequence[str] | None = None  # of what was left out or changed of the request
 
     def record(self) -> bytes:
         return orjson.dumps(self._asdict())
 
+    def entry(self) -> bytes:
+        """Return what a list of responses shows of this one, as JSON."""
+        response = self.response
+        return orjson.dumps({**{name: response.get(name) for name in _LISTED}, "preview": preview(self.input)})
+
     @staticmethod
     def of(record: bytes) -> Turn:
         said = orjson.loads(record)
-        return Turn(*(said[name] for name in Turn._fields))  # a newer version may have written more
+        return Turn(*(said.get(name) for name in Turn._fields))  # a newer version may have written more
 
     @property
     def items(self) -> list[Item]:
         return [*self.input, *self.response["output"]]
+
+
+_LISTED = ("id", "created_at", "status", "model", "previous_response_id", "conversation", "usage", "background")
+_PREVIEW = 200  # characters
+
+
+def preview(items: Sequence[Item]) -> str:
+    """Return the beginning of what the user says in a turn's input; where there is nothing, of a call's output."""
+    texts = (text for item in reversed(items) if item.get("role") == "user" for text in _texts(item.get("content")))
+    outputs = (text for item in reversed(items) for text in _texts(item.get("output")))
+    found = next((text for text in (*texts, *outputs) if text.strip()), "")
+    return " ".join(found[: 4 * _PREVIEW].split())[:_PREVIEW]
+
+
+def _texts(content: Any) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    parts = content if isinstance(content, list) else []
+    return [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+
+
+# Parameters that a request to a backend depends on, and that the resource of the response tells only with the defaults
+# that took effect, or not at all.
+_RECORDED = {
+    "frequency_penalty",
+    "include",
+    "max_output_tokens",
+    "metadata",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "prompt_cache_key",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "temperature",
+    "text",
+    "tool_choice",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+}
+
+
+def recorded_request(request: CreateResponse, beside: Collection[str]) -> dict[str, Any]:
+    """
+    Return what has to be stored of a request, beside its input and its response, to make its chat request anew.
+
+    `beside` are the parameters that the API does not have, but the backend: others are not stored.
+    """
+    given = request.model_dump(exclude_unset=True, include=_RECORDED, by_alias=True, serialize_as_any=True)
+    return given | {name: value for name, value in (request.model_extra or {}).items() if name in beside}
+
+
+def request_of(turn: Turn) -> CreateResponse:
+    """Return the request that a stored turn was made for, with the input that it added."""
+    response = turn.response
+    echoed = {} if turn.request is not None else {name: response.get(name) for name in _RECORDED}
+    given = {
+        **{name: response.get(name) for name in ("model", "instructions")},
+        "tools": [{name: value for name, value in tool.items() if value is not None} for tool in response["tools"]],
+        **echoed,
+        **(turn.request or {}),
+    }
+    request = CreateResponse.model_validate({name: value for name, value in given.items() if value not in (None, [])})
+    return request.model_copy(update={"input": turn.input})
 
 
 def path(records: Mapping[str, bytes], response_id: str) -> list[Turn] | None:

@@ -188,14 +188,14 @@ _INCLUDED = frozenset(
 )
 
 
-def _known_beside(options: RequestOptions) -> frozenset[str]:
+def known_beside(options: RequestOptions) -> frozenset[str]:
     """Return the names of the parameters that are known, but are none of the Responses API."""
     return frozenset((*_BESIDE, *options.extra_params, *options.forward, *_IDLE))
 
 
 def _refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
     """Raise `InvalidRequest` for the first field that is not known, with the closest one that is."""
-    for path, known in undeclared_fields(request, _known_beside(options)):
+    for path, known in undeclared_fields(request, known_beside(options)):
         name = path.rpartition(".")[2]
         message = f"Unknown parameter: {label(path)}.{did_you_mean(name, known)}"
         raise InvalidRequest(message, param=path, code="unknown_parameter")
@@ -209,7 +209,7 @@ def _asked(request: CreateResponse, options: RequestOptions, warnings: list[str]
     """Return the parameters that the caller gave, under the names of chat."""
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in _NOTHING}
     beside = (*_BESIDE, *options.extra_params)
-    known = _known_beside(options)
+    known = known_beside(options)
     warnings += [
         f"The parameter {label(name)} is not known to this backend and was left out."
         for name in extra

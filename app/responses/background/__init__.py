@@ -207,8 +207,9 @@ class Background:
         else:
             builder.fail_abandoned(APIError(WORKER_DIED))
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
-            lost = turn._replace(response=builder.response).record()
-            if not await self._store.apply(Change(run.bucket, {run.id: lost}, given=run.id)):
+            lost = turn._replace(response=builder.response)
+            change = Change(run.bucket, {run.id: lost.record()}, given=run.id, entries={run.id: lost.entry()})
+            if not await self._store.apply(change):
                 await self._log.delete(run)  # it was deleted meanwhile
                 return
             logger.warning("response lost", extra={"response_id": run.id})

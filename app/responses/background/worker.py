@@ -90,7 +90,8 @@ class RunWorker:
         events, turn = self._run.queue(), self._run.turn()
         queued = {**turn.response, "output": []}
         await self._log.begin(self._run.key, self._worker)
-        await self._store.put(*self._run.key, turn.record())
+        bucket, id = self._run.key
+        await self._store.apply(Change(bucket, {id: turn.record()}, entries={id: turn.entry()}))
         await self._log.append(self._run.key, self._worker, batch_of(events))
         return queued
 
@@ -196,7 +197,8 @@ class RunWorker:
         async def put() -> None:
             if (await self._log.renew(self._worker, [self._run.key]))[self._run.key] == "lost":
                 raise LeaseLost("another worker took it over")
-            if not await apply_with(self._store, Change(bucket, {id: turn.record()}, given=id), addition):
+            change = Change(bucket, {id: turn.record()}, given=id, entries={id: turn.entry()})
+            if not await apply_with(self._store, change, addition):
                 raise LeaseLost("it was deleted")
 
         try:

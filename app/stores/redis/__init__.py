@@ -6,8 +6,8 @@ A store in Redis (or Valkey, or whatever speaks as they do), shared by any numbe
 
 A bucket is one hash, `antiphon:{owner:chain}` or `antiphon:{owner:chain}:conversation`: the braces keep all buckets of
 a chain in one slot of a cluster. Each method is one round trip, but in a cluster also one to the list of the owner,
-where that changes: see `app.stores.redis.listing`. Redis forgets expired buckets itself; give it a `maxmemory-policy` of
-`noeviction` or `volatile-*`.
+where that changes: see `app.stores.redis.listing`. Redis forgets expired buckets itself; give it a `maxmemory-policy`
+of `noeviction` or `volatile-*`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,105 @@
+"""The endpoints of our own: a caller's recent responses, their chains, and the requests that backends get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from app.api.openapi import CREATE, ERRORS, shows
+from app.api.request_body import read_body
+from app.api.routes.responses import ApiContext, json, whole_number
+from app.core.types.request import CreateResponse
+from app.errors import InvalidRequest
+from app.inspection import Inspection
+
+_RESPONSE = "resp_5f3759df5f3759dfc0ffee00c0ffee00c0ffee00"
+_ENTRY = {
+    "id": _RESPONSE,
+    "created_at": 1790000000,
+    "status": "completed",
+    "model": "demo",
+    "previous_response_id": None,
+    "conversation": None,
+    "usage": {"input_tokens": 3, "output_tokens": 3, "total_tokens": 6},
+    "background": False,
+    "preview": "Say hello.",
+}
+_LIST = {"object": "list", "data": [_ENTRY], "first_id": _RESPONSE, "last_id": _RESPONSE, "has_more": False}
+_INPUT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Say hello."}]}
+_CHAIN = {
+    "object": "list",
+    "data": [{"response": {"id": _RESPONSE, "object": "response", "output": []}, "input": [_INPUT]}],
+    "forks": [],
+}
+_TRANSLATION = {
+    "object": "antiphon.translation",
+    "backend": "default",
+    "profile": "vllm",
+    "url": "http://localhost:8000/v1/chat/completions",
+    "body": {"model": "qwen3", "messages": [{"role": "user", "content": "Say hello."}], "stream": True},
+    "warnings": [],
+}
+_ABOUT = {
+    "object": "antiphon.about",
+    "version": "0.1.0",
+    "backends": [{"name": "default", "profile": "vllm", "url": "http://localhost:8000/v1", "models": ["*"]}],
+    "store": {"kind": "sqlite", "ttl": 2592000},
+    "tools": [{"type": "web_search"}, {"type": "mcp", "server_label": "lab"}],
+    "background": True,
+    "key_required": False,
+    "metrics": True,
+}
+
+
+def inspection_routes(api: ApiContext, about: Callable[[], dict[str, Any]]) -> APIRouter:
+    """Return the routes, without the `/v1`; `about` says what is configured."""
+    router = APIRouter(prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
+    inspection = Inspection(api.responses)
+
+    @router.get("/responses", summary="List the recent responses of the caller", openapi_extra=shows(_LIST))
+    async def recent(
+        request: Request,
+        limit: str = Query("20", description="1 to 100"),
+        after: str | None = Query(None, description="the id of the response to list from, which is newer"),
+    ) -> Response:
+        who = api.auth.caller(request.headers)
+        size = whole_number(limit)
+        if size is None or not 1 <= size <= 100:
+            raise InvalidRequest("Invalid 'limit': it has to be a number from 1 to 100.", param="limit")
+        return json(await inspection.recent(who, size, after))
+
+    @router.get(
+        "/responses/{response_id}/chain",
+        summary="Retrieve the responses up to one, with their input",
+        openapi_extra=shows(_CHAIN),
+    )
+    async def chain(request: Request, response_id: str) -> Response:
+        return json(await inspection.chain(response_id, api.auth.caller(request.headers)))
+
+    @router.get(
+        "/responses/{response_id}/translation",
+        summary="Retrieve the request that the backend was sent for a response",
+        openapi_extra=shows(_TRANSLATION),
+    )
+    async def translation(request: Request, response_id: str) -> Response:
+        return json(await inspection.translation(response_id, api.auth.caller(request.headers)))
+
+    @router.post(
+        "/translation",
+        summary="Show the request that the backend would be sent, without sending it",
+        openapi_extra=CREATE | shows(_TRANSLATION),
+    )
+    async def preview(request: Request) -> Response:
+        who = api.auth.caller(request.headers)
+        body = await read_body(request, CreateResponse, api.max_body_bytes)
+        return json(await inspection.preview(body, who))
+
+    @router.get("/about", summary="Say what is configured", openapi_extra=shows(_ABOUT))
+    async def tell(request: Request) -> Response:
+        api.auth.caller(request.headers)
+        return json(about())
+
+    return router

@@ -1,0 +1,77 @@
+"""What a caller may see of its responses beside OpenAI's endpoints: the list of them, chains, and translations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from app.backends import Translation, Translator
+from app.core.history.turns import Turn, request_of
+from app.core.types.ids import chain_key
+from app.core.types.request import CreateResponse
+from app.errors import InvalidRequest
+from app.responses import Responses
+from app.responses.context import Context
+from app.responses.run import Caller
+
+
+class Inspection:
+    """Looks at the responses of all callers, each invisible to all but its own; changes nothing."""
+
+    def __init__(self, responses: Responses) -> None:
+        self._responses = responses
+
+    async def recent(self, caller: Caller, limit: int, after: str | None = None) -> dict[str, Any]:
+        """Return a page of a caller's responses, the newest first; raises `InvalidRequest` for an unknown `after`."""
+        entries = await self._responses.store.recent(caller.owner, limit=limit + 1, after=after)
+        if entries is None:
+            raise InvalidRequest(f"Invalid 'after': no response with id '{after}' is listed.", param="after")
+        data = [orjson.loads(entry) for entry in entries[:limit]]
+        return {
+            "object": "list",
+            "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": len(entries) > limit,
+        }
+
+    async def chain(self, response_id: str, caller: Caller) -> dict[str, Any]:
+        """
+        Return the responses up to a stored one, oldest first, each with the input items of its own turn; in `forks`
+        the list entries of those that continue from any of them and are not on this path. Raises `NotFound`.
+        """
+        current = await self._responses.retrieve(response_id, caller)  # notices a worker that has died
+        turns, _ = await self._responses.sources.stored(response_id, caller.owner)
+        data = [{"response": turn.response, "input": turn.input} for turn in turns if "object" in turn.response]
+        data[-1]["response"] = current
+        path = {turn.response["id"] for turn in turns}
+        records = await self._responses.store.all(f"{caller.owner}:{chain_key(response_id)}")
+        others = [Turn.of(record) for name, record in records.items() if name.startswith("resp_") and name not in path]
+        forks = [orjson.loads(turn.entry()) for turn in others]
+        return {"object": "list", "data": data, "forks": sorted(forks, key=lambda fork: fork["created_at"])}
+
+    async def translation(self, response_id: str, caller: Caller) -> dict[str, Any]:
+        """Return the request that the backend was sent for a stored response, made anew; raises `NotFound`."""
+        turns, context = await self._responses.sources.stored(response_id, caller.owner)
+        made = await self._translate(request_of(turns[-1]), context, caller)
+        told = turns[-1].warnings
+        return made if told is None else {**made, "warnings": told}
+
+    async def preview(self, request: CreateResponse, caller: Caller) -> dict[str, Any]:
+        """Return the request that the backend would be sent; raises what creating the response would raise."""
+        unstored = request.model_copy(update={"store": False})  # nothing is, so the store need not take it
+        context = await self._responses.sources.context(unstored, caller.owner)
+        return await self._translate(request, context, caller)
+
+    async def _translate(self, request: CreateResponse, context: Context, caller: Caller) -> dict[str, Any]:
+        responses = self._responses
+        model = responses.model(request, context)
+        context = await responses.with_pdfs(context, model)
+        questions = responses.questions(request, context, caller, model)
+        asked, warnings = questions.first_request()
+        sent = Translation("default", asked.profile.name if asked.profile else "", None, asked.body, [])
+        if isinstance(responses.backend, Translator):
+            sent = responses.backend.translation(asked)
+        warnings = [*context.warnings, *warnings, *sent.warnings]
+        return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}

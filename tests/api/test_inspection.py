@@ -1,0 +1,236 @@
+"""What a caller may see beside OpenAI's endpoints: its recent responses, their chains, and what backends were sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.main import create_app
+from tests.support.serving import antiphon, settings
+from tests.support.upstream import DONE, Upstream, chunk, finish, sse, usage
+
+WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with antiphon() as url, httpx.AsyncClient(base_url=f"{url}/v1") as client:
+        yield client
+
+
+async def create(http: httpx.AsyncClient, input: Any, **more: Any) -> dict[str, Any]:
+    answer = await http.post("/responses", json={"model": "demo", "input": input, **more})
+    assert answer.status_code == 200, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def recent(http: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = (await http.get("/antiphon/responses", params=query)).json()["data"]
+    return listed
+
+
+async def test_the_recent_responses_are_listed_newest_first(http: httpx.AsyncClient) -> None:
+    first = await create(http, "Say hello.")
+    second = await create(http, "And again.", previous_response_id=first["id"])
+    await create(http, "Not stored.", store=False)
+
+    listed = await recent(http)
+
+    assert [entry["id"] for entry in listed] == [second["id"], first["id"]]
+    assert listed[0] == {
+        "id": second["id"],
+        "created_at": second["created_at"],
+        "status": "completed",
+        "model": "demo",
+        "previous_response_id": first["id"],
+        "conversation": None,
+        "usage": second["usage"],
+        "background": False,
+        "preview": "And again.",
+    }
+
+
+async def test_the_list_has_pages(http: httpx.AsyncClient) -> None:
+    ids = [(await create(http, f"Number {number}"))["id"] for number in range(3)]
+
+    page = (await http.get("/antiphon/responses", params={"limit": 2})).json()
+    rest = (await http.get("/antiphon/responses", params={"after": page["last_id"]})).json()
+
+    assert [entry["id"] for entry in page["data"]] == [ids[2], ids[1]]
+    assert page["has_more"] is True and page["first_id"] == ids[2]
+    assert [entry["id"] for entry in rest["data"]] == [ids[0]] and rest["has_more"] is False
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [({"limit": "0"}, "limit"), ({"limit": "101"}, "limit"), ({"limit": "x"}, "limit"), ({"after": "resp_x"}, "after")],
+)
+async def test_a_bad_page_is_refused(http: httpx.AsyncClient, query: dict[str, str], param: str) -> None:
+    answer = await http.get("/antiphon/responses", params=query)
+
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == param
+
+
+async def test_what_is_deleted_is_not_listed_any_more(http: httpx.AsyncClient) -> None:
+    made = await create(http, "Hello")
+    await http.delete(f"/responses/{made['id']}")
+
+    assert await recent(http) == []
+
+
+async def test_a_key_lists_its_own_responses_only(http: httpx.AsyncClient) -> None:
+    ada, bob = ({"Authorization": f"Bearer {name}"} for name in ("ada", "bob"))
+    made = (await http.post("/responses", json={"model": "demo", "input": "Mine"}, headers=ada)).json()
+
+    assert [e["id"] for e in (await http.get("/antiphon/responses", headers=ada)).json()["data"]] == [made["id"]]
+    assert (await http.get("/antiphon/responses", headers=bob)).json()["data"] == []
+    for what in ("chain", "translation"):
+        assert (await http.get(f"/antiphon/responses/{made['id']}/{what}", headers=bob)).status_code == 404
+
+
+async def test_a_background_response_is_listed_from_the_beginning_and_once(http: httpx.AsyncClient) -> None:
+    made = await create(http, "Count to 3.", background=True)
+    [queued] = await recent(http)
+    assert queued["id"] == made["id"] and queued["background"] is True
+
+    async with http.stream("GET", f"/responses/{made['id']}", params={"stream": "true"}) as events:
+        async for _ in events.aiter_lines():
+            pass
+
+    assert [(entry["id"], entry["status"]) for entry in await recent(http)] == [(made["id"], "completed")]
+
+
+async def test_a_chain_is_the_turns_up_to_a_response_and_the_forks_beside(http: httpx.AsyncClient) -> None:
+    first = await create(http, "My name is Ada.")
+    second = await create(http, "What is my name?", previous_response_id=first["id"])
+    fork = await create(http, "Say hello.", previous_response_id=first["id"])
+
+    chain = (await http.get(f"/antiphon/responses/{second['id']}/chain")).json()
+
+    assert [turn["response"] for turn in chain["data"]] == [first, second]
+    assert [turn["input"][0]["content"][0]["text"] for turn in chain["data"]] == ["My name is Ada.", "What is my name?"]
+    assert [(entry["id"], entry["previous_response_id"]) for entry in chain["forks"]] == [(fork["id"], first["id"])]
+
+
+async def test_a_chain_with_a_hole_is_not_found(http: httpx.AsyncClient) -> None:
+    first = await create(http, "One")
+    second = await create(http, "Two", previous_response_id=first["id"])
+    await http.delete(f"/responses/{first['id']}")
+
+    assert (await http.get(f"/antiphon/responses/{second['id']}/chain")).status_code == 404
+    assert (await http.get(f"/antiphon/responses/{second['id']}/translation")).status_code == 404
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "a text": {"input": "Say hello."},
+    "parameters": {
+        "input": "Hi",
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_output_tokens": 50,
+        "instructions": "Be brief.",
+    },
+    "parameters beside": {"input": "Hi", "seed": 7, "stop": ["END"]},
+    "a tool": {"input": "What is the weather?", "tools": [WEATHER], "tool_choice": "required"},
+    "a schema": {
+        "input": "Invent.",
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}},
+    },
+    "an effort": {"input": "Think.", "reasoning": {"effort": "high", "summary": "auto"}},
+    "parts": {
+        "input": [
+            {"role": "developer", "content": "Rules."},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "Look."},
+                    {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+                ],
+            },
+        ]
+    },
+    "truncation": {"input": "Hi", "truncation": "auto", "metadata": {"a": "b"}, "user": "ada", "top_logprobs": 2},
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_a_translation_is_what_the_backend_was_sent(name: str, tmp_path: Path) -> None:
+    """On a real socket: of a request that is not sent, and of a response, in each turn of its chain."""
+    request = {"model": "m", **REQUESTS[name]}
+    async with Upstream() as up:
+        store = f"sqlite:///{tmp_path}/store.db"
+        async with antiphon(backend_url=up.url, backend_profile="vllm", store_url=store) as url:
+            async with httpx.AsyncClient(base_url=f"{url}/v1") as http:
+                previous: str | None = None
+                for turn in range(2):
+                    body = {**request, "previous_response_id": previous}
+                    preview = await http.post("/antiphon/translation", json=body)
+                    assert preview.status_code == 200 and len(up.requests) == turn
+                    up.say(sse(chunk("Well."), finish(usage=usage()), DONE))
+                    made = await http.post("/responses", json=body)
+                    previous = made.json()["id"]
+
+                    stored = (await http.get(f"/antiphon/responses/{previous}/translation")).json()
+
+                    assert preview.json() == stored
+                    assert stored["body"] == up.requests[-1].json
+                    assert stored["url"] == f"{up.url}{up.requests[-1].path.removeprefix('/v1')}"
+                    assert (stored["backend"], stored["profile"]) == ("default", "vllm")
+                    said = made.headers.get("x-antiphon-warning", "")
+                    assert "; ".join(stored["warnings"]) == said
+
+
+async def test_a_translation_in_a_conversation_has_what_came_before(http: httpx.AsyncClient) -> None:
+    conversation = (await http.post("/conversations", json={})).json()["id"]
+    first = await create(http, "My name is Ada.", conversation=conversation)
+    await create(http, "What is my name?", conversation=conversation)
+
+    body = (await http.get(f"/antiphon/responses/{first['id']}/translation")).json()["body"]
+    assert [message["content"] for message in body["messages"]] == ["My name is Ada."]
+
+    await http.delete(f"/conversations/{conversation}")
+    gone = await http.get(f"/antiphon/responses/{first['id']}/translation")
+    assert gone.status_code == 404 and "conversation" in gone.json()["error"]["message"]
+
+
+async def test_a_preview_refuses_what_a_response_would_refuse(http: httpx.AsyncClient) -> None:
+    body = {"model": "demo", "input": "Hi", "previous_response_id": "resp_x"}
+    refused = await http.post("/antiphon/translation", json=body)
+
+    assert refused.json() == (await http.post("/responses", json=body)).json()
+    assert (await http.post("/antiphon/translation", json={"input": "Hi"})).json()["error"]["param"] == "model"
+
+
+async def test_about_tells_what_is_configured_and_no_secret(tmp_path: Path) -> None:
+    secrets = {"backend_url": "http://user:pa55@127.0.0.1:1/v1?key=hidden", "backend_api_key": "sk-hidden"}
+    async with antiphon(**secrets, store_url=f"sqlite:///{tmp_path}/a.db", api_keys="k") as url:
+        async with httpx.AsyncClient(base_url=f"{url}/v1") as client:
+            assert (await client.get("/antiphon/about")).status_code == 401
+            answer = await client.get("/antiphon/about", headers={"Authorization": "Bearer k"})
+
+    about = answer.json()
+    assert about["backends"] == [
+        {"name": "default", "profile": "default", "url": "http://127.0.0.1:1/v1", "models": ["*"]}
+    ]
+    assert about["store"] == {"kind": "sqlite", "ttl": 2_592_000} and about["key_required"] is True
+    assert not any(secret in answer.text for secret in ("pa55", "hidden", "user", str(tmp_path)))
+
+
+def test_the_document_has_examples_of_the_endpoints() -> None:
+    paths = create_app(settings()).openapi()["paths"]
+    ours = {path: methods for path, methods in paths.items() if path.startswith("/v1/antiphon/")}
+
+    assert set(ours) == {
+        "/v1/antiphon/about",
+        "/v1/antiphon/responses",
+        "/v1/antiphon/responses/{response_id}/chain",
+        "/v1/antiphon/responses/{response_id}/translation",
+        "/v1/antiphon/translation",
+    }
+    for operation in (operation for methods in ours.values() for operation in methods.values()):
+        assert operation["responses"]["200"]["content"]["application/json"]["example"]
