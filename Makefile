@@ -9,6 +9,11 @@ JOBS ?= 2
 
 # Real clients have environments of their own: they want other versions of what Antiphon has, and of each other.
 CLIENTS := .venv-clients
+# What the studio and /docs load of packages of the npm registry; each with its licence.
+VENDOR := app/studio/vendor
+VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.es.mjs dompurify/LICENSE \
+	highlightjs/es/highlight.min.js highlightjs/LICENSE \
+	swagger-ui-dist/swagger-ui-bundle.js swagger-ui-dist/swagger-ui.css swagger-ui-dist/LICENSE swagger-ui-dist/NOTICE
 PEERS := litellm open-responses-server
 
 # The name may be a shim that starts nothing, so each one is asked for its version.
@@ -22,7 +27,7 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help serve check test test-clients lint fmt types unit bench bench-peers smoke load soak env-example lock audit wheel docker clean
+.PHONY: help serve check test test-clients lint fmt types unit bench bench-peers smoke load soak env-example vendor lock audit wheel docker clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -69,6 +74,14 @@ fmt: $(VENV)/test.stamp ## lay out and mend what ruff can
 
 env-example: $(VENV)/serve.stamp ## write .env.example anew from app/settings/__init__.py
 	$(BIN)/antiphon settings > .env.example.new && mv .env.example.new .env.example
+
+vendor: $(CLIENTS)/node.stamp ## bring the libraries of the studio and /docs, in the versions of app/studio/vendor/package-lock.json
+	@cd $(VENDOR) && PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm ci --ignore-scripts --omit=optional --loglevel=error
+	@cd $(VENDOR) && for file in $(VENDORED); do \
+		mkdir -p "$${file%%/*}" && cp "node_modules/$$(echo "$$file" | sed 's,^highlightjs/,@highlightjs/cdn-assets/,')" \
+			"$${file%%/*}/$${file##*/}" || exit 1; \
+	done
+	@cd $(VENDOR) && rm -rf node_modules && sha256sum */* > SHA256SUMS && cat SHA256SUMS
 
 lock: $(VENV)/test.stamp ## write docker/requirements.txt anew, for the image, and those of the clients for the tests
 	$(PIP) install uv

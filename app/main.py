@@ -27,9 +27,10 @@ from app.api.middleware.request_id import RequestId
 from app.api.openapi import Documented
 from app.api.rate_limits import Limits
 from app.api.request_body import BodyLimits
-from app.api.routes import conversations, health, websocket
+from app.api.routes import conversations, health, studio, websocket
 from app.api.routes import metrics as operation
 from app.api.routes import responses as http
+from app.api.routes.inspection import inspection_routes
 from app.api.uvicorn import shutdown
 from app.backends import BACKENDS, Backend
 from app.backends.routing.router import Router
@@ -61,6 +62,7 @@ ABOUT: dict[str, Any] = {
     "title": "Antiphon",
     "version": __version__,
     "description": DESCRIPTION,
+    "docs_url": None,  # FastAPI's page loads from elsewhere
     "redoc_url": None,
     "telemetry": {
         "tracing": False,
@@ -148,9 +150,7 @@ def create_app(
 
     app = Documented(**ABOUT, lifespan=lifespan)
     _add_routes(app, settings, api, files)
-    app.include_router(health.routes(responses))
-    if metrics:
-        app.include_router(operation.routes(metrics))
+    _add_pages(app, responses, settings, metrics)
     app.router.routes[:0] = http.fast_routes(api, "/v1", "")
     errors.install(app)
     _surround(app, settings, metrics, tracing)
@@ -171,6 +171,7 @@ def _add_routes(app: FastAPI, settings: Settings, api: http.ApiContext, files: F
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
     )
     router.include_router(websocket.routes(api, connections, partial(build_memory, settings)))
+    router.include_router(inspection_routes(api, partial(about, settings, api.responses)))
     app.include_router(router, prefix="/v1", tags=["responses"])
     app.include_router(router, include_in_schema=False)
 
@@ -191,6 +192,16 @@ def build_responses(settings: Settings, backend: Backend, store: Store, **option
     )
 
 
+def _add_pages(app: FastAPI, responses: Responses, settings: Settings, metrics: Metrics | None) -> None:
+    """Serve what is beside the API: health, metrics, the reference and the studio."""
+    app.include_router(health.routes(responses))
+    if metrics:
+        app.include_router(operation.routes(metrics))
+    app.include_router(studio.docs_routes())
+    if settings.studio:
+        app.include_router(studio.studio_routes())
+
+
 def _surround(app: FastAPI, settings: Settings, metrics: Metrics | None, tracing: Tracing | None) -> None:
     """Put around an application what has to do with all of its requests; what is added last is outermost."""
     if not settings.api_keys:
@@ -206,6 +217,22 @@ def _surround(app: FastAPI, settings: Settings, metrics: Metrics | None, tracing
     if tracing:
         app.add_middleware(tracing.middleware)
     app.add_middleware(RequestId, metrics=metrics)
+
+
+def about(settings: Settings, responses: Responses) -> dict[str, Any]:
+    """Return what is configured, without anything secret: what `GET /v1/antiphon/about` answers."""
+    backend = responses.backend
+    unknown = [{"name": "default", "profile": backend.profile("").name, "url": None, "models": ["*"]}]
+    return {
+        "object": "antiphon.about",
+        "version": __version__,
+        "backends": backend.describe() if isinstance(backend, Router) else unknown,
+        "store": {"kind": settings.store_url.partition("://")[0], "ttl": settings.store_ttl},
+        "tools": [],
+        "background": responses.has_background,
+        "key_required": bool(settings.api_keys),
+        "metrics": settings.metrics,
+    }
 
 
 def build_metrics(settings: Settings) -> Metrics | None:

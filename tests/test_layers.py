@@ -55,6 +55,7 @@ LAYERS = {
     "app.observability": BELOW | PROTOCOLS | {"app.settings"},
     "app.responses": BELOW | PROTOCOLS | {"app.observability"},
     "app.api": BELOW | PROTOCOLS | {"app.observability", "app.responses", "app.settings", "app.tools.files"},
+    "app.studio": {"app"},
 }
 TOP = {"app.main", "app.cli", "app.__main__"}  # they join the parts, and may import everything; nothing imports them
 

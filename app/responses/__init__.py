@@ -81,6 +81,11 @@ class Responses:
         self._max_input_tokens = max_input_tokens
         self._max_output_seconds = max_output_seconds
 
+    @property
+    def has_background(self) -> bool:
+        """Whether responses can be made in the background."""
+        return self._background is not None
+
     def within(self, memory: Store) -> Responses:
         """Return these responses as one connection has them: those that are not stored are remembered in `memory`."""
         view = copy.copy(self)

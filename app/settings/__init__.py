@@ -110,6 +110,10 @@ class Settings(BaseSettings):
     """Origins of web pages that may call the server, separated by commas; `*` for any. Where no key is wanted, other
     pages than those of this machine are refused."""
 
+    studio: bool = True
+    """Serve the studio at `/studio`: a page to talk to a model and to see what happens. It uses the API with the
+    caller's key."""
+
     backend: SingleBackendName = "auto"
     """Who answers: `demo`, `openai` (any Chat Completions server), or an import path `package.module:Class`. `auto` is
     `openai` where there is a URL, and `demo` where there is none."""

@@ -13,7 +13,7 @@ from app.api.request_body import read_body
 from app.api.routes.responses import ApiContext, json, whole_number
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
-from app.inspection import Inspection
+from app.responses.inspection import Inspection
 
 _RESPONSE = "resp_5f3759df5f3759dfc0ffee00c0ffee00c0ffee00"
 _ENTRY = {
@@ -94,7 +94,7 @@ def inspection_routes(api: ApiContext, about: Callable[[], dict[str, Any]]) -> A
     )
     async def preview(request: Request) -> Response:
         who = api.auth.caller(request.headers)
-        body = await read_body(request, CreateResponse, api.max_body_bytes)
+        body = await read_body(request, CreateResponse, api.body_limits)
         return json(await inspection.preview(body, who))
 
     @router.get("/about", summary="Say what is configured", openapi_extra=shows(_ABOUT))

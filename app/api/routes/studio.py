@@ -1,0 +1,88 @@
+"""The pages: the studio at `/studio`, and the reference of the API at `/docs`; all their files are in the package."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from app.errors import NotFound
+
+PAGES = Path(str(files("app.studio")))
+
+# Nothing is loaded from another host, no script or style stands in the page, and no other page may frame it. What a
+# model writes becomes markup by way of DOMPurify alone.
+STUDIO_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types dompurify"
+)
+# Swagger UI sets styles as it goes.
+DOCS_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Cache-Control": "no-cache",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+_TYPES = {".mjs": "text/javascript", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+def studio_routes() -> APIRouter:
+    """Return the routes of the studio."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/")
+    async def root(request: Request) -> Response:
+        if "text/html" not in request.headers.get("accept", ""):
+            raise NotFound("There is no GET / here; the API is under /v1.", code="unknown_url")
+        return RedirectResponse("studio")
+
+    @router.get("/studio")
+    async def studio() -> Response:
+        return _page("index.html", STUDIO_POLICY)
+
+    @router.get("/studio/icon.svg")
+    async def icon() -> Response:
+        return FileResponse(PAGES / "icon.svg", headers=_HEADERS)
+
+    for folder in ("css", "js", "vendor"):
+        router.routes.append(Mount(f"/studio/{folder}", _Files(directory=PAGES / folder)))
+    return router
+
+
+def docs_routes() -> APIRouter:
+    """Return the routes of the reference."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/docs")
+    async def docs() -> Response:
+        return _page("docs/index.html", DOCS_POLICY)
+
+    router.routes.append(Mount("/docs/page", _Files(directory=PAGES / "docs")))
+    router.routes.append(Mount("/docs/swagger-ui", _Files(directory=PAGES / "vendor" / "swagger-ui-dist")))
+    return router
+
+
+def _page(name: str, policy: str) -> Response:
+    return FileResponse(PAGES / name, headers={**_HEADERS, "Content-Security-Policy": policy})
+
+
+class _Files(StaticFiles):
+    """Files that a page loads."""
+
+    def file_response(self, full_path: Any, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(full_path, *args, **kwargs)
+        response.headers.update(_HEADERS)
+        if media_type := _TYPES.get(Path(full_path).suffix):  # a system's own table may say otherwise
+            response.headers["Content-Type"] = f"{media_type}; charset=utf-8"
+        return response

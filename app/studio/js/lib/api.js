@@ -1,0 +1,99 @@
+// The server's API, with the caller's key.
+
+// The page is at `…/studio`, and the API beside it, whatever stands before that in the path.
+const ROOT = new URL(".", document.baseURI);
+const KEY = "antiphon.key";
+
+export const baseUrl = new URL("v1", ROOT).href;
+export const serverUrl = (path) => new URL(path, ROOT).href;
+
+// The key is kept in this tab alone, and goes with it.
+export const key = {
+  get: () => sessionStorage.getItem(KEY) ?? "",
+  set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
+};
+
+export class ApiError extends Error {
+  constructor(message, { status = 0, type = "", code = "", param = null, requestId = "", retryAfter = "" } = {}) {
+    super(message);
+    Object.assign(this, { status, type, code, param, requestId, retryAfter });
+  }
+}
+
+async function request(path, { method = "GET", body, signal } = {}) {
+  const headers = { Accept: "application/json, text/event-stream" };
+  if (key.get()) headers.Authorization = `Bearer ${key.get()}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let answer;
+  try {
+    const sent = body === undefined ? undefined : JSON.stringify(body);
+    answer = await fetch(`${baseUrl}/${path}`, { method, headers, body: sent, signal, cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("The server cannot be reached.", { code: "connection_failed" });
+  }
+  if (!answer.ok) throw await refusal(answer);
+  return answer;
+}
+
+async function refusal(answer) {
+  let error = {};
+  try {
+    error = (await answer.json()).error ?? {};
+  } catch {
+    // not ours: a proxy's page, perhaps
+  }
+  return new ApiError(error.message ?? `The server answered ${answer.status}.`, {
+    status: answer.status,
+    type: error.type,
+    code: error.code,
+    param: error.param,
+    requestId: answer.headers.get("x-request-id") ?? "",
+    retryAfter: answer.headers.get("retry-after") ?? "",
+  });
+}
+
+export async function getJson(path) {
+  return (await request(path)).json();
+}
+
+export async function send(method, path, body) {
+  return (await request(path, { method, body })).json();
+}
+
+// Ask for a stream: { warnings, requestId, batches }, where each batch is a list of [raw JSON, event] of one read.
+export async function stream(path, { method = "GET", body, signal } = {}) {
+  const answer = await request(path, { method, body, signal });
+  const head = { warnings: answer.headers.get("x-antiphon-warning") ?? "", requestId: answer.headers.get("x-request-id") ?? "" };
+  if (!answer.headers.get("content-type")?.startsWith("text/event-stream")) {
+    return { ...head, response: await answer.json(), batches: none() };
+  }
+  return { ...head, batches: events(answer.body) };
+}
+
+async function* none() {}
+
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    while (true) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const frames = (rest + value).split("\n\n");
+      rest = frames.pop();
+      const batch = frames.map(dataOf).filter((data) => data && data !== "[DONE]");
+      if (batch.length) yield batch.map((data) => [data, JSON.parse(data)]);
+    }
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("The connection broke while the answer was coming.", { code: "connection_lost" });
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+function dataOf(frame) {
+  const start = frame.startsWith("data: ") ? 0 : frame.indexOf("\ndata: ") + 1;
+  return frame.startsWith("data: ", start) ? frame.slice(start + 6) : "";
+}

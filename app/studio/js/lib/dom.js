@@ -1,0 +1,67 @@
+// Build elements, and do work once a frame.
+
+// h("p", {class: "note", title: "…", on: {click: f}}, "text", element…): text is text, and never markup.
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "on") {
+      for (const [type, listener] of Object.entries(value)) element.addEventListener(type, listener);
+    } else if (name === "value" || name === "checked" || name === "disabled" || name === "open") {
+      element[name] = value;
+    } else {
+      element.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+export function button(label, onclick, props = {}) {
+  return h("button", { type: "button", ...props, on: { click: onclick } }, label);
+}
+
+const tasks = new Set();
+let frame = 0;
+
+// Run a function in the next frame, once, however often it is asked for until then.
+export function schedule(task) {
+  tasks.add(task);
+  if (!frame) {
+    frame = requestAnimationFrame(() => {
+      frame = 0;
+      const due = [...tasks];
+      tasks.clear();
+      for (const each of due) each();
+    });
+  }
+}
+
+// Say something to screen readers, in one polite live region.
+export function announce(message) {
+  const region = byId("status");
+  region.textContent = region.textContent === message ? `${message}\u00a0` : message;
+}
+
+export async function copy(text, what) {
+  try {
+    await navigator.clipboard.writeText(text);
+    announce(`${what} copied.`);
+    return true;
+  } catch {
+    announce("The browser does not allow copying here.");
+    return false;
+  }
+}
+
+export function copyButton(text, what, label = "Copy") {
+  const made = button(label, async () => {
+    if (await copy(typeof text === "function" ? text() : text, what)) {
+      made.textContent = "Copied";
+      setTimeout(() => (made.textContent = label), 1500);
+    }
+  }, { class: "quiet", "aria-label": `Copy ${what.toLowerCase()}` });
+  return made;
+}

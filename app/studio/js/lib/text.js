@@ -1,0 +1,53 @@
+// Text as it is shown.
+
+// Marks that reorder or hide the text around them: they are shown by name, so that they do nothing.
+const HIDDEN = /[\u202a-\u202e\u2066-\u2069\u{e0000}-\u{e007f}]/gu;
+
+export function plain(text) {
+  return String(text ?? "").replace(HIDDEN, (mark) => `⟨U+${mark.codePointAt(0).toString(16).toUpperCase()}⟩`);
+}
+
+export function seconds(ms) {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
+  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+}
+
+export const count = (number) => Number(number).toLocaleString("en-US");
+
+export function when(unix) {
+  const date = new Date(unix * 1000);
+  const today = new Date().toDateString() === date.toDateString();
+  const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  return today ? time : `${date.toLocaleDateString([], { month: "short", day: "numeric" })}, ${time}`;
+}
+
+export function cut(text, length) {
+  const flat = String(text ?? "");
+  return flat.length > length ? `${flat.slice(0, length)}…` : flat;
+}
+
+// A URL that a link may lead to; null for `javascript:`, `data:` and the like.
+export function webUrl(text) {
+  try {
+    const url = new URL(text);
+    return ["http:", "https:", "mailto:"].includes(url.protocol) ? url.href : null;
+  } catch {
+    return null;
+  }
+}
+
+// JSON laid out, if it is JSON; long strings of base64 are told by their length.
+export function pretty(value) {
+  let parsed = value;
+  if (typeof value === "string") {
+    try {
+      parsed = JSON.parse(value);
+    } catch {
+      return plain(value);
+    }
+  }
+  return plain(JSON.stringify(parsed, (_, each) => (isBlob(each) ? `${each.slice(0, 40)}… (${count(each.length)} characters)` : each), 2));
+}
+
+const isBlob = (value) => typeof value === "string" && value.length > 2000 && !/\s/.test(value.slice(0, 2000));

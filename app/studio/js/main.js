@@ -1,0 +1,134 @@
+// The page: which view is shown, the key, the theme, the models.
+
+import { showAbout } from "./about.js";
+import { getJson, key } from "./lib/api.js";
+import { announce, button, byId, h } from "./lib/dom.js";
+import { plain } from "./lib/text.js";
+import { Responses } from "./responses.js";
+import { Talk } from "./talk.js";
+
+const THEME = "antiphon.theme";
+const MODEL = "antiphon.model";
+
+const talk = new Talk();
+talk.watchScroll();
+const responses = new Responses({
+  onopen(chain) {
+    location.hash = "#/";
+    talk.continueFrom(chain);
+  },
+});
+
+const VIEWS = { "": "talk", responses: "responses", about: "about" };
+
+function route() {
+  const [, name = "", id] = location.hash.split("/");
+  const view = VIEWS[name] ?? "talk";
+  for (const each of Object.values(VIEWS)) byId(each).hidden = each !== view;
+  for (const link of document.querySelectorAll("#nav a")) {
+    if (link.dataset.view === view) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = { talk: "Antiphon studio", responses: "Responses – Antiphon studio", about: "About – Antiphon studio" }[view];
+  if (view === "responses") responses.show(id ? decodeURIComponent(id) : null);
+  else responses.hide();
+  if (view === "about") showAbout();
+}
+
+async function loadModels() {
+  const select = byId("model");
+  try {
+    const { data } = await getJson("models");
+    const chosen = select.value || sessionStorage.getItem(MODEL);
+    select.replaceChildren(...data.map(({ id }) => h("option", { value: id }, plain(id))));
+    if (data.some(({ id }) => id === chosen)) select.value = chosen;
+    byId("model-problem").textContent = data.length ? "" : "The backend lists no models; name one under Options.";
+  } catch (error) {
+    byId("model-problem").textContent = error.message;
+    if (error.status === 401) byId("key-dialog").showModal();
+  }
+}
+
+// What the server can do, and what to try with it.
+async function loadAbout() {
+  try {
+    const about = await getJson("antiphon/about");
+    byId("hosted").replaceChildren(...about.tools.map((tool) => h("label", { class: "check" }, h("input", { type: "checkbox", value: JSON.stringify(tool) }), ` ${plain(tool.server_label ?? tool.type.replaceAll("_", " "))}`)));
+    byId("hosted-none").hidden = about.tools.length > 0;
+    const demo = about.backends.some((backend) => backend.profile === "demo");
+    byId("welcome-demo").hidden = !demo;
+    byId("suggestions").replaceChildren(...(demo ? DEMO : ANY).map((suggestion) => h("li", {}, button(suggestion.label, () => talk.try(suggestion)))));
+  } catch {
+    // without it the page works all the same
+  }
+}
+
+const WEATHER = {
+  type: "function",
+  name: "get_weather",
+  description: "The weather of a place.",
+  parameters: { type: "object", properties: { location: { type: "string" } }, required: ["location"] },
+};
+const PERSON = {
+  type: "object",
+  properties: { name: { type: "string" }, age: { type: "integer" }, likes: { type: "array", items: { type: "string" } } },
+  required: ["name", "age", "likes"],
+  additionalProperties: false,
+};
+const DEMO = [
+  { label: "Stream some Markdown", prompt: "Show me some Markdown." },
+  { label: "Think first", prompt: "Think before you answer: what is an antiphon?", parameters: { reasoning: { effort: "medium" } } },
+  { label: "Call a function", prompt: "What is the weather in Paris?", parameters: { tools: [WEATHER] } },
+  { label: "Answer in JSON", prompt: "Invent a person.", parameters: { text: { format: { type: "json_schema", name: "person", schema: PERSON, strict: true } } } },
+  { label: "Draw an image", prompt: "Draw a picture." },
+  { label: "Fail", prompt: "Fail with an error." },
+];
+const ANY = [
+  { label: "Say hello", prompt: "Say hello in three languages, as a table." },
+  { label: "Write some code", prompt: "Write a Python function that reverses a linked list, with a short explanation." },
+  { label: "Call a function", prompt: "What is the weather in Paris?", parameters: { tools: [WEATHER] } },
+  { label: "Answer in JSON", prompt: "Invent a person.", parameters: { text: { format: { type: "json_schema", name: "person", schema: PERSON, strict: true } } } },
+];
+
+function setTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  byId("theme").value = theme ?? "";
+}
+
+function setKey(value) {
+  key.set(value);
+  byId("key-state").textContent = value ? "Key set" : "Key";
+  talk.reset();
+  responses.reset();
+  loadModels();
+  loadAbout();
+  route();
+}
+
+byId("theme").addEventListener("change", ({ target }) => {
+  if (target.value) localStorage.setItem(THEME, target.value);
+  else localStorage.removeItem(THEME);
+  setTheme(target.value || null);
+});
+byId("model").addEventListener("change", ({ target }) => sessionStorage.setItem(MODEL, target.value));
+byId("key-button").addEventListener("click", () => byId("key-dialog").showModal());
+byId("key-dialog").addEventListener("close", () => {
+  if (byId("key-dialog").returnValue === "set") {
+    setKey(byId("key").value.trim());
+    announce("Key set for this tab.");
+  } else if (byId("key-dialog").returnValue === "clear") {
+    setKey("");
+    announce("Key forgotten.");
+  }
+  byId("key").value = "";
+});
+byId("functions-example").addEventListener("click", () => (byId("functions").value = JSON.stringify([WEATHER], null, 2)));
+byId("schema-example").addEventListener("click", () => (byId("schema").value = JSON.stringify(PERSON, null, 2)));
+addEventListener("hashchange", route);
+
+setTheme(localStorage.getItem(THEME));
+byId("key-state").textContent = key.get() ? "Key set" : "Key";
+route();
+loadModels();
+loadAbout();

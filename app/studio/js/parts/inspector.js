@@ -1,0 +1,120 @@
+// What is behind one turn: its events, the request beside its translation, the resource, and the code to repeat it.
+
+import { getJson, send } from "../lib/api.js";
+import { byId, copyButton, h, schedule } from "../lib/dom.js";
+import { count, plain, seconds } from "../lib/text.js";
+import { LANGUAGES } from "./code.js";
+import { json, translationView } from "./translation.js";
+import { Timeline } from "./timeline.js";
+
+export class Inspector {
+  constructor() {
+    this.turn = null;
+    this.timeline = new Timeline();
+    this.panels = { events: this.#events, request: this.#request, raw: this.#raw, code: this.#code };
+    this.tabs = [...byId("inspector-tabs").querySelectorAll("[role=tab]")];
+    this.tab = "events";
+    for (const [index, tab] of this.tabs.entries()) {
+      tab.addEventListener("click", () => this.open(tab.dataset.panel));
+      tab.addEventListener("keydown", (event) => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (!step) return;
+        const next = this.tabs.at((index + step) % this.tabs.length);
+        this.open(next.dataset.panel);
+        next.focus();
+      });
+    }
+    this.stats = byId("stats");
+    byId("panel-events").append(this.timeline.node);
+  }
+
+  // Look at a turn: {request, live, log, warnings, requestId, number}.
+  show(turn) {
+    this.turn = turn;
+    this.timeline.show(turn?.log ?? null);
+    byId("inspector-title").textContent = turn ? `Turn ${turn.number}` : "Inspector";
+    byId("inspector-empty").hidden = Boolean(turn);
+    byId("inspector-body").hidden = !turn;
+    if (turn) this.open(this.tab);
+  }
+
+  // Look at a request that has not been sent.
+  preview(request) {
+    this.show({ request, number: "to come", live: { response: null }, log: null, preview: true });
+    this.open("request");
+  }
+
+  // The turn has more events.
+  update(turn) {
+    if (turn !== this.turn) return;
+    if (this.tab === "events") this.timeline.update();
+    schedule(this.#drawStats);
+    if (turn.live.ended && this.tab !== "events" && !turn.shownEnd) {
+      turn.shownEnd = true;
+      this.open(this.tab);
+    }
+  }
+
+  open(panel) {
+    this.tab = panel;
+    for (const tab of this.tabs) {
+      const chosen = tab.dataset.panel === panel;
+      tab.setAttribute("aria-selected", chosen);
+      tab.tabIndex = chosen ? 0 : -1;
+      byId(`panel-${tab.dataset.panel}`).hidden = !chosen;
+    }
+    if (this.turn) this.panels[panel].call(this);
+  }
+
+  #drawStats = () => {
+    const { log, live, warnings } = this.turn ?? {};
+    const usage = live?.response?.usage;
+    const rate = log?.rate(usage);
+    const entries = [
+      ["First token", log?.first === null || !log ? "–" : seconds(log.first)],
+      ["Total", log?.ended ? seconds(log.ended) : "–"],
+      ["Tokens a second", rate ? rate.toFixed(rate < 100 ? 1 : 0) : "–"],
+      ["Events", log ? count(log.events.length + log.dropped) : "–"],
+      ["Input tokens", usage ? tokens(usage.input_tokens, usage.input_tokens_details?.cached_tokens, "cached") : "–"],
+      ["Output tokens", usage ? tokens(usage.output_tokens, usage.output_tokens_details?.reasoning_tokens, "reasoning") : "–"],
+    ];
+    this.stats.replaceChildren(...entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    byId("turn-warnings").replaceChildren(warnings ? h("div", { class: "warnings" }, h("p", { class: "label" }, "Adapted"), h("p", {}, plain(warnings))) : "");
+  };
+
+  #events() {
+    this.#drawStats();
+    this.timeline.update();
+  }
+
+  async #request() {
+    const { turn } = this;
+    const panel = byId("panel-request");
+    panel.replaceChildren(h("p", { class: "note" }, "Translating…"));
+    try {
+      // What was stored is what was sent; before that, and for what is not stored, the request is translated anew.
+      const id = turn.live.ended && turn.live.response.store ? turn.live.response.id : null;
+      const translation = id ? await getJson(`antiphon/responses/${id}/translation`) : await send("POST", "antiphon/translation", turn.request);
+      if (turn === this.turn) panel.replaceChildren(...translationView(translation, turn.request));
+    } catch (error) {
+      if (turn === this.turn) panel.replaceChildren(h("p", { class: "failure" }, plain(error.message)));
+    }
+  }
+
+  #raw() {
+    const { response } = this.turn.live;
+    byId("panel-raw").replaceChildren(...(response
+      ? [h("div", { class: "toolbar" }, h("h3", {}, "Response"), copyButton(() => JSON.stringify(response, null, 2), "Response")), json(response, "The response as JSON")]
+      : [h("p", { class: "note" }, this.turn.preview ? "It has not been sent." : "There is no response yet.")]));
+  }
+
+  #code() {
+    byId("panel-code").replaceChildren(...Object.entries(LANGUAGES).map(([name, write]) => {
+      const text = write(this.turn.request);
+      return h("section", { "aria-label": name }, h("div", { class: "toolbar" }, h("h3", {}, name), copyButton(text, name)),
+        h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": `The request in ${name}` }, text));
+    }));
+  }
+}
+
+const tokens = (all, part, name) => (part ? `${count(all)} (${count(part)} ${name})` : count(all));

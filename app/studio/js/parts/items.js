@@ -1,0 +1,314 @@
+// One item of a response or of its input, as it is shown; drawn anew as it grows.
+
+import { button, h } from "../lib/dom.js";
+import { GrowingMarkdown, colour } from "../lib/markdown.js";
+import { count, cut, plain, pretty, webUrl } from "../lib/text.js";
+
+// Make the view of an item: {node, draw(entry)}. `act` has what its buttons do: output(item, text), approve(item, yes).
+export function itemView(item, act = {}) {
+  const make = VIEWS[item.type] ?? (item.type?.endsWith("_output") ? OutputView : CallView);
+  return new make(item, act);
+}
+
+// Text that grows, as Markdown.
+class MarkdownPart {
+  constructor() {
+    this.markdown = new GrowingMarkdown();
+    this.node = this.markdown.node;
+    this.drawn = 0;
+  }
+
+  draw(text, done) {
+    if (done) {
+      if (!this.finished) this.markdown.finish(text);
+      this.finished = true;
+    } else if (text.length > this.drawn) {
+      this.markdown.append(text.slice(this.drawn));
+      this.drawn = text.length;
+    }
+  }
+}
+
+// Text that grows, as it is.
+class PlainPart {
+  constructor(tag = "div", props = { class: "plain" }) {
+    this.node = h(tag, props);
+    this.drawn = 0;
+  }
+
+  draw(text) {
+    if (text.length < this.drawn) {
+      this.node.replaceChildren();
+      this.drawn = 0;
+    }
+    if (text.length === this.drawn) return;
+    const last = this.node.lastChild;
+    const added = plain(text.slice(this.drawn));
+    if (last && last.data.length < 4000) last.appendData(added);
+    else this.node.append(added);
+    this.drawn = text.length;
+  }
+}
+
+class MessageView {
+  constructor(item) {
+    this.node = h("div", { class: `item message ${item.role === "assistant" ? "assistant" : "given"}` });
+    if (item.role && !["assistant", "user"].includes(item.role)) this.node.append(h("p", { class: "label" }, item.role));
+    this.role = item.role;
+    this.parts = [];
+  }
+
+  draw({ item, done }) {
+    const content = typeof item.content === "string" ? [{ type: "input_text", text: item.content }] : item.content ?? [];
+    content.forEach((part, index) => {
+      if (!part) return;
+      const text = part.text ?? part.refusal;
+      let view = this.parts[index];
+      if (!view) {
+        if (typeof text !== "string") view = { node: mediaView(part), draw() {} };
+        else if (part.type === "output_text") view = new MarkdownPart();
+        else view = new PlainPart("div", { class: part.type === "refusal" ? "plain refusal" : "plain" });
+        this.parts[index] = view;
+        this.node.append(view.node);
+      }
+      if (typeof text === "string") view.draw(text, done);
+    });
+    if (done && !this.sources) {
+      this.sources = sourcesView(content.flatMap((part) => part.annotations ?? []));
+      if (this.sources) this.node.append(this.sources);
+    }
+  }
+}
+
+// What the text cites: links to pages, names of files.
+function sourcesView(annotations) {
+  const sources = new Map();
+  for (const annotation of annotations) {
+    const url = annotation.url && webUrl(annotation.url);
+    const name = plain(annotation.title || annotation.filename || annotation.url || annotation.file_id || "source");
+    sources.set(url ?? name, url ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, name) : name);
+  }
+  if (!sources.size) return null;
+  return h("div", { class: "sources" }, h("p", { class: "label" }, "Sources"), h("ol", {}, [...sources.values()].map((source) => h("li", {}, source))));
+}
+
+function mediaView(part) {
+  const image = part.image_url ?? part.url;
+  const source = typeof image === "string" ? image : image?.url;
+  if (source) return imageView(source, part.type === "input_image" ? "Attached image" : "Image");
+  if (part.type === "input_file") return h("p", { class: "attachment" }, `File: ${plain(part.filename ?? part.file_id ?? part.file_url ?? "unnamed")}`);
+  return h("pre", { class: "json", tabindex: 0 }, pretty(part));
+}
+
+// An image that came with the text is shown; one that is elsewhere is not loaded, but linked.
+export function imageView(source, label) {
+  if (/^data:image\/(png|jpe?g|gif|webp|avif);base64,/i.test(source)) return h("img", { class: "picture", src: source, alt: label });
+  const url = webUrl(source);
+  return h("p", { class: "attachment" }, url ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, `${label}: ${cut(url, 80)}`) : label);
+}
+
+class ReasoningView {
+  constructor() {
+    this.summary = h("summary", {}, "Reasoning");
+    this.node = h("details", { class: "item reasoning" }, this.summary);
+    this.parts = new Map();
+  }
+
+  draw({ item, done }) {
+    for (const name of ["summary", "content"]) {
+      (item[name] ?? []).forEach((part, index) => {
+        if (typeof part?.text !== "string") return;
+        const place = `${name}${index}`;
+        if (!this.parts.has(place)) {
+          this.parts.set(place, new PlainPart());
+          this.node.append(this.parts.get(place).node);
+        }
+        this.parts.get(place).draw(part.text);
+      });
+    }
+    this.summary.textContent = done ? "Reasoning" : "Reasoning…";
+    if (done && !this.parts.size) this.node.append(h("p", { class: "note" }, item.encrypted_content ? "It is encrypted." : "The model did not show it."));
+  }
+}
+
+const TITLES = {
+  function_call: "Function call",
+  custom_tool_call: "Tool call",
+  mcp_call: "MCP call",
+  mcp_list_tools: "Tools of an MCP server",
+  mcp_approval_request: "Approval wanted",
+  mcp_approval_response: "Approval",
+  web_search_call: "Web search",
+  file_search_call: "File search",
+  code_interpreter_call: "Code interpreter",
+  image_generation_call: "Image",
+  shell_call: "Shell",
+  local_shell_call: "Shell",
+  apply_patch_call: "Patch",
+  computer_call: "Computer",
+  compaction: "Compaction",
+};
+
+// Shown in its own way, or of no interest to a reader: the rest of an item's fields are listed by name.
+const OWN = new Set([
+  "id", "type", "status", "name", "arguments", "input", "code", "call_id", "server_label", "output", "outputs", "results",
+  "result", "error", "tools", "approval_request_id", "role", "content", "encrypted_content", "caller", "namespace",
+]);
+const WORKING = new Set(["in_progress", "searching", "interpreting", "generating", "calling"]);
+
+// A call of any kind, the client's or the server's: what it is, its state, what it was given, what came of it.
+class CallView {
+  constructor(item, act) {
+    this.act = act;
+    this.title = h("span", { class: "call-title" });
+    this.state = h("span", { class: "chip" });
+    this.given = new PlainPart("pre", { class: "json", tabindex: 0, role: "region", "aria-label": "Arguments" });
+    this.given.node.hidden = true;
+    this.rest = h("div", { class: "call-rest" });
+    this.node = h("div", { class: "item call", role: "group", "aria-label": TITLES[item.type] ?? item.type }, h("div", { class: "call-head" }, this.title, this.state), this.given.node, this.rest);
+  }
+
+  draw({ item, done, images }) {
+    const names = [item.server_label, item.name].filter(Boolean).join(" · ");
+    this.title.replaceChildren(h("span", { class: "label" }, TITLES[item.type] ?? item.type), names ? h("code", {}, plain(names)) : "");
+    const state = item.error ? "failed" : item.status ?? (done ? "" : "in_progress");
+    this.state.textContent = state.replaceAll("_", " ");
+    this.state.className = `chip ${WORKING.has(state) ? "working" : state}`;
+    this.state.hidden = !state;
+    const given = item.arguments ?? item.input ?? item.code;
+    if (typeof given === "string" && given) {
+      this.given.node.hidden = false;
+      if (done) this.#finishGiven(given, item.code === undefined ? "json" : "python");
+      else this.given.draw(given);
+    }
+    if (images.length && !done) this.rest.replaceChildren(imageView(`data:image/png;base64,${images.at(-1)}`, "The image so far"));
+    if (done && !this.finished) {
+      this.finished = true;
+      this.rest.replaceChildren(...outcome(item), ...this.#buttons(item));
+    }
+  }
+
+  #finishGiven(given, language) {
+    if (this.coloured) return;
+    this.coloured = true;
+    const text = language === "json" ? pretty(given) : plain(given);
+    this.given.node.replaceChildren(text);
+    if (text.length < 20_000) colour(this.given.node, text, language);
+  }
+
+  #buttons(item) {
+    if (item.type === "mcp_approval_request" && this.act.approve) return [this.#approval(item)];
+    if (["function_call", "custom_tool_call"].includes(item.type) && this.act.output) return [this.#output(item)];
+    return [];
+  }
+
+  #approval(item) {
+    const answer = (yes) => () => {
+      for (const each of buttons.querySelectorAll("button")) each.disabled = true;
+      this.act.approve(item, yes);
+    };
+    const buttons = h("div", { class: "buttons" }, button("Approve", answer(true), { class: "primary" }), button("Deny", answer(false)));
+    return buttons;
+  }
+
+  #output(item) {
+    const id = `output-${item.id}`;
+    const field = h("textarea", { id, rows: 2, spellcheck: "false" });
+    const form = h("form", { class: "call-output" },
+      h("label", { for: id }, "Its output, for the model"), field, h("div", { class: "buttons" }, h("button", { class: "primary" }, "Send output")));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      for (const each of form.elements) each.disabled = true;
+      this.act.output(item, field.value);
+    });
+    return form;
+  }
+}
+
+function outcome(item) {
+  const shown = [];
+  if (item.action) shown.push(...actionView(item.action));
+  if (item.queries?.length) shown.push(h("p", {}, `Searched for: ${plain(item.queries.join("; "))}`));
+  const fields = Object.keys(item).filter((name) => !OWN.has(name) && !["action", "queries"].includes(name) && isShown(item[name]));
+  if (fields.length) {
+    shown.push(h("dl", { class: "fields" }, fields.flatMap((name) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, typeof item[name] === "object" ? pretty(item[name]) : plain(item[name]))])));
+  }
+  if (item.tools) {
+    shown.push(h("details", {}, h("summary", {}, `${count(item.tools.length)} tool${item.tools.length === 1 ? "" : "s"}`),
+      h("ul", {}, item.tools.map((tool) => h("li", {}, h("code", {}, plain(tool.name ?? tool.type)), tool.description ? ` ${plain(cut(tool.description, 200))}` : "")))));
+  }
+  if (item.type === "image_generation_call" && item.result) {
+    shown.push(imageView(`data:image/${item.output_format ?? "png"};base64,${item.result}`, plain(item.revised_prompt ?? "The image")));
+  }
+  for (const result of item.results ?? []) {
+    shown.push(h("details", {}, h("summary", {}, `${plain(result.filename ?? result.file_id ?? "result")}${result.score === undefined ? "" : ` (${Number(result.score).toFixed(2)})`}`), h("div", { class: "plain" }, plain(result.text))));
+  }
+  for (const output of item.outputs ?? []) {
+    if (output.type === "image") shown.push(imageView(output.url ?? "", "Image of the code"));
+    else shown.push(outputView(output.logs ?? pretty(output)));
+  }
+  if (item.output !== undefined && item.output !== null && item.output !== "") shown.push(outputView(item.output));
+  if (item.error) shown.push(h("div", { class: "failure" }, plain(errorText(item.error))));
+  return shown;
+}
+
+const isShown = (value) => value !== null && value !== "" && value !== undefined;
+
+function actionView(action) {
+  const links = (action.sources ?? []).map((source) => webUrl(source.url)).filter(Boolean);
+  const said = action.query ?? action.queries?.join("; ") ?? action.url ?? action.commands?.join("\n") ?? "";
+  return [
+    h("p", {}, `${(action.type ?? "run").replaceAll("_", " ")}: `, h("code", {}, plain(said)), action.pattern ? ` for “${plain(action.pattern)}”` : ""),
+    links.length ? h("ul", {}, links.map((url) => h("li", {}, h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, cut(url, 90))))) : null,
+  ].filter(Boolean);
+}
+
+function outputView(output) {
+  const parts = Array.isArray(output) ? output : [output];
+  return h("div", { class: "call-outcome" }, h("p", { class: "label" }, "Output"), parts.map((part) => {
+    if (part?.image_url) return imageView(part.image_url, "Image");
+    return h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": "Output" }, pretty(part?.text ?? part));
+  }));
+}
+
+function errorText(error) {
+  if (typeof error === "string") return error;
+  const content = error.content?.map((part) => part.text ?? "").join("\n");
+  return content || error.message || JSON.stringify(error);
+}
+
+// What the client gave for a call.
+class OutputView {
+  constructor(item) {
+    const title = item.type.replaceAll("_", " ").replace(" output", "");
+    this.node = h("div", { class: "item call given" }, h("div", { class: "call-head" }, h("span", { class: "label" }, `Output of the ${title}`)), outputView(item.output ?? item));
+  }
+
+  draw() {}
+}
+
+class ApprovalView {
+  constructor(item) {
+    this.node = h("div", { class: "item given note" }, item.approve ? "Approved." : "Denied.", item.reason ? ` ${plain(item.reason)}` : "");
+  }
+
+  draw() {}
+}
+
+const VIEWS = {
+  message: MessageView,
+  reasoning: ReasoningView,
+  mcp_approval_response: ApprovalView,
+};
+
+// The items of a stored turn, drawn once.
+export function itemViews(items, act) {
+  return items.map((item) => {
+    const view = itemView(typed(item), act);
+    view.draw({ item: typed(item), done: true, images: [] });
+    return view.node;
+  });
+}
+
+const typed = (item) => (item.type ? item : { type: "message", ...item });
+

@@ -1,0 +1,43 @@
+// A request beside the Chat Completions request that it becomes, with what was adapted.
+
+import { copyButton, h } from "../lib/dom.js";
+import { colour } from "../lib/markdown.js";
+import { plain, pretty } from "../lib/text.js";
+
+const LONGEST = 60_000; // characters that get colours
+
+export function json(value, label) {
+  const text = pretty(value);
+  const block = h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": label }, text);
+  if (text.length <= LONGEST) colour(block, text, "json");
+  return block;
+}
+
+// What becomes of a field of a request, in words; fields of the same name are compared.
+function mark(name, here, there, others) {
+  if (!(name in there)) return others.absent;
+  return JSON.stringify(here[name]) === JSON.stringify(there[name]) ? null : others.changed;
+}
+
+function fields(body, other, words, label) {
+  return h("div", { class: "json-fields", role: "group", "aria-label": label }, Object.keys(body).map((name) => {
+    const note = mark(name, body, other, words);
+    return h("details", { class: note ? "field marked" : "field", open: !["tools", "input", "messages", "instructions"].includes(name) || JSON.stringify(body[name]).length < 2000 },
+      h("summary", {}, h("code", {}, plain(name)), note ? h("span", { class: "chip" }, note) : null),
+      json(body[name], name));
+  }));
+}
+
+export function translationView({ backend, profile, url, body, warnings }, request) {
+  return [
+    h("p", { class: "note" }, "Backend ", h("b", {}, plain(backend)), ", profile ", h("b", {}, plain(profile)), url ? [", ", h("code", {}, plain(url))] : ""),
+    warnings.length
+      ? h("div", { class: "warnings" }, h("p", { class: "label" }, "Adapted"), h("ul", {}, warnings.map((warning) => h("li", {}, plain(warning)))))
+      : h("p", { class: "note" }, "Nothing had to be adapted or left out."),
+    h("div", { class: "beside" },
+      h("section", { "aria-label": "Request" }, h("div", { class: "toolbar" }, h("h3", {}, "Request"), copyButton(() => JSON.stringify(request, null, 2), "Request")),
+        fields(request, body, { absent: "named otherwise, or not sent", changed: "sent otherwise" }, "Fields of the request")),
+      h("section", { "aria-label": "Chat Completions request" }, h("div", { class: "toolbar" }, h("h3", {}, "Chat Completions"), copyButton(() => JSON.stringify(body, null, 2), "Chat Completions request")),
+        fields(body, request, { absent: "new", changed: "changed" }, "Fields of the Chat Completions request"))),
+  ];
+}

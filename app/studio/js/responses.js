@@ -1,0 +1,280 @@
+// Look back: the recent responses of one's key, and all there is of one of them.
+
+import { getJson, send, stream } from "./lib/api.js";
+import { announce, button, byId, copyButton, h, schedule } from "./lib/dom.js";
+import { LiveResponse } from "./lib/live.js";
+import { count, cut, plain, when } from "./lib/text.js";
+import { itemView, itemViews } from "./parts/items.js";
+import { json, translationView } from "./parts/translation.js";
+import { failureView } from "./talk.js";
+
+const PAGE = 30;
+const EVERY = 3000; // ms between two looks at the list
+const RUNNING = new Set(["queued", "in_progress"]);
+
+export class Responses {
+  constructor({ onopen }) {
+    this.onopen = onopen; // continue a chain in Talk
+    this.entries = [];
+    this.seen = "";
+    this.id = null;
+    this.list = byId("recent");
+    byId("search").addEventListener("submit", (event) => {
+      event.preventDefault();
+      const id = byId("search-id").value.trim();
+      if (id) location.hash = `#/responses/${encodeURIComponent(id)}`;
+    });
+    byId("more").addEventListener("click", () => this.#more());
+  }
+
+  // The view is shown, maybe with a response.
+  async show(id) {
+    this.visible = true;
+    this.#watch();
+    if (id && id !== this.id) await this.#open(id);
+    else if (!id) this.#close();
+  }
+
+  hide() {
+    this.visible = false;
+    this.abort?.abort();
+    clearTimeout(this.timer);
+  }
+
+  // Forget what another key has seen.
+  reset() {
+    this.entries = [];
+    this.seen = "";
+    this.list.replaceChildren();
+    this.#close();
+  }
+
+  #close() {
+    this.id = null;
+    this.abort?.abort();
+    byId("responses").dataset.open = "";
+    byId("response").replaceChildren(h("p", { class: "note" }, "Choose a response to see its chain, its items, what was sent to the backend, and its JSON."));
+    this.#mark();
+  }
+
+  #watch() {
+    clearTimeout(this.timer);
+    if (!this.visible) return;
+    this.#refresh().finally(() => {
+      this.timer = setTimeout(() => this.#watch(), EVERY);
+    });
+  }
+
+  async #refresh() {
+    if (document.hidden) return;
+    try {
+      const page = await getJson(`antiphon/responses?limit=${PAGE}`);
+      const text = JSON.stringify(page);
+      if (text === this.seen) return;
+      this.seen = text;
+      const known = new Set(page.data.map((entry) => entry.id));
+      // What is older than the page stays, where it joins it; else there is a gap, and it is read again.
+      const rest = this.entries.findIndex((entry) => entry.id === page.last_id);
+      this.entries = [...page.data, ...(rest < 0 ? [] : this.entries.slice(rest + 1).filter((entry) => !known.has(entry.id)))];
+      if (this.entries.length === page.data.length) byId("more").hidden = !page.has_more;
+      this.#draw();
+      byId("recent-problem").textContent = "";
+    } catch (error) {
+      if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
+      byId("recent-problem").textContent = error.message;
+    }
+  }
+
+  async #more() {
+    const page = await getJson(`antiphon/responses?limit=${PAGE}&after=${this.entries.at(-1).id}`);
+    this.entries.push(...page.data);
+    byId("more").hidden = !page.has_more;
+    this.#draw();
+    announce(`${page.data.length} more responses.`);
+  }
+
+  #draw() {
+    byId("recent-empty").hidden = this.entries.length > 0;
+    const focused = document.activeElement?.closest("#recent a")?.getAttribute("href");
+    this.list.replaceChildren(...this.entries.map((entry) => h("li", {},
+      h("a", { href: `#/responses/${entry.id}`, "data-id": entry.id },
+        h("span", { class: "recent-text" }, plain(cut(entry.preview || "(no text)", 90))),
+        h("span", { class: "recent-meta" },
+          h("span", {}, when(entry.created_at)), h("span", {}, plain(cut(entry.model, 30))),
+          entry.usage ? h("span", {}, `${count(entry.usage.total_tokens)} tokens`) : null,
+          entry.background ? h("span", {}, "background") : null,
+          entry.status === "completed" ? null : h("span", { class: `chip ${RUNNING.has(entry.status) ? "working" : entry.status}` }, entry.status.replaceAll("_", " ")))))));
+    if (focused) this.list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    this.#mark();
+  }
+
+  #mark() {
+    for (const link of this.list.querySelectorAll("a")) {
+      if (link.dataset.id === this.id) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    }
+  }
+
+  async #open(id) {
+    this.abort?.abort();
+    this.id = id;
+    byId("responses").dataset.open = "true";
+    this.#mark();
+    const place = byId("response");
+    try {
+      const chain = await getJson(`antiphon/responses/${encodeURIComponent(id)}/chain`);
+      if (this.id !== id) return;
+      const { response } = chain.data.at(-1);
+      place.replaceChildren(...this.#page(chain, response));
+      byId("response-title").focus({ preventScroll: true });
+      if (RUNNING.has(response.status)) this.#follow(response);
+    } catch (error) {
+      if (this.id !== id) return;
+      place.replaceChildren(h("h2", { id: "response-title", tabindex: -1 }, "Not found"), failureView(error));
+    }
+  }
+
+  #page(chain, response) {
+    const { data, forks } = chain;
+    const actions = [
+      response.status !== "failed" && !RUNNING.has(response.status) ? button("Continue in Talk", () => this.onopen(data), { class: "primary" }) : null,
+      RUNNING.has(response.status) && response.background ? button("Cancel", () => this.#cancel(response.id)) : null,
+      copyButton(response.id, "Id", "Copy id"),
+      button("Delete", () => this.#delete(response.id), { class: "danger" }),
+    ];
+    this.live = h("div", { class: "answer" }, itemViews(response.output));
+    return [
+      h("p", {}, h("a", { href: "#/responses", class: "back" }, "← All responses")),
+      h("h2", { id: "response-title", tabindex: -1 }, h("code", {}, response.id)),
+      h("div", { class: "buttons" }, actions),
+      h("dl", { class: "fields" }, summary(response).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      response.error ? failureView({ ...response.error, message: response.error.message }) : null,
+      fold("Items", true, () => [h("div", { class: "question" }, itemViews(data.at(-1).input)), this.live]),
+      fold(`Chain (${count(data.length)} turn${data.length === 1 ? "" : "s"}${forks.length ? `, ${count(forks.length)} beside` : ""})`, data.length > 1 || forks.length > 0, () => [tree(data, forks, response.id)]),
+      fold("Chat Completions request", false, async () => translationView(await getJson(`antiphon/responses/${response.id}/translation`), asked(data.at(-1)))),
+      fold("JSON", false, () => [h("div", { class: "toolbar" }, copyButton(() => JSON.stringify(response, null, 2), "Response")), json(response, "The response as JSON")]),
+    ].filter(Boolean);
+  }
+
+  // A background response that runs: its events so far, and those to come.
+  async #follow(response) {
+    const abort = (this.abort = new AbortController());
+    const live = new LiveResponse();
+    const views = [];
+    const paint = () => {
+      live.items.forEach((entry, index) => {
+        if (!entry?.changed) return;
+        views[index] ??= itemView(entry.item);
+        if (!views[index].node.isConnected) this.live.append(views[index].node);
+        views[index].draw(entry);
+        entry.changed = false;
+      });
+    };
+    this.live.replaceChildren();
+    try {
+      const { batches } = await stream(`responses/${response.id}?stream=true`, { signal: abort.signal });
+      for await (const batch of batches) {
+        for (const [, event] of batch) live.apply(event);
+        schedule(paint);
+      }
+      if (this.id === response.id) {
+        announce(`The response is ${live.response?.status ?? "over"}.`);
+        await this.#open(response.id);
+      }
+    } catch (error) {
+      if (error.name !== "AbortError" && this.id === response.id) this.live.append(h("p", { class: "note" }, plain(error.message)));
+    }
+  }
+
+  async #cancel(id) {
+    try {
+      await send("POST", `responses/${id}/cancel`, {});
+      announce("Cancelled.");
+    } catch (error) {
+      announce(error.message);
+    }
+  }
+
+  async #delete(id) {
+    if (!confirm("Delete this response? What continued from it cannot be continued any more.")) return;
+    try {
+      await send("DELETE", `responses/${id}`);
+      announce("Deleted.");
+      this.entries = this.entries.filter((entry) => entry.id !== id);
+      this.seen = "";
+      this.#draw();
+      location.hash = "#/responses";
+    } catch (error) {
+      announce(error.message);
+    }
+  }
+}
+
+function fold(title, open, fill) {
+  const body = h("div", { class: "fold-body" });
+  const section = h("details", { class: "fold" }, h("summary", {}, h("h3", {}, title)), body);
+  const filled = async () => {
+    section.removeEventListener("toggle", filled);
+    body.replaceChildren(h("p", { class: "note" }, "Loading…"));
+    try {
+      body.replaceChildren(...(await fill()));
+    } catch (error) {
+      body.replaceChildren(h("p", { class: "failure" }, plain(error.message)));
+    }
+  };
+  section.addEventListener("toggle", filled);
+  section.open = open;
+  return section;
+}
+
+// The request of a stored turn, as far as the resource tells it.
+function asked({ response, input }) {
+  const names = ["model", "instructions", "previous_response_id", "tools", "tool_choice", "text", "reasoning", "temperature", "top_p", "max_output_tokens", "truncation"];
+  return { ...Object.fromEntries(names.filter((name) => response[name] !== null && response[name] !== undefined).map((name) => [name, response[name]])), input };
+}
+
+function summary(response) {
+  const { usage } = response;
+  return [
+    ["Status", response.status.replaceAll("_", " ")],
+    ["Model", plain(response.model)],
+    ["Made", when(response.created_at)],
+    ["Background", response.background ? "yes" : "no"],
+    ["Conversation", response.conversation?.id ?? ""],
+    ["Tokens", usage ? `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out` : ""],
+  ].filter(([, value]) => value);
+}
+
+// A chain as a tree: the turns up to this response, and what was forked from any of them.
+function tree(data, forks, id) {
+  const nodes = new Map();
+  const add = (response, text) => nodes.set(response.id, { response, text, children: [] });
+  for (const { response, input } of data) add(response, previewOf(input));
+  for (const fork of forks) add(fork, fork.preview);
+  const roots = [];
+  for (const node of nodes.values()) (nodes.get(node.response.previous_response_id)?.children ?? roots).push(node);
+  const path = new Set(data.map(({ response }) => response.id));
+  const branch = (siblings) => h("ul", {}, siblings.map((node) => node).flatMap((node) => {
+    const line = [node];
+    // A line of turns without forks is one level, however long it is.
+    while (line.at(-1).children.length === 1) line.push(line.at(-1).children[0]);
+    return [...line.map((each) => h("li", { class: path.has(each.response.id) ? "on-path" : "" }, label(each, id))), line.at(-1).children.length ? h("li", { class: "forked" }, branch(line.at(-1).children)) : null].filter(Boolean);
+  }));
+  const made = branch(roots);
+  made.className = "tree";
+  return made;
+}
+
+function label({ response, text }, id) {
+  return h("a", { href: `#/responses/${response.id}`, ...(response.id === id ? { "aria-current": "true" } : {}) },
+    h("span", { class: "recent-text" }, plain(cut(text || "(no text)", 80))),
+    h("span", { class: "recent-meta" }, when(response.created_at), response.status === "completed" ? "" : ` · ${response.status}`));
+}
+
+function previewOf(input) {
+  for (const item of input) {
+    const part = typeof item.content === "string" ? { text: item.content } : item.content?.find((each) => each.text);
+    if (part && item.role === "user") return part.text;
+  }
+  return input[0]?.output && typeof input[0].output === "string" ? `Output: ${input[0].output}` : "";
+}

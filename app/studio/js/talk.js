@@ -1,0 +1,357 @@
+// Talk to a model: turns, one after another, each with its stream.
+
+import { ApiError, send, stream } from "./lib/api.js";
+import { announce, button, byId, copyButton, h, schedule } from "./lib/dom.js";
+import { advice } from "./lib/errors.js";
+import { LiveResponse } from "./lib/live.js";
+import { EventLog } from "./lib/log.js";
+import { count, plain } from "./lib/text.js";
+import { Composer } from "./parts/composer.js";
+import { Inspector } from "./parts/inspector.js";
+import { itemView, itemViews } from "./parts/items.js";
+
+const RESUMES = 5; // how often a background response is followed again after the connection broke
+
+export class Talk {
+  constructor() {
+    this.turns = [];
+    this.running = null; // {turn, abort}
+    this.inspector = new Inspector();
+    this.composer = new Composer({ onsend: () => (this.running ? null : this.#sendWritten()), onpreview: () => this.#preview() });
+    this.list = byId("turns");
+    this.scroller = byId("conversation");
+    byId("stop").addEventListener("click", () => this.stop());
+    byId("new").addEventListener("click", () => this.reset());
+    byId("inspect").addEventListener("click", () => this.showInspector(byId("talk").dataset.inspector !== "open"));
+    byId("inspector-close").addEventListener("click", () => this.showInspector(false));
+  }
+
+  showInspector(open) {
+    byId("talk").dataset.inspector = open ? "open" : "closed";
+    byId("inspect").setAttribute("aria-expanded", open);
+    (open ? byId("inspector-title") : byId("inspect")).focus({ preventScroll: true });
+    this.inspector.timeline.update();
+  }
+
+  reset() {
+    this.stop();
+    this.turns = [];
+    this.list.replaceChildren();
+    byId("welcome").hidden = false;
+    this.inspector.show(null);
+    this.composer.focus();
+    announce("New conversation.");
+  }
+
+  // Go on from a chain of stored turns: [{response, input}], oldest first.
+  continueFrom(chain) {
+    this.stop();
+    this.turns = [];
+    this.list.replaceChildren();
+    for (const { response, input } of chain) {
+      const turn = this.#add({ model: response.model, input, ...(response.previous_response_id ? { previous_response_id: response.previous_response_id } : {}) });
+      turn.live = LiveResponse.of(response);
+      turn.log = null;
+      this.#draw(turn);
+      this.#end(turn);
+    }
+    byId("welcome").hidden = true;
+    this.inspector.show(this.turns.at(-1));
+    this.#follow();
+    this.composer.focus();
+  }
+
+  async stop() {
+    const { running } = this;
+    if (!running) return;
+    running.stopped = true;
+    const { response } = running.turn.live;
+    if (response?.background) {
+      // Its stream ends by itself, as cancelled.
+      await send("POST", `responses/${response.id}/cancel`, {}).catch(() => running.abort.abort());
+    } else {
+      running.abort.abort();
+    }
+  }
+
+  // Send a prompt with other parameters than those of the form: what the suggestions do.
+  try({ prompt, parameters = {} }) {
+    const input = [{ type: "message", role: "user", content: [{ type: "input_text", text: prompt }] }];
+    this.#sendItems(input, parameters);
+  }
+
+  #sendWritten() {
+    const items = this.composer.items();
+    if (!items.length) {
+      this.#complain("Write something first.");
+      return;
+    }
+    if (this.#sendItems(items)) this.composer.clear();
+  }
+
+  #sendItems(items, parameters = {}) {
+    this.#complain("");
+    try {
+      this.#run(this.#continued({ ...this.composer.parameters(), ...parameters }, items));
+      return true;
+    } catch (error) {
+      this.#complain(error.message);
+      return false;
+    }
+  }
+
+  #preview() {
+    this.#complain("");
+    try {
+      const items = this.composer.items();
+      this.inspector.preview(this.#continued(this.composer.parameters(), items));
+      this.showInspector(true);
+    } catch (error) {
+      this.#complain(error.message);
+    }
+  }
+
+  // The request of the next turn: it continues the last one that is there to be continued from.
+  #continued(parameters, items) {
+    const last = this.turns.findLast((turn) => turn.live.ended && turn.live.response.status !== "failed");
+    const whole = { ...parameters, stream: true };
+    if (!last) return { ...whole, input: items };
+    if (last.live.response.store) return { ...whole, previous_response_id: last.live.response.id, input: items };
+    // It is not stored, so the client has the history, and sends it.
+    const from = this.turns.findLastIndex((turn) => turn.request.previous_response_id);
+    const earlier = from < 0 ? {} : { previous_response_id: this.turns[from].request.previous_response_id };
+    const history = this.turns.slice(Math.max(0, from)).filter((turn) => turn.live.ended).flatMap((turn) => [...turn.own, ...turn.live.response.output]);
+    return { ...whole, ...earlier, input: [...history, ...items] };
+  }
+
+  #add(request, own = request.input) {
+    const number = this.turns.length + 1;
+    const turn = { request, own, number, live: new LiveResponse(), log: new EventLog(), views: [], warnings: "", requestId: "" };
+    turn.output = h("div", { class: "answer" });
+    turn.foot = h("div", { class: "turn-foot" });
+    const given = h("div", { class: "question" }, itemViews(own));
+    turn.node = h("article", { class: "turn", "aria-label": `Turn ${number}` }, given, turn.output, turn.foot);
+    this.turns.push(turn);
+    this.list.append(turn.node);
+    return turn;
+  }
+
+  async #run(request) {
+    const last = this.turns.findLast((turn) => turn.live.ended);
+    const own = last && !last.live.response.store ? request.input.slice(-1) : request.input;
+    byId("welcome").hidden = true;
+    const turn = this.#add(request, own);
+    const running = (this.running = { turn, abort: new AbortController(), stopped: false });
+    this.#busy(true);
+    turn.node.setAttribute("aria-busy", "true");
+    turn.foot.replaceChildren(h("span", { class: "note pulse" }, "Waiting for the model…"));
+    this.pinned = true;
+    this.#follow();
+    this.inspector.show(turn);
+    announce("The answer is coming.");
+    try {
+      const answer = await stream("responses", { method: "POST", body: request, signal: running.abort.signal });
+      turn.warnings = answer.warnings;
+      turn.requestId = answer.requestId;
+      if (answer.response) turn.live = LiveResponse.of(answer.response);
+      await this.#read(turn, answer.batches);
+    } catch (error) {
+      const resumed = error.code === "connection_lost" && turn.live.response?.background && (await this.#resume(turn, running));
+      if (!resumed) this.#failed(turn, error, running);
+    }
+    turn.log.end();
+    this.#drawAll(turn);
+    this.#end(turn);
+    turn.node.removeAttribute("aria-busy");
+    if (this.running === running) this.running = null;
+    this.#busy(false);
+    announce(outcome(turn));
+  }
+
+  async #read(turn, batches) {
+    for await (const batch of batches) {
+      for (const [raw, event] of batch) {
+        turn.log.add(raw, event);
+        turn.live.apply(event);
+      }
+      schedule((turn.paint ??= () => this.#drawAll(turn)));
+    }
+    if (!turn.live.ended) throw new ApiError("The connection broke while the answer was coming.", { code: "connection_lost" });
+  }
+
+  // Follow a background response from where the stream broke.
+  async #resume(turn, running) {
+    for (let attempt = 0; attempt < RESUMES && !running.stopped; attempt++) {
+      try {
+        const { id } = turn.live.response;
+        const answer = await stream(`responses/${id}?stream=true&starting_after=${turn.live.last}`, { signal: running.abort.signal });
+        await this.#read(turn, answer.batches);
+        return true;
+      } catch (error) {
+        if (!["connection_lost", "connection_failed"].includes(error.code)) return false;
+        await new Promise((done) => setTimeout(done, 500 * 2 ** attempt));
+      }
+    }
+    return false;
+  }
+
+  #failed(turn, error, running) {
+    if (error.name === "AbortError" || running.stopped) {
+      turn.stopped = true;
+    } else {
+      turn.failure = error instanceof ApiError ? error : new ApiError(error.message);
+      if (turn.failure.status === 401) byId("key-dialog").showModal();
+    }
+  }
+
+  #drawAll(turn) {
+    this.#draw(turn);
+    this.inspector.update(turn);
+    this.#follow();
+  }
+
+  #draw(turn) {
+    const acts = {
+      output: (item, text) => this.#giveOutput(turn, item, text),
+      approve: (item, yes) => this.#sendItems([{ type: "mcp_approval_response", approval_request_id: item.id, approve: yes }], again(turn.request)),
+    };
+    turn.live.items.forEach((entry, index) => {
+      if (!entry?.changed) return;
+      let view = turn.views[index];
+      if (!view || view.type !== entry.item.type) {
+        view = { ...wrap(itemView(entry.item, acts)), type: entry.item.type };
+        if (turn.views[index]) turn.views[index].node.replaceWith(view.node);
+        else turn.output.append(view.node);
+        turn.views[index] = view;
+        if (!turn.live.ended) turn.foot.replaceChildren(h("span", { class: "note pulse" }, "Answering…"));
+      }
+      view.draw(entry);
+      entry.changed = false;
+    });
+  }
+
+  // A call's output; the next turn begins when all calls of this one have theirs.
+  #giveOutput(turn, item, output) {
+    const type = item.type === "custom_tool_call" ? "custom_tool_call_output" : "function_call_output";
+    (turn.outputs ??= []).push({ type, call_id: item.call_id, output });
+    const calls = turn.live.response.output.filter((each) => ["function_call", "custom_tool_call"].includes(each.type));
+    if (turn.outputs.length === calls.length) this.#sendItems(turn.outputs, again(turn.request));
+    else announce(`${calls.length - turn.outputs.length} more to give.`);
+  }
+
+  #end(turn) {
+    const { live, failure, stopped } = turn;
+    const { response } = live;
+    const foot = [];
+    const error = failure ?? (response?.status === "failed" && live.error ? new ApiError(live.error.message, live.error) : null);
+    if (error) foot.push(failureView(error, turn.requestId));
+    else if (stopped && !response?.background) foot.push(h("p", { class: "note" }, "Stopped. Nothing of this answer is stored; the next message continues from the turn before it."));
+    else if (response?.status === "incomplete") foot.push(h("p", { class: "note warn" }, incomplete(response)));
+    const usable = live.ended && response.status !== "failed";
+    foot.push(h("div", { class: "buttons" },
+      usable ? copyButton(() => textOf(response), "Answer", "Copy") : null,
+      button("Retry", () => this.#retry(turn), { class: "quiet" }),
+      button("Edit", () => this.#edit(turn), { class: "quiet" }),
+      usable && turn !== this.turns.at(-1) ? button("Fork here", () => this.#fork(turn), { class: "quiet" }) : null,
+      button("Inspect", () => {
+        this.inspector.show(turn);
+        this.showInspector(true);
+      }, { class: "quiet" }),
+      usable && response.store ? h("a", { class: "quiet", href: `#/responses/${response.id}` }, "Open") : null));
+    if (usable && response.usage) foot.push(h("p", { class: "note" }, `${response.model} · ${count(response.usage.output_tokens)} tokens`));
+    turn.foot.replaceChildren(...foot);
+    const before = this.turns[this.turns.indexOf(turn) - 1];
+    if (before && !before.refreshed) {
+      before.refreshed = true;
+      this.#end(before); // which is not the last any more, and can be forked from
+    }
+  }
+
+  #cutAt(turn) {
+    const index = this.turns.indexOf(turn);
+    for (const each of this.turns.splice(index)) each.node.remove();
+    byId("welcome").hidden = this.turns.length > 0;
+    if (this.turns.length) this.turns.at(-1).refreshed = false;
+    this.inspector.show(this.turns.at(-1) ?? null);
+  }
+
+  #retry(turn) {
+    if (this.running) return;
+    this.#cutAt(turn);
+    this.#run({ ...turn.request, stream: true });
+  }
+
+  #edit(turn) {
+    if (this.running) return;
+    this.#cutAt(turn);
+    this.composer.restore(turn.own);
+    announce("The message is in the form, to be changed. What came after it stays under Responses.");
+  }
+
+  #fork(turn) {
+    if (this.running) return;
+    const next = this.turns[this.turns.indexOf(turn) + 1];
+    if (next) this.#cutAt(next);
+    this.#end(turn);
+    this.composer.focus();
+    announce(`The conversation goes on from turn ${turn.number}. The other branch stays under Responses.`);
+  }
+
+  #busy(busy) {
+    byId("send").hidden = busy;
+    byId("stop").hidden = !busy;
+    if (!busy && (document.activeElement === document.body || document.activeElement === byId("stop"))) this.composer.focus();
+  }
+
+  #complain(message) {
+    byId("composer-problem").textContent = message;
+  }
+
+  // Stay at the end while the answer grows, unless the reader has scrolled up.
+  #follow() {
+    if (this.pinned) this.scroller.scrollTop = this.scroller.scrollHeight;
+  }
+
+  watchScroll() {
+    this.scroller.addEventListener("scroll", () => {
+      const { scrollTop, clientHeight, scrollHeight } = this.scroller;
+      this.pinned = scrollTop + clientHeight >= scrollHeight - 40;
+    }, { passive: true });
+  }
+}
+
+const wrap = (view) => ({ node: view.node, draw: (entry) => view.draw(entry) });
+
+// What a turn that answers a call is asked with: the same, but for what belongs to one turn.
+function again(request) {
+  const { input, previous_response_id, stream: _, tool_choice, ...rest } = request;
+  return rest;
+}
+
+function textOf(response) {
+  return response.output.flatMap((item) => item.content ?? []).map((part) => part.text ?? part.refusal ?? "").filter(Boolean).join("\n\n");
+}
+
+function outcome(turn) {
+  if (turn.stopped) return "Stopped.";
+  const { response } = turn.live;
+  if (turn.failure || response?.status === "failed") return "The answer failed.";
+  const calls = response?.output.filter((item) => item.type === "function_call" || item.type === "mcp_approval_request").length;
+  if (calls) return `The model waits for you: ${calls} call${calls > 1 ? "s" : ""}.`;
+  const words = response ? textOf(response).split(/\s+/).filter(Boolean).length : 0;
+  return `The answer is complete: ${words} words.`;
+}
+
+function incomplete({ incomplete_details: details }) {
+  const reason = details?.reason;
+  if (reason === "max_output_tokens") return "Cut off: it reached the limit of output tokens. Raise it under Options.";
+  if (reason === "content_filter") return "Cut off by the provider's content filter.";
+  return reason ? `Incomplete: ${plain(reason)}.` : "Cancelled.";
+}
+
+export function failureView(error, requestId = error.requestId) {
+  const details = [["Type", error.type], ["Code", error.code], ["Parameter", error.param], ["Status", error.status || ""], ["Request", requestId]];
+  return h("div", { class: "failure", role: "group", "aria-label": "Error" },
+    h("p", {}, h("b", {}, plain(error.message))), h("p", {}, advice(error)),
+    h("dl", { class: "fields" }, details.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, plain(value))])));
+}
