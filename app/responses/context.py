@@ -141,6 +141,9 @@ class ContextLoader:
                 code="mutually_exclusive_parameters",
             )
         if conversation:
+            if not conversation.startswith("conv_"):
+                message = f"Invalid 'conversation': '{conversation}'. Expected an ID that begins with 'conv_'."
+                raise InvalidRequest(message, param="conversation", code="invalid_value")
             return await self.conversations.turns(conversation, owner, param="conversation")
         if request.store and (previous is None or search.memory is not None):
             await self.store.check()

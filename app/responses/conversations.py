@@ -12,14 +12,16 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from app.core.history.turns import Turn, input_item
+from app.core.history.turns import Turn, find_item, input_item
 from app.core.redaction import ToolSecrets
+from app.core.stream.event_builder import Upstream
 from app.core.types.ids import chain_key, new_id, new_key
+from app.core.types.items import ITEM_TYPES
 from app.core.types.request import CreateResponse, Item
 from app.errors import InvalidRequest, NotFound
 from app.responses.encryption import ContentCipher, decrypt_items
@@ -42,7 +44,7 @@ class Conversations:
         """Make a conversation, with its first items if there are any, and return it."""
         id = new_id("conv", new_key())
         made = {"id": id, "object": "conversation", "created_at": int(time.time()), "metadata": dict(metadata or {})}
-        turn = self._turn(id, owner, items, taken=frozenset())
+        turn = await self._turn(id, owner, items, {})
         added = {self._name(): turn.record()} if turn.input else {}
         await self._store.apply(Change(_bucket(id, owner), {_ITSELF: orjson.dumps(made), **added}))
         return made
@@ -88,11 +90,13 @@ class Conversations:
         """
         Add items at the end, and return them as they are listed.
 
-        An item whose id is taken gets another, for an id is how an item is found. Raises `InvalidRequest` for what
-        cannot be kept.
+        An item that is stored elsewhere, by its id, is added as it is there. Raises `InvalidRequest` for an item that
+        is already in the conversation, and for what cannot be kept.
         """
-        taken = frozenset(item["id"] for item in await self.items(id, owner))
-        turn = self._turn(id, owner, items, taken)
+        records = await self._store.all(_bucket(id, owner))
+        if _ITSELF not in records:
+            raise _not_found(id)
+        turn = await self._turn(id, owner, items, records)
         if turn.input:
             await self._put(id, owner, self._name(), turn.record())
         return turn.input
@@ -122,23 +126,37 @@ class Conversations:
             rewriting = not all([await self._store.apply(change) for change in changes if change])
         return conversation
 
-    def _turn(self, id: str, owner: str, items: Sequence[Item], taken: frozenset[str]) -> Turn:
-        """Return items that were not said in a response as they are kept."""
-        for index, item in enumerate(items):
-            if item["type"] == "item_reference":
-                message = "References cannot be added to a conversation: send the items."
-                raise InvalidRequest(message, param=f"items[{index}]")
-        items = ToolSecrets().redact_items(items)
+    async def _turn(self, id: str, owner: str, items: Sequence[Item], records: Mapping[str, bytes]) -> Turn:
+        """Return items as they are added to a conversation that consists of these records."""
         key = _key(id)
-        seen = set(taken)
-        new = []
-        for item in items:
-            kept = _with_id(input_item(item, key), key, seen)
-            seen.add(kept["id"])
-            new.append(kept)
+        present = {item["id"] for turn in _turns(records) for item in turn.items}
+        deleted = {name.removeprefix(_DELETED) for name in records if name.startswith(_DELETED)}
+        new: list[Item] = []
+        upstream: dict[str, Upstream] = {}
+        for index, item in enumerate(ToolSecrets().redact_items(items)):
+            check_id(item, f"items[{index}].id")
+            if item.get("id") in present:
+                message = f"Item with id '{item['id']}' is already in the conversation."
+                raise InvalidRequest(message, param="items", code="item_already_in_conversation")
+            if found := await self._stored(item, owner):
+                item, upstream[item["id"]] = found
+            elif item["type"] == "item_reference":
+                raise NotFound(f"Item with id '{item['id']}' not found.", param=f"items[{index}].id")
+            elif item.get("id") in deleted:  # it is hidden by that id
+                item = {**item, "id": None}
+            new.append(input_item(item, key))
+            present.add(new[-1]["id"])
         warnings: list[str] = []
-        new, said = decrypt_items(new, self._seals, owner, key=key, known={}, warnings=warnings, field="items")
-        return Turn({"id": new_id("added", key), "output": []}, new, said)
+        new, said = decrypt_items(new, self._seals, owner, key=key, known=upstream, warnings=warnings, field="items")
+        return Turn({"id": new_id("added", key), "output": []}, new, upstream | said)
+
+    async def _stored(self, item: Item, owner: str) -> tuple[Item, Upstream] | None:
+        """Return the item of the same id from another conversation or response of the owner's, if there is one."""
+        if (id := item.get("id")) is None or (key := chain_key(id)) is None:
+            return None
+        turns = _turns(await self._store.all(f"{owner}:{key}:conversation"))
+        found = ((item, turn.upstream.get(id, {})) for turn in turns for item in turn.items if item["id"] == id)
+        return next(found, None) or find_item((await self._store.all(f"{owner}:{key}")).values(), id)
 
     async def _put(self, id: str, owner: str, name: str, record: bytes) -> None:
         """Store a record of a conversation; raises `NotFound` if the conversation has been deleted meanwhile."""
@@ -194,9 +212,12 @@ def _rewritten(bucket: str, name: str, record: bytes, item_id: str) -> Change | 
     return Change(bucket, put, delete=[name], given=name)
 
 
-def _with_id(item: Item, key: str, taken: Collection[str]) -> Item:
-    """Return an item with an id that is not taken."""
-    return item if item["id"] not in taken else input_item({**item, "id": None}, key)
+def check_id(item: Item, param: str) -> None:
+    """Raise `InvalidRequest` for an id that is not one of an item of that type."""
+    type_ = ITEM_TYPES.get(item["type"])
+    if (id := item.get("id")) and type_ and type_.role != "output" and not id.startswith(type_.prefix):
+        message = f"Invalid '{param}': '{id}'. Expected an ID that begins with '{type_.prefix}'."
+        raise InvalidRequest(message, param=param, code="invalid_value")
 
 
 def _key(id: str, param: str | None = None) -> str:

@@ -67,12 +67,13 @@ async def test_a_late_failure_for_which_there_is_no_such_time_has_no_headers() -
     assert "headers" not in error["error"]
 
 
-@pytest.mark.parametrize("conversation", ["conv_x", "x"])
-async def test_a_conversation_that_cannot_be_is_named_as_one_that_is_not(conversation: str) -> None:
+@pytest.mark.parametrize(("conversation", "status"), [("conv_x", 404), ("x", 400)])
+async def test_a_conversation_that_cannot_be_is_named(conversation: str, status: int) -> None:
     async with served() as http:
         answer = await http.post("/v1/responses", json={"model": "m", "input": "x", "conversation": conversation})
         there = await http.get(f"/v1/conversations/{conversation}")
-    assert (answer.status_code, answer.json()["error"]["param"]) == (404, "conversation")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (status, "conversation")
+    assert status == 404 or "begins with 'conv_'" in answer.json()["error"]["message"]
     assert (there.status_code, there.json()["error"]["param"]) == (404, "conversation_id")
 
 

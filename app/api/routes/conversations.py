@@ -12,6 +12,7 @@ from app.api.openapi import ERRORS, takes
 from app.api.request_body import read_body
 from app.api.routes.responses import ApiContext, json, page, whole_number
 from app.core.types.request import InputItem, Item, Metadata, typed
+from app.errors import NotFound
 
 # "You may add up to 20 items at a time."
 Items = Annotated[list[InputItem], Field(max_length=20)]
@@ -110,5 +111,5 @@ def _list(
     items: list[Item], limit: str, order: str, after: str | None = None, before: str | None = None
 ) -> dict[str, Any]:
     """Return a page; in OpenAI's schema of this list the ids are strings, also where there is no item."""
-    listed = page(items, limit, order, after, before)
+    listed = page(items, limit, order, after, before, NotFound)
     return {**listed, "first_id": listed["first_id"] or "", "last_id": listed["last_id"] or ""}

@@ -24,7 +24,7 @@ from app.api.routes.models import catalog
 from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
 from app.core.types.request import CreateResponse, Event, Item
-from app.errors import InvalidRequest
+from app.errors import APIError, InvalidRequest
 from app.responses import Caller, Responses, Run, find_model
 from app.responses.background import EventSubscription
 from app.responses.compaction import CompactResponse
@@ -258,8 +258,19 @@ def whole_number(text: str) -> int | None:
     return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 
-def page(items: list[Item], limit: str, order: str, after: str | None, before: str | None) -> dict[str, Any]:
-    """Return a cursor page of items, which are given oldest first, as OpenAI shapes it; raises `InvalidRequest`."""
+def page(
+    items: list[Item],
+    limit: str,
+    order: str,
+    after: str | None,
+    before: str | None,
+    gone: type[APIError] = InvalidRequest,
+) -> dict[str, Any]:
+    """
+    Return a cursor page of items, which are given oldest first, as OpenAI shapes it.
+
+    Raises `InvalidRequest`, and `gone` for a cursor that is the id of no item here.
+    """
     size = whole_number(limit)
     if size is None or not 1 <= size <= 100:
         raise InvalidRequest("Invalid 'limit': it has to be a number from 1 to 100.", param="limit")
@@ -267,8 +278,8 @@ def page(items: list[Item], limit: str, order: str, after: str | None, before: s
         raise InvalidRequest("Invalid 'order': it has to be 'asc' or 'desc'.", param="order")
     listed = items if order == "asc" else items[::-1]
     ids = [item["id"] for item in listed]
-    begin = _cursor(ids, after, "after") + 1 if after else 0
-    end = _cursor(ids, before, "before") if before else len(listed)
+    begin = _cursor(ids, after, "after", gone) + 1 if after else 0
+    end = _cursor(ids, before, "before", gone) if before else len(listed)
     data = listed[begin:end]
     data, more = (data[:size], len(data) > size)
     return {
@@ -280,7 +291,7 @@ def page(items: list[Item], limit: str, order: str, after: str | None, before: s
     }
 
 
-def _cursor(ids: list[str], id: str, name: str) -> int:
+def _cursor(ids: list[str], id: str, name: str, gone: type[APIError]) -> int:
     if id not in ids:
-        raise InvalidRequest(f"Invalid '{name}': no item with id '{id}' here.", param=name)
+        raise gone(f"Invalid '{name}': no item with id '{id}' here.", param=name)
     return ids.index(id)

@@ -91,7 +91,8 @@ async def test_metadata_can_be_taken_away() -> None:
         ("/conversations", {"metadata": {"a": "b" * 513}}, "metadata.a"),
         ("/conversations/{id}", {}, "metadata"),
         ("/conversations/{id}/items", {}, "items"),
-        ("/conversations/{id}/items", {"items": [user("hi"), {"id": "msg_1"}]}, "items[1]"),
+        ("/conversations/{id}/items", {"items": [user("hi", id="rs_1")]}, "items[0].id"),
+        ("/conversations/{id}/items", {"items": [user("hi", id="msg_1"), user("ho", id="msg_1")]}, "items"),
         (
             "/conversations/{id}/items",
             {"items": [{"type": "compaction", "encrypted_content": "not ours"}]},
@@ -105,6 +106,55 @@ async def test_what_is_wrong_is_refused_by_its_place(path: str, body: dict[str, 
         refused = await http.post(path.format(id=id), json=body)
 
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+async def test_an_id_tells_what_the_item_is() -> None:
+    async with talking() as client:
+        with pytest.raises(openai.BadRequestError, match="Expected an ID that begins with 'msg'"):
+            await client.conversations.create(items=[user("Hi.", id="rs_1")])
+        with pytest.raises(openai.BadRequestError, match="Expected an ID that begins with 'fc'"):
+            arguments: Any = {"type": "function_call", "id": "call_1", "call_id": "c", "name": "f", "arguments": "{}"}
+            await client.conversations.create(items=[arguments])
+
+
+async def test_an_item_is_in_a_conversation_once() -> None:
+    async with talking() as client:
+        id = (await client.conversations.create(items=[user("One.", id="msg_1")])).id
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.conversations.items.create(id, items=[user("Two.", id="msg_1")])
+        assert (refused.value.code, refused.value.param) == ("item_already_in_conversation", "items")
+        assert await texts(client, id) == ["One."]
+
+        await client.conversations.items.delete("msg_1", conversation_id=id)
+        added = await client.conversations.items.create(id, items=[user("Two.", id="msg_1")])
+        assert await texts(client, id) == ["Two."]
+        assert added.data[0].id != "msg_1"  # of which all that is known is that it was deleted
+
+
+async def test_what_is_stored_elsewhere_is_added_as_it_is_there() -> None:
+    backend = Scripted(HELLO)
+    async with antiphon(backend) as url, client_of(url) as client, client_of(url, "bob") as bob:
+        first = (await client.conversations.create(items=[user("One.")])).id
+        [one] = (await client.conversations.items.list(first)).data
+        response = await client.responses.create(model="m", input="Hi.")
+        hello = response.output[0]
+        reference: Any = {"type": "item_reference", "id": hello.id}
+        other = (await client.conversations.create(items=[user("Not this.", id=one.id), reference])).id
+        assert await texts(client, other) == ["One.", "Hello."]
+
+        kept = await bob.conversations.create(items=[user("Mine.", id=one.id)])
+        assert await texts(bob, kept.id) == ["Mine."]
+        with pytest.raises(openai.NotFoundError) as refused:
+            await bob.conversations.items.create(kept.id, items=[reference])
+        assert refused.value.param == "items[0].id"
+
+
+async def test_a_page_does_not_begin_behind_an_item_that_is_gone() -> None:
+    async with talking() as client:
+        id = (await client.conversations.create(items=[user("One.")])).id
+        with pytest.raises(openai.NotFoundError) as refused:
+            await client.conversations.items.list(id, after="msg_gone")
+    assert refused.value.param == "after"
 
 
 # Its items.
@@ -163,16 +213,6 @@ async def test_an_empty_list_is_valid_too() -> None:
     body = listed.http_response.json()
     ConversationItemList.model_validate(body, strict=True)
     assert body["data"] == [] and body["has_more"] is False
-
-
-async def test_an_item_that_is_added_again_gets_an_id_of_its_own() -> None:
-    async with talking() as client:
-        id = (await client.conversations.create()).id
-        first = await client.conversations.items.create(id, items=[user("Hi.", id="msg_mine", type="message")])  # type: ignore
-        second = await client.conversations.items.create(id, items=[user("Hi.", id="msg_mine", type="message")])  # type: ignore
-
-    assert first.data[0].id == "msg_mine"
-    assert second.data[0].id != "msg_mine"
 
 
 async def test_an_id_that_is_no_text_is_none() -> None:
@@ -402,7 +442,7 @@ async def test_a_conversation_is_its_callers_and_nobody_elses() -> None:
             return found
 
         assert await refusals(id) == await refusals(unknown)
-        assert set(await refusals("conv_nonsense")) == set(await refusals(id)) == set(await refusals("resp_x"))
+        assert set(await refusals("conv_nonsense")) == set(await refusals(id))
         assert await texts(alice, id) == ["Mine."]
 
 
