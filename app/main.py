@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ from app.responses import Responses
 from app.responses.background import Background
 from app.responses.encryption import ContentCipher
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
+from app.settings.reloading import compare_settings
 from app.settings.validation import environment
 from app.stores import STORES, CountingStore, LoggingStore, Store
 from app.stores.memory import MemoryStore
@@ -108,7 +110,7 @@ def create_app(
     """
     Return the application for some settings; a test may give a backend, a store or tracing of its own.
 
-    `reload` reads the settings anew when the process is sent SIGHUP: the backends become those of the new ones.
+    `reload` reads the settings again when the process is sent SIGHUP: see `SettingsReload`.
     """
     metrics = build_metrics(settings)
     tracing = tracing or build_tracing(settings)
@@ -142,7 +144,8 @@ def create_app(
                 files.start()
                 stack.push_async_callback(files.aclose)
             if reload and isinstance(backend, Router):
-                stack.enter_context(at_hangup(partial(renew, backend, reload)))
+                hangup = SettingsReload(settings, reload, backend, auth, limits, responses)
+                stack.enter_context(at_hangup(hangup))
             if background:
                 background.start()
                 stack.push_async_callback(lambda: background.aclose(end.left(settings.shutdown_grace)))
@@ -278,15 +281,43 @@ def build_backend(
     return Router(settings.served(), lambda served: watched(_backend(served)), queued)
 
 
-def renew(router: Router, reload: Callable[[], Settings]) -> None:
-    """Serve with the backends of the settings as they are now; if these cannot be used, say why and go on as before."""
-    try:
-        served = reload().served()
-        router.renew(served)
-    except (SettingsError, ValueError, ImportError, AttributeError) as error:
-        logger.error("the settings cannot be used, and stay as they were: %s", error)
-    else:
-        logger.info("settings read anew; the backends are %s", ", ".join(served))
+@dataclass
+class SettingsReload:
+    """Reads the settings again and takes over what a running server can; the log names what needs a restart."""
+
+    settings: Settings  # as they are in force
+    read: Callable[[], Settings]
+    router: Router
+    auth: Auth
+    limits: Limits
+    responses: Responses
+
+    def __call__(self) -> None:
+        """Take over changed settings; if they cannot be used, say why and go on as before."""
+        try:
+            change = compare_settings(self.settings, self.read())
+            self.router.renew(change.settings.served())
+        except (SettingsError, ValueError, ImportError, AttributeError) as error:
+            logger.error("the settings cannot be used, and stay as they were: %s", error)
+            return
+        new = self.settings = change.settings
+        self.auth.replace_keys(key.get_secret_value() for key in new.api_keys)
+        self.limits.replace(
+            requests=new.limit_requests_per_minute,
+            tokens=new.limit_tokens_per_minute,
+            streams=new.limit_streams,
+            streams_per_key=new.limit_streams_per_key,
+        )
+        self.responses.replace_limits(max_input_tokens=new.max_input_tokens, max_output_seconds=new.max_output_seconds)
+        if change.applied:
+            logs.configure(new)  # also for the new secrets that no line may have
+        if change.restart:
+            logger.warning("these settings have changed, but need a restart: %s", ", ".join(change.restart))
+        logger.info(
+            "settings read again: changed %s; the backends are %s",
+            ", ".join(change.applied) or "nothing",
+            ", ".join(new.served()),
+        )
 
 
 @contextmanager
@@ -302,6 +333,7 @@ def at_hangup(act: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the default would kill a server that is about to end in order
 
 
 def _backend(served: BackendSettings) -> Backend:

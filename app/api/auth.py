@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from app.core.dialects import dialect_of
 from app.errors import Unauthorized
+from app.observability import log_context
 from app.responses import Caller
 
 
@@ -19,8 +20,13 @@ class Auth:
     """
 
     def __init__(self, keys: Iterable[str] = (), dialect: str = "auto") -> None:
-        self._digests = [_digest(key) for key in keys]
+        self._digests: list[str] = []
         self._dialect = dialect
+        self.replace_keys(keys)
+
+    def replace_keys(self, keys: Iterable[str]) -> None:
+        """Accept these keys from now on, and no others."""
+        self._digests = [_digest(key) for key in keys]
 
     @property
     def required(self) -> bool:
@@ -37,7 +43,19 @@ class Auth:
             raise Unauthorized(
                 "Incorrect API key provided." if key else "Send your API key as `Authorization: Bearer <key>`."
             )
-        return Caller(owner=digest[:32], key=key, dialect=dialect_of(headers, self._dialect))
+        caller = Caller(owner=digest[:32], key=key, dialect=dialect_of(headers, self._dialect))
+        log_context.bind(caller=key_alias(caller))
+        return caller
+
+    def verify(self, caller: Caller) -> None:
+        """Raise `Unauthorized` if the key of a caller is not accepted any more."""
+        if self._digests and not _contains(self._digests, _digest(caller.key or "")):
+            raise Unauthorized("This API key is not accepted any more.")
+
+
+def key_alias(caller: Caller) -> str:
+    """Return what the log calls the key of a caller: `key_` and the first digits of its SHA-256; "" without a key."""
+    return f"key_{caller.owner[:8]}" if caller.key else ""
 
 
 def _shown(headers: Mapping[str, str]) -> str:

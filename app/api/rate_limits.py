@@ -87,17 +87,21 @@ class Limits:
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._counts = counters
-        # A response needs one token at least; how many it takes is not known before it has ended.
-        draws = [TokenTake("requests", requests, 1, 1), TokenTake("tokens", tokens, 0, 1)]
-        self._draws = [take for take in draws if take.most]
-        self._tokens = tokens
-        self._streams, self._streams_per_key = streams, streams_per_key
         self._refused = refused
+        self.replace(requests=requests, tokens=tokens, streams=streams, streams_per_key=streams_per_key)
         self._held: dict[tuple[str, str], None] = {}  # places, by room and guest
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewing = asyncio.Lock()
         self._pulse: asyncio.Task[None] | None = None
         self._away_until = 0.0  # by the loop's clock
+
+    def replace(self, *, requests: int, tokens: int, streams: int, streams_per_key: int) -> None:
+        """Set other limits from now on; what was granted stays granted."""
+        # A response needs one token at least; how many it takes is not known before it has ended.
+        draws = [TokenTake("requests", requests, 1, 1), TokenTake("tokens", tokens, 0, 1)]
+        self._draws = [take for take in draws if take.most]
+        self._tokens = tokens
+        self._streams, self._streams_per_key = streams, streams_per_key
 
     async def take(self, owner: str) -> Admission:
         """

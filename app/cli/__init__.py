@@ -5,6 +5,7 @@ The command line.
     antiphon check
     antiphon probe http://localhost:8000/v1
     antiphon settings > .env
+    antiphon reload
     antiphon codex -- exec "Mend the tests."
     antiphon version
 
@@ -16,28 +17,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import os
 import platform
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
-import sys
-import tempfile
-from collections.abc import Awaitable, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import httpx
 import typer
-import uvicorn
-from uvicorn.supervisors.multiprocess import Multiprocess
 
 from app import __version__
 from app.cli import codex as configure
+from app.cli.check import reach
+from app.cli.listening import default_pid_file, listen, send_hangup
+from app.cli.serve import address_of, greet, run_server
 from app.core.redaction import without_password
 from app.errors import APIError
 from app.observability import logging as logs
@@ -53,9 +50,6 @@ from app.settings.validation import environment
 
 logger = logging.getLogger(__name__)
 
-# Where the workers' metrics are, for the library that makes them; it is not loaded here, but with each worker.
-_MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
-
 cli = typer.Typer(
     name="antiphon",
     help="The Open Responses API, answered by any Chat Completions backend.",
@@ -65,10 +59,22 @@ cli = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# Clients keep a connection for a while and use it again. Ours must not be the shorter patience: a request that meets
-# the end of its connection is lost. Load balancers wait for 60 seconds as a rule.
-KEEP_ALIVE = 75
-CHECK_TIMEOUT = 15  # seconds that `check` waits for each thing
+_MODELS_TIMEOUT = 15  # seconds to wait for a server's list of models
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@cli.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The Open Responses API, answered by any Chat Completions backend."""
 
 
 @cli.command()
@@ -98,6 +104,8 @@ def serve(
     os.environ.update({f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()})
     settings = _settings(status=2)
     _try_to_build(settings)
+    sockets = _listen(settings)
+    settings = settings.model_copy(update={"port": sockets[0].getsockname()[1]})
     logs.configure(settings)
     if settings.workers > 1 and not settings.secret_key:
         # Made here and not by each worker for itself, or they could not read what the others encrypted.
@@ -108,9 +116,8 @@ def serve(
         )
     for problem in unknown_variables():
         logger.warning("%s", problem)
-    _greet(settings)
-    with _counting_together(settings):
-        _run(settings, reload)
+    greet(settings)
+    run_server(settings, sockets, watch_files=reload)
 
 
 def _mcp_servers(options: list[str]) -> str:
@@ -126,61 +133,20 @@ def _mcp_servers(options: list[str]) -> str:
     return json.dumps(servers)
 
 
-@contextmanager
-def _counting_together(settings: Settings) -> Iterator[None]:
-    """Give several workers a place where each can see what the others have counted."""
-    if settings.workers == 1 or environment().get(_MULTIPROCESS):
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="antiphon-metrics-") as directory:
-        os.environ[_MULTIPROCESS] = directory
-        yield
-
-
-def _run(settings: Settings, reload: bool) -> None:
-    # uvicorn stops in good order, and then dies of the signal as if it had not.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    options: dict[str, Any] = {
-        "app": "app.main:app_factory",
-        "factory": True,
-        "host": settings.host,
-        "port": settings.port,
-        "workers": settings.workers,
-        "reload": reload,
-        "reload_dirs": [os.path.dirname(os.path.dirname(__file__))] if reload else None,
-        "log_config": logs.config(settings),
-        "log_level": None,  # it stands in the configuration
-        "access_log": False,
-        "server_header": False,
-        "proxy_headers": True,
-        "http": "app.api.uvicorn.http:Http",
-        "ws": "app.api.uvicorn.websocket:Socket",
-        "ws_max_size": settings.max_body_bytes,
-        "ws_per_message_deflate": False,  # many small messages: it costs more than it saves
-        "timeout_keep_alive": KEEP_ALIVE,
-        "timeout_graceful_shutdown": math.ceil(settings.shutdown_grace),
-    }
-    if settings.workers == 1 or reload:
-        uvicorn.run(**options)
-    else:
-        config = uvicorn.Config(**options)
-        _Workers(config, [config.bind_socket()]).run()
-
-
-class _Workers(Multiprocess):
-    """Processes that share a port."""
-
-    def terminate_all(self) -> None:
-        """Let them come to their end. This process lets go of the port, or who connects now would wait for nobody."""
-        for listener in self.sockets:
-            listener.close()
-        super().terminate_all()
-
-    def handle_hup(self) -> None:
-        """Pass it on, in place of new workers: each takes the new backends by itself, and its streams go on."""
-        for worker in self.processes:
-            if worker.pid is not None and worker.exitcode is None:
-                os.kill(worker.pid, signal.SIGHUP)
+@cli.command("reload")
+def reload_settings(
+    port: Annotated[int | None, typer.Option(help="Port of the server; that of the settings if left out.")] = None,
+) -> None:
+    """Have the running server of this machine read its settings again: keys, limits, log and backends."""
+    settings = _settings(status=1)
+    path = settings.pid_file or default_pid_file(settings.port if port is None else port)
+    try:
+        pid = send_hangup(path)
+    except OSError as error:
+        _refuse(f"{path}: {error.strerror}", status=1)
+    if pid is None:
+        _refuse(f"No server of this user holds {path}. Is it another port? antiphon reload --port PORT", status=1)
+    typer.echo(f"Process {pid} reads its settings again. Its log says what has changed, and what needs a restart.")
 
 
 @cli.command()
@@ -190,11 +156,11 @@ def check(config: Annotated[str | None, typer.Option(help="A TOML file of settin
         os.environ[f"{PREFIX}CONFIG"] = config
     settings = _settings(status=1)
     keys = f"{len(settings.api_keys)} caller keys" if settings.api_keys else "open, no caller keys"
-    typer.echo(f"ok    settings  {_address(settings)}, {keys}")
+    typer.echo(f"ok    settings  {address_of(settings)}, {keys}")
     for problem in unknown_variables():
         typer.echo(f"note  settings  {problem}")
     logs.configure(settings.model_copy(update={"log_level": "error"}))  # what is wrong is said here
-    if not asyncio.run(_reach(settings)):
+    if not asyncio.run(reach(settings)):
         raise typer.Exit(1)
 
 
@@ -233,7 +199,7 @@ def run_codex(
     """Run Codex with this server, without changing its configuration: `antiphon codex -- exec "Mend the tests."`."""
     settings = _settings(status=2)
     own = url is None  # then its keys are ours to give
-    base = (url or f"{_address(settings, reachable=True)}/v1").rstrip("/")
+    base = (url or f"{address_of(settings, reachable=True)}/v1").rstrip("/")
     keys = [key.get_secret_value() for key in settings.api_keys] if own else []
     key = environment().get(configure.KEY) or next(iter(keys), None)
     program = shutil.which("codex")
@@ -255,7 +221,7 @@ def _first_model(url: str, key: str | None, *, proxied: bool) -> str | None:
     """Ask a server for the first of its models; None if there is none, or no server."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        listed = httpx.get(f"{url}/models", headers=headers, timeout=CHECK_TIMEOUT, trust_env=proxied)
+        listed = httpx.get(f"{url}/models", headers=headers, timeout=_MODELS_TIMEOUT, trust_env=proxied)
         return str(listed.raise_for_status().json()["data"][0]["id"])
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError):
         return None
@@ -289,6 +255,14 @@ def _settings(*, status: int) -> Settings:
         raise typer.Exit(status) from None
 
 
+def _listen(settings: Settings) -> list[socket.socket]:
+    try:
+        return listen(settings.host, settings.port)
+    except OSError as error:
+        words = (error.strerror or str(error)).lower()
+        _refuse(f"{PREFIX}PORT: cannot listen on {address_of(settings)}: {words}", status=1)
+
+
 def _try_to_build(settings: Settings) -> None:
     """Build what the server will, so that what is wrong with an address is said here and not in a traceback."""
     # Here and not above: it loads the whole server, which the small commands do without.
@@ -303,82 +277,6 @@ def _try_to_build(settings: Settings) -> None:
             build(settings)
         except ValueError as error:
             _refuse(f"{PREFIX}{variable}: {error}", status=2)
-
-
-def _address(settings: Settings, *, reachable: bool = False) -> str:
-    """Return where the server listens; if it is to be `reachable`, where a program on this machine finds it."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host) if reachable else settings.host
-    host = f"[{host}]" if ":" in host else host
-    return f"http://{host}:{settings.port}"
-
-
-def _backends(settings: Settings) -> str:
-    served = settings.served().items()
-    return ", ".join(
-        f"{name} ({', '.join(without_password(one.url) or one.backend for one in backend.each())})"
-        for name, backend in served
-    )
-
-
-def _greet(settings: Settings) -> None:
-    """Say where the server is and how to try it: to eyes on stderr, to machines as one more line of the log."""
-    parts = {
-        "address": _address(settings),
-        "backend": _backends(settings),
-        "store": without_password(settings.store_url),
-    }
-    if settings.log_format == "json":
-        logger.info("serving", extra={"version": __version__, **parts})
-        return
-    key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.api_keys else ""
-    demo = any(backend.backend == "demo" for backend in settings.served().values())
-    model = settings.default_model or ("demo" if demo else "YOUR_MODEL")
-    typer.echo(
-        f"Antiphon {__version__} on {parts['address']}, backend {parts['backend']}, store {parts['store']}. Try:\n"
-        f"  curl {parts['address']}/v1/responses{key} -H 'Content-Type: application/json' "
-        f'-d \'{{"model": "{model}", "input": "Hello!"}}\'',
-        err=True,
-    )
-
-
-async def _reach(settings: Settings) -> bool:
-    """Use every backend and the store once, say how it went, and return whether all of them work."""
-    from app.main import build_backend, build_store
-
-    async def ask(settings: Settings) -> str:
-        async with aclosing(build_backend(settings)) as backend:
-            await backend.check()
-            models = [str(model["id"]) for model in await backend.models()]
-        return f"{len(models)} models{': ' * bool(models)}{', '.join(models[:5])}{', ...' * (len(models) > 5)}"
-
-    async def remember() -> str:
-        async with aclosing(build_store(settings)) as store:
-            await store.check()
-            await store.put("check", "record", b"1")
-            await store.delete("check", "record")
-        return "reads and writes"
-
-    works = []
-    for name, backend in settings.served().items():
-        for one in backend.each():
-            alone = settings.model_copy(update={"backend": "auto", "backend_url": "", "backends": {name: one}})
-            works.append(await _try("backend", f"{name} {without_password(one.url) or one.backend}", ask(alone)))
-    works.append(await _try("store", without_password(settings.store_url), remember()))
-    return all(works)
-
-
-async def _try(part: str, name: str, attempt: Awaitable[str]) -> bool:
-    try:
-        async with asyncio.timeout(CHECK_TIMEOUT):
-            works, said = True, await attempt
-    except TimeoutError:
-        works, said = False, f"no answer within {CHECK_TIMEOUT} seconds"
-    except APIError as error:
-        works, said = False, f"{error.message} ({error.detail})" if error.detail else error.message
-    except (OSError, ValueError, ImportError) as error:
-        works, said = False, str(error) or type(error).__name__
-    typer.echo(logs.printable(f"{'ok' if works else 'fail':5} {part:9} {name}: {said}"))
-    return works
 
 
 def main() -> None:

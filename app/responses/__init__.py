@@ -86,6 +86,11 @@ class Responses:
         """Whether responses can be made in the background."""
         return self._background is not None
 
+    def replace_limits(self, *, max_input_tokens: int, max_output_seconds: float) -> None:
+        """Set other limits for the responses that are created from now on."""
+        self._max_input_tokens = max_input_tokens
+        self._max_output_seconds = max_output_seconds
+
     def within(self, memory: Store) -> Responses:
         """Return these responses as one connection has them: those that are not stored are remembered in `memory`."""
         view = copy.copy(self)

@@ -56,15 +56,17 @@ class ContentCipher:
     """
 
     def __init__(self, secret_keys: Sequence[str] = ()) -> None:
-        if not secret_keys:
-            logger.warning(
-                "ANTIPHON_SECRET_KEY is not set: encrypted_content can be read only by this process, until it ends"
-            )
+        self._warn = not secret_keys  # when something is first encrypted with a key that ends with this process
         pairs = [_derived(secret) for secret in secret_keys or [secrets.token_urlsafe(32)]]
         self._first, self._ciphers = pairs[0][0], dict(pairs)
 
     def seal(self, kind: ContentKind, owner: str, content: Mapping[str, Any]) -> str:
         """Return JSON content as a seal that only `owner` can bring back."""
+        if self._warn:
+            self._warn = False
+            logger.warning(
+                "ANTIPHON_SECRET_KEY is not set: encrypted_content can be read only by this process, until it ends"
+            )
         nonce = secrets.token_bytes(_NONCE)
         packed = zstandard.ZstdCompressor(write_checksum=False).compress(orjson.dumps(content))
         closed = self._ciphers[self._first].encrypt(nonce, packed, _bound(kind, owner))

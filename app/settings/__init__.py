@@ -23,7 +23,6 @@ from pydantic import (
     BeforeValidator,
     ByteSize,
     Field,
-    SecretStr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -40,10 +39,13 @@ from pydantic_settings import (
 from app.settings.validation import (
     ENV_FILE,
     AllowedOrigins,
+    ApiKey,
+    ApiKeys,
     BackendSettings,
     BackendURL,
     Lifetime,
     LimitStoreURL,
+    Networks,
     Options,
     ProfileName,
     Seconds,
@@ -86,7 +88,7 @@ class Settings(BaseSettings):
 
     config: Path | None = None
     """A TOML file of settings. Its keys are the names below in lower case, without the prefix; its tables
-    `[backends.NAME]` describe several backends (docs/backends.md), and are read anew at SIGHUP."""
+    `[backends.NAME]` describe several backends (docs/backends.md), and are read again by `antiphon reload`."""
 
     host: str = "127.0.0.1"
     """Address to listen on. Anything but loopback needs `ANTIPHON_API_KEYS` or `ANTIPHON_ALLOW_OPEN`."""
@@ -98,6 +100,12 @@ class Settings(BaseSettings):
     """Largest request body, in bytes or with a unit, such as `64MiB`."""
     max_body_values: int = Field(100_000, gt=0)
     """Most JSON values (objects, arrays, strings, numbers) of a request body. Each costs time and memory."""
+    trusted_proxies: Networks = ["127.0.0.1", "::1"]
+    """Addresses or networks of the proxies in front, separated by commas: of these `X-Forwarded-For` and
+    `X-Forwarded-Proto` are believed. `*` for any, where nobody else reaches the port."""
+    pid_file: Path | None = None
+    """File for the server's process id, which `antiphon reload` reads. Empty: one in a directory of the user's own,
+    named by the port."""
     shutdown_grace: Seconds = 30
     """Seconds in which running responses may end when the server is told to stop, those in the background too."""
     websocket_lifetime: Seconds = Field(3600, gt=0)
@@ -119,7 +127,7 @@ class Settings(BaseSettings):
     `openai` where there is a URL, and `demo` where there is none."""
     backend_url: BackendURL = ""
     """Base URL of a Chat Completions server, such as `http://localhost:8000/v1`."""
-    backend_api_key: SecretStr | None = None
+    backend_api_key: ApiKey | None = None
     """Sent upstream as a bearer token. `passthrough` forwards the caller's."""
     backend_profile: ProfileName = "default"
     """Name of the built-in profile that says how the server differs from OpenAI's, such as `vllm` or `ollama`."""
@@ -157,7 +165,7 @@ class Settings(BaseSettings):
     """Seconds for which the events of a background response can be streamed again after the last of them; not less than
     `ANTIPHON_BACKGROUND_LEASE`."""
 
-    api_keys: Secrets = []
+    api_keys: ApiKeys = []
     """Keys of the callers, separated by commas. Empty: open to everybody who reaches the port. What is stored
     belongs to the key that stored it."""
     allow_open: bool = False
@@ -425,6 +433,8 @@ def _written(default: object) -> str:
     match default:
         case None | []:
             return ""
+        case list():
+            return ",".join(map(str, default))
         case bool() | dict():
             return json.dumps(default)
         case _:

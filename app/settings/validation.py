@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
+from ipaddress import ip_network
 from pkgutil import resolve_name
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -168,6 +169,26 @@ def _profile_name(name: str) -> str:
 
 
 AllowedOrigins: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_origin)]], NoDecode, BeforeValidator(_split)]
+
+
+def _api_key(key: SecretStr) -> SecretStr:
+    """Check a key that is sent in a header: these hold nothing but ASCII."""
+    value = key.get_secret_value()
+    if not (value.isascii() and value.isprintable()):
+        raise ValueError("should be printable ASCII: a header cannot hold anything else")
+    return key
+
+
+def _network(address: str) -> str:
+    try:
+        return address if address == "*" else str(ip_network(address, strict=False))
+    except ValueError:
+        raise ValueError("should be addresses or networks, such as 10.0.0.0/8; or * for any") from None
+
+
+ApiKey: TypeAlias = Annotated[SecretStr, AfterValidator(_api_key)]
+ApiKeys: TypeAlias = Annotated[list[ApiKey], NoDecode, BeforeValidator(_split)]
+Networks: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_network)]], NoDecode, BeforeValidator(_split)]
 Secrets: TypeAlias = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split)]
 Options: TypeAlias = Annotated[dict[str, Any], NoDecode, BeforeValidator(decode_json)]
 Size: TypeAlias = Annotated[ByteSize, WrapValidator(_size)]
@@ -190,7 +211,7 @@ class BackendSettings(BaseModel):
     """What it is: `openai` (any Chat Completions server), `demo`, or an import path `package.module:Class`."""
     url: BackendURL = ""
     """Base URL, `.../v1` as a rule."""
-    api_key: SecretStr | None = None
+    api_key: ApiKey | None = None
     """Sent upstream as a bearer token; `passthrough` forwards the caller's."""
     api_key_env: str | None = None
     """The variable, of the environment or `.env`, that holds the key, in place of `api_key`."""
@@ -238,6 +259,8 @@ class BackendSettings(BaseModel):
             raise ValueError("should be left out where there is an api_key")
         if name and not environment().get(name):
             raise ValueError(f"the environment variable {name} is not set")
+        if name:
+            _api_key(SecretStr(environment()[name]))
         return name
 
     @model_validator(mode="after")

@@ -11,12 +11,14 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from websockets.sync.client import connect
 
 from app import __version__
 from app.settings import env_example
@@ -82,7 +84,8 @@ def ask(url: str, body: object = None) -> dict[str, object]:
 
 
 def test_version(tmp_path: Path) -> None:
-    assert run(tmp_path, "version").stdout.startswith(f"antiphon {__version__} ")
+    for command in ("version", "--version"):
+        assert run(tmp_path, command).stdout.startswith(f"antiphon {__version__} ")
 
 
 def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
@@ -128,9 +131,106 @@ def test_an_address_that_is_none_is_refused_too(tmp_path: Path, variables: dict[
 def test_a_port_that_is_taken_ends_the_server(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = run(tmp_path, "serve", "--port", str(taken.getsockname()[1]))
-    assert refused.returncode != 0
-    assert "address already in use" in refused.stderr
+        port = taken.getsockname()[1]
+    assert refused.returncode == 1
+    assert refused.stderr == f"ANTIPHON_PORT: cannot listen on http://127.0.0.1:{port}: address already in use\n"
+
+
+def test_a_free_port_is_named_in_the_greeting(tmp_path: Path) -> None:
+    log = tmp_path / "serve.log"
+    with log.open("wb") as stderr:
+        command = [sys.executable, "-m", "app", "serve", "--port", "0", "--host", "localhost"]
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL, stderr=stderr)
+    try:
+        until = time.monotonic() + TIMEOUT
+        while not (found := re.search(r"Antiphon \S+ on http://localhost:(\d+),", log.read_text())):
+            assert process.poll() is None and time.monotonic() < until, log.read_text()
+            time.sleep(0.1)
+        assert ask(f"http://127.0.0.1:{found[1]}/healthz")["status"] == "ok"
+        assert "SECRET_KEY" not in log.read_text()  # nothing has been encrypted
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT)
+
+
+@pytest.mark.parametrize(
+    "variable", ["ANTIPHON_API_KEYS", "ANTIPHON_BACKEND_API_KEY", "ANTIPHON_BACKENDS", "ANTIPHON_TRUSTED_PROXIES"]
+)
+def test_a_key_that_no_header_can_hold_is_refused(tmp_path: Path, variable: str) -> None:
+    backends = json.dumps({"one": {"url": "http://127.0.0.1:9/v1", "api_key": "schlüssel"}})
+    refused = run(tmp_path, "serve", **{variable: backends if variable == "ANTIPHON_BACKENDS" else "good,schlüssel"})
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(variable)
+    assert "schl" not in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def status_with(url: str, key: str) -> int:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_reload_takes_over_keys_limits_and_log_level_and_names_what_needs_a_restart(tmp_path: Path) -> None:
+    dotenv = tmp_path / ".env"
+    dotenv.write_text("ANTIPHON_API_KEYS=key-one,key-two\nANTIPHON_STORE_URL=sqlite:///a.db\n")
+    with served(tmp_path, "--workers", "2") as (process, address):
+        port = address.rpartition(":")[2]
+        until = time.monotonic() + TIMEOUT
+        while log_of(tmp_path).count("startup complete") < 2:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        keys, models = ("key-one", "key-two", "key-three"), f"{address}/v1/models"
+        assert [status_with(models, key) for key in keys] == [200, 200, 401]
+        bearer = {"Authorization": "Bearer key-one"}
+        connection = connect(
+            f"ws{address[4:]}/v1/responses", additional_headers=bearer, open_timeout=TIMEOUT, proxy=None
+        )
+        dotenv.write_text(
+            "ANTIPHON_API_KEYS=key-two,key-three\nANTIPHON_STORE_URL=sqlite:///b.db\n"
+            "ANTIPHON_LIMIT_REQUESTS_PER_MINUTE=7\nANTIPHON_LOG_LEVEL=debug\nANTIPHON_HEARTBEAT=7\n"
+        )
+        assert run(tmp_path, "reload", "--port", "1").returncode == 1  # it listens at another port
+        reloaded = run(tmp_path, "reload", "--port", port)
+        assert (reloaded.returncode, f"Process {process.pid} " in reloaded.stdout) == (0, True), reloaded.stderr
+        while log_of(tmp_path).count("settings read again") < 2:
+            assert time.monotonic() < until, log_of(tmp_path)
+            time.sleep(0.1)
+        for _ in range(8):
+            assert [status_with(models, key) for key in keys] == [401, 200, 200]
+        with connection:  # whose key was good when it was opened
+            connection.send(json.dumps({"type": "response.create", "model": "demo", "input": "Hello!"}))
+            assert json.loads(connection.recv(TIMEOUT))["error"]["code"] == "invalid_api_key"
+        log = log_of(tmp_path)
+        assert log.count("need a restart: ANTIPHON_HEARTBEAT, ANTIPHON_STORE_URL") == 2
+        assert log.count("changed api_keys, limit_requests_per_minute, log_level; the backends are default") == 2
+        body = json.dumps({"model": "demo", "input": "Hello!"}).encode()
+        headers = {"Authorization": "Bearer key-two", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{address}/v1/responses", body, headers)
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            assert answer.headers["x-ratelimit-limit-requests"] == "7"
+        assert "key-three" not in log_of(tmp_path)
+    assert run(tmp_path, "reload", "--port", port).returncode == 1
+
+
+def test_settings_that_do_not_fit_are_not_taken_over(tmp_path: Path) -> None:
+    dotenv = tmp_path / ".env"
+    dotenv.write_text("ANTIPHON_API_KEYS=key-one\n")
+    with served(tmp_path) as (process, address):
+        until = time.monotonic() + TIMEOUT
+        for changed, words in (
+            ("ANTIPHON_API_KEYS=key-two\nANTIPHON_LOG_LEVEL=loud\n", "the settings cannot be used"),
+            ("", "need a restart: ANTIPHON_API_KEYS"),
+        ):
+            dotenv.write_text(changed)
+            process.send_signal(signal.SIGHUP)
+            while words not in log_of(tmp_path):
+                assert process.poll() is None and time.monotonic() < until, log_of(tmp_path)
+                time.sleep(0.1)
+            assert [status_with(f"{address}/v1/models", key) for key in ("key-one", "key-two", "")] == [200, 401, 401]
 
 
 def test_serve_says_where_it_is_and_how_to_try_it_and_that_works(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import hashlib
 import io
 import json
 import logging
@@ -458,3 +459,30 @@ async def test_a_backend_that_another_stands_in_for_is_a_warning_too(lines: io.S
     assert logged.count(f"backend one: http://***@{dead} is left alone: ") == 1
     assert logged.count("\n") == 3
     assert PASSWORD not in logged
+
+
+@pytest.mark.parametrize(("trusted", "shown"), [(["127.0.0.0/8"], "203.0.113.7"), (["10.0.0.0/8"], "127.0.0.1")])
+async def test_the_access_log_has_the_client_and_an_alias_of_its_key(
+    trusted: list[str], shown: str, lines: io.StringIO
+) -> None:
+    configured = given(log_format="json", api_keys=f"{CALLER},another-key-8", trusted_proxies=trusted)
+    alias = f"key_{hashlib.sha256(CALLER.encode()).hexdigest()[:8]}"
+    options = {"ws": "app.api.uvicorn.websocket:Socket", "forwarded_allow_ips": configured.trusted_proxies}
+    async with serving(create_app(configured), **options) as url:
+        listen(lines, configured)
+        headers = {"x-forwarded-for": "203.0.113.7"}
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            await http.post("/v1/responses", json={"model": "demo", "input": "Hi"}, headers={**KEYED, **headers})
+            await http.get("/v1/models", headers={"authorization": f"Bearer {WRONG}", **headers})
+        async with sockets.dial(url, additional_headers={**KEYED, **headers}) as socket:
+            await sockets.ask(socket)
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    access = [line for line in logged if line["logger"] == "app.access"]
+    assert [(line["method"], line["status"], line["client"], line.get("caller")) for line in access] == [
+        ("POST", 200, shown, alias),
+        ("GET", 401, shown, None),
+        ("WEBSOCKET", 101, shown, alias),
+    ]
+    ended = [line["caller"] for line in logged if line["message"] == "response ended"]
+    assert ended == [alias, alias]
+    assert CALLER not in lines.getvalue()

@@ -43,8 +43,23 @@ class RequestId:
         if scope["type"] == "http":
             await self._http(id, scope, receive, send)
             return
-        with self._metrics.socket() if self._metrics else nullcontext():
-            await self._app(scope, receive, send)
+        await self._websocket(scope, receive, send)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        status = 0
+
+        async def send_and_see(message: Message) -> None:
+            nonlocal status
+            if not status:
+                status = message["status"] if "status" in message else _HANDSHAKE.get(message["type"], 0)
+            await send(message)
+
+        try:
+            with self._metrics.socket() if self._metrics else nullcontext():
+                await self._app(scope, receive, send_and_see)
+        finally:
+            _log_access(scope, "WEBSOCKET", status, began)
 
     async def _http(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
@@ -76,16 +91,26 @@ class RequestId:
         finally:
             if self._metrics and status:
                 self._metrics.answered(scope["method"], _pattern(scope), status)
-            logger.log(
-                logging.DEBUG if scope["path"] in _OFTEN else logging.INFO,
-                "request",
-                extra={
-                    "method": scope["method"],
-                    "path": scope["path"][:1000],
-                    "status": status,
-                    "ms": round((time.perf_counter() - began) * 1000),
-                },
-            )
+            _log_access(scope, scope["method"], status, began)
+
+
+# The HTTP status that the first message of an application is to a WebSocket's handshake.
+_HANDSHAKE = {"websocket.accept": 101, "websocket.close": 403}
+
+
+def _log_access(scope: Scope, method: str, status: int, began: float) -> None:
+    client = scope.get("client")  # behind a trusted proxy the address that it forwards: the server sees to that
+    logger.log(
+        logging.DEBUG if scope["path"] in _OFTEN else logging.INFO,
+        "request",
+        extra={
+            "method": method,
+            "path": scope["path"][:1000],
+            "status": status,
+            "ms": round((time.perf_counter() - began) * 1000),
+            "client": client[0] if client else None,
+        },
+    )
 
 
 def _pattern(scope: Scope) -> str:

@@ -154,6 +154,7 @@ class WebSocketConnection:
         create = Create()
         try:
             create = await off_loop(len(frame), read_frame, frame, self._door.body_limits.values)
+            self._door.auth.verify(self._caller)  # the key may have been revoked since the connection was made
             request = await off_loop(len(frame), create.request, lenient=self._lenient)
             async with (await self._door.admit(self._caller)).slot() as grant:
                 run = await self._responses.create(request, self._caller, generate=create.generate, observers=[grant])

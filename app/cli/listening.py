@@ -1,0 +1,124 @@
+"""The sockets that a server listens on, and the file that says which process it is."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from app.settings.validation import environment
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has it
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """
+    Listen on every address of a host, all with the same port; 0 takes a free one.
+
+    Raises `OSError` if an address is in use, or none of them is of this machine. The sockets may be handed to workers.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    missing: OSError | None = None
+    with ExitStack() as opened:
+        sockets: list[socket.socket] = []
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            listener = opened.enter_context(socket.socket(family, kind, protocol))
+            if os.name == "posix":  # elsewhere it would let two programs have one port
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                listener.bind((address[0], port, *address[2:]))
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+                missing = error  # `localhost` may have an IPv6 address that this machine has not
+                continue
+            listener.listen(_BACKLOG)
+            listener.set_inheritable(True)
+            port = listener.getsockname()[1]
+            sockets.append(listener)
+        if missing and not sockets:
+            raise missing
+        opened.pop_all()
+    return sockets
+
+
+def default_pid_file(port: int) -> Path:
+    """Return where the process id of the server at a port is kept: in a directory of this user's alone."""
+    runtime = environment().get("XDG_RUNTIME_DIR")
+    if runtime and os.path.isdir(runtime):
+        return Path(runtime) / f"antiphon-{port}.pid"
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return Path(tempfile.gettempdir()) / f"antiphon-{user}" / f"{port}.pid"
+
+
+@contextmanager
+def pid_file(path: Path, *, required: bool = False) -> Iterator[None]:
+    """
+    Keep this process's id in a file, locked for as long as the context lasts: a file that is not locked is stale.
+
+    Where it cannot be written, the log says so: as a warning if it is `required`.
+    """
+    if fcntl is None:
+        yield
+        return
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Not followed, and of this user: in a directory that others can write to it may be anything.
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
+    except OSError as error:
+        _log_unwritten(path, error, required)
+        yield
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate()
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+        except OSError as error:
+            _log_unwritten(path, error, required)
+            yield
+            return
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _log_unwritten(path: Path, error: OSError, required: bool) -> None:
+    level = logging.WARNING if required else logging.INFO
+    logger.log(level, "%s cannot be written (%s): `antiphon reload` will not find this server", path, error.strerror)
+
+
+def send_hangup(path: Path) -> int | None:
+    """Send SIGHUP to the server whose process id is in a file, and return it; None if no server holds the file."""
+    if fcntl is None:
+        return None
+    try:
+        with path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid = int(file.read())
+                os.kill(pid, signal.SIGHUP)
+                return pid
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        pass
+    return None

@@ -1,0 +1,142 @@
+"""Run the server: one process, or several that share its sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import typer
+import uvicorn
+from uvicorn.supervisors import ChangeReload
+from uvicorn.supervisors.multiprocess import Multiprocess
+
+from app import __version__
+from app.cli.listening import default_pid_file, pid_file
+from app.core.redaction import without_password
+from app.observability import logging as logs
+from app.settings import Settings
+from app.settings.validation import environment
+
+logger = logging.getLogger(__name__)
+
+# Where the workers' metrics are, for the library that makes them; it is not loaded here, but with each worker.
+_MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+
+# Clients keep a connection for a while and use it again. Ours must not be the shorter patience: a request that meets
+# the end of its connection is lost. Load balancers wait for 60 seconds as a rule.
+KEEP_ALIVE = 75
+_STARTUP_FAILURE = 3  # uvicorn's exit status for an application that could not start
+
+
+def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_files: bool) -> None:
+    """Serve on these sockets until the process is told to stop; `watch_files` starts anew when a file changes."""
+    # uvicorn stops in good order, and then dies of the signal as if it had not.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if hasattr(signal, "SIGHUP"):  # it must not kill a server that is not ready to read its settings again yet
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    config = uvicorn.Config(
+        "app.main:app_factory",
+        factory=True,
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        reload=watch_files,
+        reload_dirs=[os.path.dirname(os.path.dirname(__file__))] if watch_files else None,
+        log_config=logs.config(settings),
+        log_level=None,  # it stands in the configuration
+        access_log=False,
+        server_header=False,
+        proxy_headers=True,
+        forwarded_allow_ips=settings.trusted_proxies,
+        http="app.api.uvicorn.http:Http",
+        ws="app.api.uvicorn.websocket:Socket",
+        ws_max_size=settings.max_body_bytes,
+        ws_per_message_deflate=False,  # many small messages: it costs more than it saves
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
+    )
+    with _shared_metrics(settings):
+        if watch_files:
+            ChangeReload(config, target=uvicorn.Server(config).run, sockets=[*sockets]).run()
+            return
+        path = settings.pid_file or default_pid_file(settings.port)
+        with pid_file(path, required=settings.pid_file is not None):
+            if settings.workers > 1:
+                _Workers(config, [*sockets]).run()
+                return
+            server = uvicorn.Server(config)
+            with contextlib.suppress(KeyboardInterrupt):
+                server.run([*sockets])
+    if not server.started:
+        sys.exit(_STARTUP_FAILURE)
+
+
+@contextmanager
+def _shared_metrics(settings: Settings) -> Iterator[None]:
+    """Give several workers a directory where each can see what the others have counted."""
+    if settings.workers == 1 or environment().get(_MULTIPROCESS):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="antiphon-metrics-") as directory:
+        os.environ[_MULTIPROCESS] = directory
+        yield
+
+
+class _Workers(Multiprocess):
+    """Processes that share a port."""
+
+    def terminate_all(self) -> None:
+        """Let them come to their end. This process lets go of the port, or who connects now would wait for nobody."""
+        for listener in self.sockets:
+            listener.close()
+        super().terminate_all()
+
+    def handle_hup(self) -> None:
+        """Pass it on, in place of new workers: each takes the new settings by itself, and its streams go on."""
+        for worker in self.processes:
+            if worker.pid is not None and worker.exitcode is None:
+                os.kill(worker.pid, signal.SIGHUP)
+
+
+def address_of(settings: Settings, *, reachable: bool = False) -> str:
+    """Return where the server listens; if it is to be `reachable`, where a program on this machine finds it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host) if reachable else settings.host
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{settings.port}"
+
+
+def greet(settings: Settings) -> None:
+    """Say where the server is and how to try it: to eyes on stderr, to machines as one more line of the log."""
+    parts = {
+        "address": address_of(settings),
+        "backend": _backends(settings),
+        "store": without_password(settings.store_url),
+    }
+    if settings.log_format == "json":
+        logger.info("serving", extra={"version": __version__, **parts})
+        return
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.api_keys else ""
+    demo = any(backend.backend == "demo" for backend in settings.served().values())
+    model = settings.default_model or ("demo" if demo else "YOUR_MODEL")
+    typer.echo(
+        f"Antiphon {__version__} on {parts['address']}, backend {parts['backend']}, store {parts['store']}. Try:\n"
+        f"  curl {parts['address']}/v1/responses{key} -H 'Content-Type: application/json' "
+        f'-d \'{{"model": "{model}", "input": "Hello!"}}\'',
+        err=True,
+    )
+
+
+def _backends(settings: Settings) -> str:
+    served = settings.served().items()
+    return ", ".join(
+        f"{name} ({', '.join(without_password(one.url) or one.backend for one in backend.each())})"
+        for name, backend in served
+    )
