@@ -176,7 +176,7 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
     The rarest words decide. Those that so many chunks have that it would take long to look at them all are left out,
     unless there are no others: BM25 gives little for them.
     """
-    counts = {term: _count(db, term) for term in terms(text)}
+    counts = {term: _count(db, term, MAX_POSTINGS + 1) for term in terms(text)}
     total = query(db, "SELECT count(*) FROM chunks")[0][0]
     used: list[str] = []
     postings = 0
@@ -187,6 +187,8 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
         postings += count
     if not used:
         return {}
+    if postings > MAX_POSTINGS:
+        counts[used[0]] = _count(db, used[0], total)
     # A word that no chunk has weighs most: what lacks it does not fit well.
     most = sum(_weight(total, count) for count in counts.values()) * (_K1 + 1)
     join, where = "", ""
@@ -209,9 +211,10 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
     return {id: min(1.0, -score / most) for id, score in query(db, statement, values)}
 
 
-def _count(db: apsw.Connection, term: str) -> int:
-    """Return in how many chunks a term is."""
-    return int(query(db, "SELECT count(*) FROM words WHERE words MATCH ?", (term,))[0][0])
+def _count(db: apsw.Connection, term: str, most: int) -> int:
+    """Return in how many chunks a term is, or `most` if it is in more."""
+    some = f"SELECT 1 FROM words WHERE words MATCH ? LIMIT {most}"
+    return int(query(db, f"SELECT count(*) FROM ({some})", (term,))[0][0])
 
 
 def _weight(total: int, count: int) -> float:

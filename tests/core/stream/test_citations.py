@@ -1,0 +1,88 @@
+"""Marks are taken out of a text and become annotations at their places, wherever the text is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.stream.citations import CitationMarks
+
+A, B = {"type": "file_citation", "file_id": "a"}, {"type": "file_citation", "file_id": "b"}
+SOURCES = {"1": A, "2": B, "3": A}
+
+
+def split(*pieces: str) -> tuple[str, list[tuple[int, str]]]:
+    """Return the text that is left, and where which file is cited."""
+    marks = CitationMarks(SOURCES)
+    text, cited = "", []
+    for piece in pieces:
+        for found in marks.feed(piece):
+            if isinstance(found, str):
+                assert found
+                text += found
+            else:
+                cited.append((len(text), str(found["file_id"])))
+    return text + marks.end(), cited
+
+
+@pytest.mark.parametrize(
+    ("written", "text", "cited"),
+    [
+        ("Bread needs yeast【1】.", "Bread needs yeast.", [(17, "a")]),
+        ("Bread needs yeast 【1】.", "Bread needs yeast.", [(17, "a")]),
+        ("Yeast 【1】 and salt 【2】.", "Yeast and salt.", [(5, "a"), (14, "b")]),
+        ("Yeast 【1】and salt.", "Yeast and salt.", [(5, "a")]),
+        ("Yeast【1】【2】.", "Yeast.", [(5, "a"), (5, "b")]),
+        ("Yeast【1】 【2】.", "Yeast.", [(5, "a"), (5, "b")]),
+        ("Yeast【1, 2】.", "Yeast.", [(5, "a"), (5, "b")]),
+        ("Yeast【1】【3】.", "Yeast.", [(5, "a")]),
+        ("Yeast【1】. Salt【3】.", "Yeast. Salt.", [(5, "a"), (11, "a")]),
+        ("Yeast【2†bread.txt】.", "Yeast.", [(5, "b")]),
+        ("【1】Yeast", "Yeast", [(0, "a")]),
+        ("Yeast【1】", "Yeast", [(5, "a")]),
+        ("Yeast 【1】", "Yeast", [(5, "a")]),
+        # What was not given is no mark.
+        ("Yeast 【9】.", "Yeast 【9】.", []),
+        ("Yeast 【1, 9】.", "Yeast 【1, 9】.", []),
+        ("【重要】 1 【", "【重要】 1 【", []),
+        ("【 1 】", "【 1 】", []),
+        ("【1", "【1", []),
+        ("[1] (2)", "[1] (2)", []),
+        ("  ", "  ", []),
+        ("【【1】】", "【】", [(1, "a")]),
+    ],
+)
+def test_marks_become_annotations(written: str, text: str, cited: list[tuple[int, str]]) -> None:
+    assert split(written) == (text, cited)
+    assert split(*written) == (text, cited)
+
+
+ALPHABET = st.lists(
+    st.sampled_from(["【", "】", "1", "2", "9", ", ", "†", "a", ".", " ", "【1】", "【2†b.txt】", "\n", "【3】 "]),
+    max_size=30,
+)
+
+
+@given(ALPHABET, st.data())
+def test_it_does_not_matter_where_a_text_is_cut(parts: list[str], data: Any) -> None:
+    written = "".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=8)))
+    pieces = [written[start:end] for start, end in zip([0, *cuts], [*cuts, len(written)], strict=True)]
+    assert split(*pieces) == split(written)
+
+
+@given(st.text(alphabet="ab 1【】.\n", max_size=60))
+def test_a_text_without_marks_of_ours_is_left_alone(text: str) -> None:
+    marks = CitationMarks({})
+    assert "".join(str(found) for found in marks.feed(text)) + marks.end() == text
+
+
+def test_only_what_may_be_a_mark_is_held_back() -> None:
+    marks = CitationMarks(SOURCES)
+    assert marks.feed("a") == ["a"]
+    assert marks.feed("b 【") == ["b"]
+    assert marks.feed("x") == [" 【x"]
+    assert marks.feed("【1†" + "y" * 101) == ["【1†" + "y" * 101]

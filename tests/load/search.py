@@ -1,0 +1,95 @@
+"""
+How long a search in a vector store of 100,000 chunks takes, on one core.
+
+    python -m tests.load.search [chunks]
+
+The chunks are of 120 words, which are as frequent as words are (Zipf), and have embeddings of 768 dimensions. The
+queries have three to eight words: drawn like those of the chunks, as people ask, and rare ones.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from pathlib import Path
+
+from app.tools.files.sqlite.index import Index
+from app.tools.files.vector_stores.records import Query, TextChunk
+
+DIMENSIONS = 768
+WORDS = 120
+SYLLABLES = ["ba", "ce", "di", "fo", "gu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu", "an", "er", "ol"]
+QUERIES = 40
+
+
+class Language:
+    """Words that nobody knows, as frequent as those of a real language."""
+
+    def __init__(self, chance: random.Random, size: int = 60_000) -> None:
+        self._chance = chance
+        self.words = [*dict.fromkeys("".join(chance.choices(SYLLABLES, k=chance.randint(1, 5))) for _ in range(size))]
+        self._frequencies = [*accumulate(1 / (rank + 3) for rank in range(len(self.words)))]
+
+    def text(self, count: int) -> str:
+        """Return words as they are written."""
+        return " ".join(self._chance.choices(self.words, cum_weights=self._frequencies, k=count))
+
+    def rare(self, count: int) -> str:
+        """Return words that few texts have."""
+        return " ".join(self._chance.choices(self.words[len(self.words) // 4 :], k=count))
+
+
+def vector(chance: random.Random) -> bytes:
+    """Return an embedding."""
+    return array("f", [chance.gauss(0, 1) for _ in range(DIMENSIONS)]).tobytes()
+
+
+def chunks(language: Language, chance: random.Random, count: int) -> Iterator[TextChunk]:
+    """Yield chunks, whose embeddings are some thousands of different ones, which is all that a search can notice."""
+    vectors = [vector(chance) for _ in range(4000)]
+    for number in range(count):
+        yield TextChunk(language.text(WORDS), vectors[number % len(vectors)])
+
+
+def measured(search: Callable[[int], object]) -> str:
+    """Return the median and the longest of many searches, in milliseconds of one core."""
+    times = []
+    for number in range(QUERIES):
+        began = time.process_time()
+        search(number)
+        times.append((time.process_time() - began) * 1000)
+    return f"median {statistics.median(times):5.1f} ms, longest {max(times):5.1f} ms"
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    chance = random.Random(1)
+    language = Language(chance)
+    with tempfile.TemporaryDirectory() as folder:
+        index = Index(Path(folder) / "index.db")
+        began = time.process_time()
+        files = count // 1000
+        for file in range(1, files + 1):
+            index.replace(file, chunks(language, chance, 1000), "model", range(files + 1))
+        print(f"{count} chunks written in {time.process_time() - began:.0f} s")
+        asked = [language.text(chance.randint(3, 8)) for _ in range(QUERIES)]
+        rare = [language.rare(chance.randint(3, 8)) for _ in range(QUERIES)]
+        vectors = [vector(chance) for _ in range(QUERIES)]
+        some = range(1, files // 2)
+        for name, search in {
+            "words": lambda n: index.search(Query(asked[n]), 50, None),
+            "rare words": lambda n: index.search(Query(rare[n]), 50, None),
+            "words, half of the files": lambda n: index.search(Query(asked[n]), 50, some),
+            "words and embeddings": lambda n: index.search(Query(asked[n], vectors[n], "model"), 50, None),
+        }.items():
+            print(f"{name:26} {measured(search)}")
+
+
+if __name__ == "__main__":
+    main()
