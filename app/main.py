@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -46,7 +47,7 @@ from app.settings.validation import environment
 from app.stores import STORES, CountingStore, LoggingStore, Store
 from app.stores.memory import MemoryStore
 from app.stores.memory.counters import MemoryCounters
-from app.tools import ToolHost
+from app.tools import TOOLS, HostedTool, ToolHost
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
@@ -124,8 +125,15 @@ def create_app(
     store = measured
     limits = build_limits(settings, metrics)
     files = build_files(settings)
+    tools = build_tools(settings)
     responses = build_responses(
-        settings, backend, store, background=background, observers=observers, files=files.inputs if files else None
+        settings,
+        backend,
+        store,
+        background=background,
+        observers=observers,
+        files=files.inputs if files else None,
+        tools=tools,
     )
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect)
     body_limits = BodyLimits(settings.max_body_bytes, settings.max_body_values)
@@ -143,6 +151,8 @@ def create_app(
             if files:
                 files.start()
                 stack.push_async_callback(files.aclose)
+            for tool in tools.values():
+                stack.push_async_callback(tool.aclose)
             if reload and isinstance(backend, Router):
                 hangup = SettingsReload(settings, reload, backend, auth, limits, responses)
                 stack.enter_context(at_hangup(hangup))
@@ -191,6 +201,7 @@ def build_responses(settings: Settings, backend: Backend, store: Store, **option
         default_model=settings.default_model,
         max_input_tokens=settings.max_input_tokens,
         max_output_seconds=settings.max_output_seconds,
+        tool_limits=settings.tool_limits(),
         **options,
     )
 
@@ -349,13 +360,38 @@ def build_store(settings: Settings) -> Store:
     return store
 
 
+def build_tools(settings: Settings) -> dict[str, HostedTool]:
+    """Return the hosted tools of the settings by the names of their tables; raises `SettingsError`."""
+    limits = settings.tool_limits()
+    host = ToolHost(
+        backends=settings.served(),
+        directory=settings.config.expanduser().parent if settings.config else Path(),
+        environment=environment(),
+        max_result_chars=limits.max_result_chars,
+    )
+    tools: dict[str, HostedTool] = {}
+    for name, table in settings.tool_tables().items():
+        table = dict(table)
+        path = table.pop("tool", TOOLS.get(name))
+        if path is None and name == "file_search":
+            continue  # see `build_files`
+        if not isinstance(path, str):
+            raise SettingsError([f"tools.{name}: there is no such tool; known are {', '.join(sorted(TOOLS))}"])
+        try:
+            tools[name] = load(path, {}).from_settings(table, host)
+        except (ValueError, ImportError, AttributeError) as error:
+            raise SettingsError([f"tools.{name}: {error}"]) from None
+    return tools
+
+
 def build_files(settings: Settings) -> FileSearch | None:
     """Return the uploaded files and what searches in them, if the settings have a place for them."""
-    if "file_search" not in settings.tools:
+    table = settings.tool_tables().get("file_search")
+    if table is None:
         return None
     from app.tools.files.tool import FileSearch
 
-    return FileSearch.from_settings(settings.tools["file_search"], ToolHost(settings.served()))
+    return FileSearch.from_settings(table, ToolHost(settings.served()))
 
 
 def build_memory(settings: Settings) -> Store:

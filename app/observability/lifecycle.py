@@ -6,14 +6,17 @@ They are told twice for each response, when it begins and when it is over, and n
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError
+
+logger = logging.getLogger(__name__)
 
 # How a caller hears of a response.
 Transport: TypeAlias = Literal["json", "sse", "websocket", "background"]
@@ -68,6 +71,25 @@ class ResponseLifecycle:
         return (self.last - self.first) / (tokens - 1)
 
     @contextmanager
+    def tool_call(self, tool: str, function: str) -> Iterator[ToolCallRecord]:
+        """
+        Tell those who watch tools of a call that runs while the context lasts, and the log when it is over.
+
+        `tool` is the name of the tool's table in the settings. Whoever runs the call notes its `status`.
+        """
+        record = ToolCallRecord(self.response, tool, function)
+        with ExitStack() as stack:
+            for observer in self.observers:
+                if isinstance(observer, ToolCallObserver):
+                    stack.enter_context(observer.tool_call(record))
+            try:
+                yield record
+            finally:
+                record.seconds = clock() - record.began
+                fields = {"tool": tool, "function": function, "status": record.status}
+                logger.info("tool call ended", extra={**fields, "seconds": round(record.seconds, 3)})
+
+    @contextmanager
     def watched(self, usage: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
         """
         Tell those who watch that the response begins, and that it is over when the context ends.
@@ -91,6 +113,27 @@ class ResponseLifecycle:
                 self.usage = usage()
                 for observer in self.observers:
                     observer.on_end(self)
+
+
+@dataclass(slots=True)
+class ToolCallRecord:
+    """One call of a hosted tool."""
+
+    response: Response
+    tool: str  # the name of its table in the settings
+    function: str
+    status: str = "interrupted"  # `completed`, `incomplete` or `failed` when it has come to an end
+    began: float = field(default_factory=clock)
+    seconds: float = 0.0
+
+
+@runtime_checkable
+class ToolCallObserver(Protocol):
+    """Who is told of the calls of hosted tools too; entering and leaving may not raise, nor take long."""
+
+    def tool_call(self, call: ToolCallRecord) -> AbstractContextManager[None]:
+        """Return the context in which a call runs."""
+        ...
 
 
 class Observer(Protocol):

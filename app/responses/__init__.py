@@ -11,7 +11,7 @@ import contextlib
 import copy
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -37,7 +37,10 @@ from app.responses.encryption import ContentCipher, EncryptingEventBuilder
 from app.responses.generate import Deadline, Generation, NoAnswer, OneAnswer
 from app.responses.questions import Questions
 from app.responses.run import Caller, Run, Storage
+from app.responses.tool_loop import ToolLoop, loop_options
+from app.responses.tool_loop.sessions import DeclaredTool
 from app.stores import Change, RunKey, Store, apply_with
+from app.tools import Declaration, HostedTool, ToolLimits
 
 __all__ = ["Caller", "Responses", "Run", "find_model"]
 
@@ -64,7 +67,10 @@ class Responses:
         max_input_tokens: int = 0,
         max_output_seconds: float = 0,
         files: InputFileSource | None = None,
+        tools: Mapping[str, HostedTool] | None = None,
+        tool_limits: ToolLimits | None = None,
     ) -> None:
+        """`tools` are the hosted ones, by the names of their tables in the settings."""
         self.backend = backend
         self.store = store
         self.seals = seals or ContentCipher()
@@ -80,6 +86,8 @@ class Responses:
         self._watchers = observers
         self._max_input_tokens = max_input_tokens
         self._max_output_seconds = max_output_seconds
+        self._tools = {type: (name, tool) for name, tool in (tools or {}).items() for type in tool.types}
+        self._tool_limits = tool_limits or ToolLimits()
 
     @property
     def has_background(self) -> bool:
@@ -128,7 +136,14 @@ class Responses:
         builder = self._builder(request, caller, context, response)
         builder.framework_events = FRAMEWORK_EVENTS in request.include
         questions = self.questions(request, context, caller, model)
-        generation = self._generation(questions, builder, generate=generate)
+        declared = self._declared(request, caller, context, response) if generate else []
+        if declared:
+            options = loop_options(request, context, declared, self._tool_limits, caller.dialect)
+            loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle)
+            self._check_size(loop.first_body())
+            generation: Generation = loop
+        else:
+            generation = self._generation(questions, builder, generate=generate)
         log_context.bind(response_id=response["id"])
         run = Run(context, caller, generation, self._storage(request, caller, context, response), lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
@@ -148,8 +163,34 @@ class Responses:
             return NoAnswer(builder)
         question = questions.first(builder)
         self._check_size(question.request.body)
-        deadline = Deadline(self._max_output_seconds) if self._max_output_seconds else None
-        return OneAnswer(builder, question, deadline)
+        return OneAnswer(builder, question, self._deadline())
+
+    def _deadline(self) -> Deadline | None:
+        return Deadline(self._max_output_seconds) if self._max_output_seconds else None
+
+    def _declared(
+        self, request: CreateResponse, caller: Caller, context: Context, response: Response
+    ) -> list[DeclaredTool]:
+        """Return the declarations of a request that hosted tools serve; raises `InvalidRequest` for a wrong one."""
+        declared: list[DeclaredTool] = []
+        if context.compacts or not self._tools:
+            return declared
+        for position, tool in enumerate(request.tools):
+            name, hosted = self._tools.get(tool["type"], ("", None))
+            if hosted is None:
+                continue
+            declaration = Declaration(
+                tool=tool,
+                secrets=request.tool_secrets.restore(tool),
+                place=f"tools[{position}]",
+                owner=caller.owner,
+                response_id=response["id"],
+                chain=context.key,
+                include=frozenset(request.include),
+            )
+            if session := hosted.open(declaration):
+                declared.append(DeclaredTool(name, frozenset(hosted.types), tool["type"], position, session))
+        return declared
 
     def _storage(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> Storage | None:
         """Return where a response goes when it ends; None where nothing is kept of it."""

@@ -169,14 +169,17 @@ async def respond(
     response is incomplete. `finish` brings the response to its end, or decides that it is not its end.
     """
     failure: BackendError | None = None
+    step: str | None = None
+    begun = False
     end = finish or finish_response
     reader, request = question.reader, question.request
     try:
         async with BackendStream(question.backend, request, open_after) as answer:
             async for chunks in DeadlineIterator(answer, deadline) if deadline else answer:
-                if not opened:
+                if not begun:
                     _start(builder)
-                    opened = True
+                    step = builder.begin_step("model")
+                    begun = opened = True
                 for chunk in chunks:
                     reader.feed(chunk)
                 if events := builder.take():
@@ -192,8 +195,9 @@ async def respond(
             raise
         logger.exception("an answer could not be read")  # whoever hears the stream has to hear its end
         failure = unreadable()
-    if not opened:
+    if not begun:
         _start(builder)
+    builder.end_step(step, "model")
     try:
         end(builder, reader, request, failure)
     except Exception:

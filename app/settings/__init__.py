@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -57,6 +58,7 @@ from app.settings.validation import (
     environment,
     merged_profile,
 )
+from app.tools import ToolLimits
 
 __all__ = ["BackendSettings", "Settings", "SettingsError", "load_settings"]
 
@@ -139,9 +141,10 @@ class Settings(BaseSettings):
     """Several backends by name: better written as tables `[backends.NAME]` in the TOML file; here a JSON object. The
     variables above are the backend named `default`, which is asked last. With replicas, fallbacks and limits: see
     docs/backends.md."""
-    tools: Annotated[dict[str, dict[str, Any]], NoDecode, BeforeValidator(decode_json)] = {}
+    tools: Annotated[dict[str, Any], NoDecode, BeforeValidator(decode_json)] = {}
     """What the server does for a model by itself: tables `[tools.NAME]` in the TOML file; here a JSON object. A tool
-    without a table is left out. See docs/tools.md."""
+    without a table is left out. `max_rounds`, `parallel`, `max_result_chars` and `max_call_seconds` are for all of
+    them. See docs/tools.md."""
     mcp: Annotated[dict[str, str], NoDecode, BeforeValidator(decode_json)] = {}
     """MCP servers whose tools a model may call, beside the tables `[tools.mcp.servers.NAME]`: a JSON object of names,
     each with a URL or a command to run, such as `{"time": "uvx mcp-server-time"}`."""
@@ -256,6 +259,20 @@ class Settings(BaseSettings):
             merged_profile(info.data["backend_profile"], overrides)
         return overrides
 
+    @field_validator("tools")
+    @classmethod
+    def _are_tables(cls, tools: dict[str, Any]) -> dict[str, Any]:
+        limits = {limit.name for limit in fields(ToolLimits)}
+        for name, value in tools.items():
+            if name in limits:
+                if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                    raise ValueError(f"{name} should be a number above 0")
+                if isinstance(value, float) and name != "max_call_seconds":
+                    raise ValueError(f"{name} should be a whole number")
+            elif not isinstance(value, dict):
+                raise ValueError(f"{name} is not known{_hint(name, limits)}; a tool is a table, [tools.NAME]")
+        return tools
+
     @model_validator(mode="after")
     def _fits_together(self) -> Settings:
         if not (self.api_keys or self.allow_open or _loopback(self.host)):
@@ -288,6 +305,10 @@ class Settings(BaseSettings):
         path = environment().get(f"{PREFIX}CONFIG")
         toml = InitSettingsSource(settings_cls, read_toml(Path(path)) if path else {})
         return init_settings, env_settings, dotenv_settings, toml
+
+    def tool_limits(self) -> ToolLimits:
+        """Return what holds for all hosted tools."""
+        return ToolLimits(**{name: value for name, value in self.tools.items() if not isinstance(value, dict)})
 
     def tool_tables(self) -> dict[str, dict[str, Any]]:
         """Return the tables `[tools.NAME]`, those of MCP with what the variables say of it."""

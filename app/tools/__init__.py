@@ -65,14 +65,28 @@ __all__ = [
     "Source",
     "ToolCall",
     "ToolHost",
+    "ToolLimits",
     "ToolSession",
 ]
 
 # By the name of the table `[tools.NAME]`. A table of another name has an import path `package.module:Class` as its key
 # `tool`. Each class has `from_settings(table, host)`: it does no I/O, and raises ValueError for a table that is wrong.
-TOOLS: dict[str, str] = {"mcp": "app.tools.mcp:MCPTool"}
+TOOLS: dict[str, str] = {
+    "demo": "app.tools.demo:DemoTool",
+    "mcp": "app.tools.mcp:MCPTool",
+}
 
 OutcomeStatus: TypeAlias = Literal["completed", "incomplete", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLimits:
+    """How much of hosted tools one response may have."""
+
+    max_rounds: int = 16  # of questions to the model, before one last question without hosted tools
+    parallel: int = 4  # calls that run side by side
+    max_result_chars: int = 60_000  # of what the model is shown of one call
+    max_call_seconds: float = 300  # of one call
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +104,7 @@ class Declaration:
     """One entry of a request's `tools` that a hosted tool is to serve, and who declared it."""
 
     tool: Mapping[str, Any]  # as it is echoed: without secrets
-    secrets: Mapping[str, Any]  # the fields that were taken off it, such as `authorization`, `headers`, `server_url`
+    secrets: Mapping[str, Any]  # the declaration as the caller sent it: `authorization`, `headers`, all of `server_url`
     place: str  # of the declaration in the request, such as `tools[0]`: for the `param` of errors
     owner: str  # the hash of the caller's key: whose are the things that are stored
     response_id: str

@@ -5,6 +5,7 @@ OpenAI's, for what only that has, through `openai`.
 
 from __future__ import annotations
 
+import re
 import typing
 from typing import Any
 
@@ -23,8 +24,19 @@ _OPENAI = {
 
 
 # Items that the spec does not have, and the calls of all kinds.
-_OPENAI_ITEMS = frozenset({"custom_tool_call", "tool_search_call"})
+_CLIENT_ITEMS = frozenset({"custom_tool_call", "tool_search_call"})
+_HOSTED_ITEMS = frozenset(
+    [
+        *("mcp_list_tools", "mcp_call", "mcp_approval_request", "web_search_call", "file_search_call"),
+        *("code_interpreter_call", "image_generation_call", "shell_call_output"),
+    ]
+)
+_CLIENT_RUN = frozenset({"local_shell_call", "shell_call", "apply_patch_call", "computer_call"})
+_OPENAI_ITEMS = _CLIENT_ITEMS | _HOSTED_ITEMS | _CLIENT_RUN
 _CALLS = _OPENAI_ITEMS | {"function_call"}
+_OPENAI_EVENTS = re.compile(
+    r"response\.(custom_tool_call|mcp_|web_search_call|file_search_call|code_interpreter_call|image_generation_call|shell_)"
+)
 _OPENAI_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 _OPENAI_ITEM: TypeAdapter[Any] = TypeAdapter(ResponseOutputItem)
 
@@ -55,10 +67,10 @@ def check(events: list[Event]) -> None:
 
 
 def valid(event: Event) -> None:
-    if event["type"] == "keepalive":
+    if event["type"] == "keepalive" or event["type"].startswith("antiphon:"):
         return
     type_ = _OPENAI.get(event["type"], event["type"])
-    if type_.startswith("response.custom_tool_call") or event.get("item", {}).get("type") in _OPENAI_ITEMS:
+    if _OPENAI_EVENTS.match(type_) or event.get("item", {}).get("type") in _OPENAI_ITEMS:
         told = _OPENAI_EVENT.validate_python(event).model_dump(exclude_unset=True, by_alias=True)
         assert told == event
         return
@@ -72,7 +84,9 @@ def valid(event: Event) -> None:
             name: None if name == "schema" else value for name, value in event["response"]["text"]["format"].items()
         }
         text = {**event["response"]["text"], "format": format}
-        event = {**event, "response": {**event["response"], "output": rest, "text": text}}
+        # Nor for tools other than functions.
+        tools = [tool for tool in event["response"]["tools"] if tool["type"] == "function"]
+        event = {**event, "response": {**event["response"], "output": rest, "text": text, "tools": tools}}
     SCHEMA[type_].model_validate({**event, "type": type_})
 
 
@@ -146,7 +160,7 @@ def deltas_are_the_whole(events: list[Event]) -> None:
             pieces[kind, *where] = pieces.get((kind, *where), "") + event["delta"]
         elif event["type"].endswith(".done") and "item_id" in event and "part" not in event:
             wholes[kind, *where] = next(
-                event[name] for name in ("text", "refusal", "arguments", "input") if name in event
+                event[name] for name in ("text", "refusal", "arguments", "input", "code") if name in event
             )
     assert {key: text for key, text in wholes.items() if text} == pieces
     items = {item["id"]: item for item in events[-1]["response"]["output"]}
@@ -157,13 +171,13 @@ def deltas_are_the_whole(events: list[Event]) -> None:
         elif summary is not None:
             part = item["summary"][summary]
         else:
-            part = {"text": item["input" if item["type"] == "custom_tool_call" else "arguments"]}
+            part = {"text": next(item[name] for name in ("input", "arguments", "code") if name in item)}
         assert text == part.get("text", part.get("refusal"))
 
 
 def incomplete_is_told(events: list[Event]) -> None:
-    """A response is not complete if an item is not; and only calls may be cut beside the last item."""
+    """A response is not complete if an item is cut; and only calls may be cut beside the last item."""
     response = events[-1]["response"]
-    cut = [item for item in response["output"] if item["status"] != "completed"]
+    cut = [item for item in response["output"] if item.get("status", "completed") not in ("completed", "failed")]
     assert not (cut and response["status"] == "completed")
     assert all(item["type"] in _CALLS for item in cut if item is not response["output"][-1])

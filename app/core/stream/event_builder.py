@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, PartType, ToolBinding
 from app.core.types.items import ItemType
+from app.core.types.readings import NOTES
 from app.core.types.request import Event, Item, Response
 from app.errors import APIError
 
@@ -226,6 +227,8 @@ class EventBuilder:
             **{name: value for name, value in kind.empty.items() if name not in callee.fields},
             **({"status": "in_progress"} if kind.has_status else {}),
         }
+        if not kind.call_id:
+            upstream[NOTES] = {"call_id": call_id}
         if upstream:
             self.upstream[item["id"]] = upstream
         call = OpenCall(None if kind.whole else self._add(item), item, kind, callee, call_id)
@@ -303,6 +306,19 @@ class EventBuilder:
             self._tell(call, (ended,))
         assert call.index is not None
         self._done(call.index, {**call.item, **fields, **({"status": status} if call.kind.has_status else {})})
+
+    def begin_step(self, kind: str) -> str | None:
+        """Tell those who want events of ours that a step begins; returns its id, for `end_step`."""
+        if not self.framework_events:
+            return None
+        step_id = self.new_id("step")
+        self.framework("step_started", step_id=step_id, kind=kind)
+        return step_id
+
+    def end_step(self, step_id: str | None, kind: str) -> None:
+        """Tell that a step is over."""
+        if step_id:
+            self.framework("step_completed", step_id=step_id, kind=kind)
 
     def framework(self, type: str, **fields: Any) -> None:
         """Emit an event of ours, for callers that include `antiphon:events`; for all others this does nothing."""

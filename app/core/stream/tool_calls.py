@@ -83,6 +83,11 @@ class ToolCalls:
         return bool(self._calls)
 
     @property
+    def bindings(self) -> Mapping[str, ToolBinding]:
+        """What each function is to the client, by the backend's name for it."""
+        return self._callees
+
+    @property
     def cut(self) -> bool:
         """Whether a call is open whose arguments stop in the middle."""
         return any(

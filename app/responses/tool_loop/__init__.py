@@ -1,0 +1,585 @@
+"""
+The loop of hosted tools: the model is asked, its hosted calls are run, and it is asked again.
+
+A *round* is a turn that the server takes by itself: the next question is made by the code that makes the next turn from
+history, of the conversation and the output so far. There is one response, one builder and one stream, however many
+rounds it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.backends import ChatRequest
+from app.core.dialects import Dialect
+from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, settled
+from app.core.stream.event_types import ToolBinding
+from app.core.types.hosted import HostedFunction, HostedTools
+from app.core.types.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, ItemType
+from app.core.types.readings import NOTES
+from app.core.types.request import TERMINAL, CreateResponse, Event, Item
+from app.core.types.response import added_usage, usage_of
+from app.errors import APIError, BackendError
+from app.observability.lifecycle import ResponseLifecycle
+from app.responses.context import Context
+from app.responses.generate import Deadline, DeadlineExceeded, Question, ending_of, finish_response, respond, unreadable
+from app.responses.questions import Questions
+from app.responses.tool_loop.sessions import (
+    DeclaredTool,
+    SessionFunction,
+    ToolSessions,
+    call_signature,
+    parsed_arguments,
+)
+from app.tools import Outcome, OutcomeStatus, ToolCall, ToolLimits
+
+logger = logging.getLogger(__name__)
+
+SAME_CALLS = 3  # of the same function with the same arguments: then the model is to answer
+CANCEL_TIMEOUT = 5.0  # seconds in which a tool that is cancelled has to stop
+
+NO_OBJECT = "The arguments of this call are not a JSON object, so it was not run."
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovedCall:
+    """A call that the caller has approved in this request."""
+
+    request: Item  # the `mcp_approval_request`, as it was stored
+    call_id: str | None  # of the call, as the backend knows it
+    earlier: tuple[Item, Upstream] | None = None  # the item of the call, where it was made before
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    """What holds for all rounds of a response."""
+
+    limits: ToolLimits
+    declared: Sequence[DeclaredTool]
+    items: Sequence[Item]  # the conversation
+    upstream: Mapping[str, Upstream] = field(default_factory=dict)  # what is stored beside them, by their ids
+    tool_choice: Any = "auto"  # of the rounds after the first
+    include: Collection[str] = frozenset()
+    parallel: bool = True
+    max_tool_calls: int | None = None
+    max_output_tokens: int | None = None
+    approved: Sequence[ApprovedCall] = ()
+    shows_tool_usage: bool = False
+
+    def hosted(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
+        """Return the hosted tools of a question with these functions."""
+        return HostedTools(
+            [(one.function, one.tool.types) for one in functions],
+            frozenset(tool.position for tool in self.declared),
+            frozenset(type for tool in self.declared for type in tool.types),
+        )
+
+    def choice(self, *, last: bool) -> Any:
+        """Return the `tool_choice` of a round after the first: nothing is forced; the last one has no hosted tools."""
+        choice = self.tool_choice
+        if isinstance(choice, str):
+            return "none" if choice == "none" else "auto"
+        if choice["type"] != "allowed_tools":
+            return "auto"
+        types = self.hosted().types
+        tools = [tool for tool in choice["tools"] if not (last and tool["type"] in types)]
+        return {**choice, "mode": "auto", "tools": tools} if tools else "none"
+
+
+def loop_options(
+    request: CreateResponse,
+    context: Context,
+    declared: Sequence[DeclaredTool],
+    limits: ToolLimits,
+    dialect: Dialect,
+) -> LoopOptions:
+    """Return what a request says of its hosted tools."""
+    return LoopOptions(
+        limits=limits,
+        declared=declared,
+        items=context.items,
+        upstream=context.upstream,
+        tool_choice=request.tool_choice,
+        include=frozenset(request.include),
+        parallel=request.parallel_tool_calls,
+        max_tool_calls=request.max_tool_calls,
+        max_output_tokens=request.max_output_tokens,
+        shows_tool_usage=dialect.schema,
+    )
+
+
+class LoopReport:
+    """What a session tells of its work, as events of the response; see `app.tools.Report`."""
+
+    def __init__(self, loop: ToolLoop, call: OpenCall | None = None) -> None:
+        """`call` is the one that runs; None while functions are read."""
+        self._loop = loop
+        self._call = call
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Emit an event of the call's item."""
+        assert self._call
+        self._loop.progress(self._call, name, fields)
+
+    def add(self, type: str, **fields: Any) -> AddedItem:
+        """Add an item to the output."""
+        return AddedItem(self._loop, self._loop.add_item(ITEM_TYPES[type], fields))
+
+    def notes(self, item: Item) -> Mapping[str, Any]:
+        """Return what a session has noted of an item."""
+        return self._loop.session_notes(item)
+
+    def warn(self, message: str) -> None:
+        """Tell the caller what was left out or adapted."""
+        self._loop.warn(message)
+
+
+class AddedItem:
+    """An item that a session has added."""
+
+    def __init__(self, loop: ToolLoop, item: OpenCall) -> None:
+        self.id: str = item.item["id"]
+        self._loop = loop
+        self._item = item
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Emit an event of the item."""
+        self._loop.progress(self._item, name, fields)
+
+    def note(self, **notes: Any) -> None:
+        """Note something of the item."""
+        self._loop.note(self.id, session={**self._loop.session_notes({"id": self.id}), **notes})
+
+    def close(self, status: OutcomeStatus = "completed", **fields: Any) -> None:
+        """End the item."""
+        self._loop.close_item(self._item, status, fields)
+
+
+class ToolLoop:
+    """One response with hosted tools in the making."""
+
+    def __init__(
+        self,
+        builder: EventBuilder,
+        questions: Questions,
+        options: LoopOptions,
+        *,
+        deadline: Deadline | None,
+        lifecycle: ResponseLifecycle,
+    ) -> None:
+        self.builder = builder
+        self.warnings: list[str] = []
+        self._questions = questions
+        limits = options.limits
+        self._sessions = ToolSessions(
+            options.declared, max_result_chars=limits.max_result_chars, call_seconds=limits.max_call_seconds
+        )
+        self._options = options
+        self._deadline = deadline
+        self._lifecycle = lifecycle
+        self._limit = asyncio.Semaphore(limits.parallel if options.parallel else 1)
+        self._changed = asyncio.Event()  # is there something to be yielded?
+        self._opened = False  # has something been yielded, so that errors are events from now on?
+        self._round = 0
+        self._again = False  # has the model made hosted calls, and is to be asked again?
+        self._last_for: str | None = None  # why the next round is the last one
+        self._calls = 0  # hosted ones that were run or begun to be
+        self._same: Counter[str] = Counter()
+        self._call_ids: set[str] = set()
+        self._hosted_names: set[str] = set()
+        self._question: Question | None = None
+        self._usage: dict[str, Any] | None = None  # of the rounds that have ended
+        self._tool_usage: dict[str, Counter[str]] = {}
+        self._first_item = 0  # of this round's output
+
+    async def events(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+        """
+        Yield the events of the response, all but the terminal one; see `respond` for `open_after` and what is raised.
+
+        Closing the generator stops the tools that run, and closes their sessions.
+        """
+        if not self.builder.started:
+            self.builder.start()
+        try:
+            async with contextlib.aclosing(self._all(open_after)) as all:
+                async for events in all:
+                    self._opened = True
+                    yield events
+        except DeadlineExceeded:
+            self.builder.incomplete("max_output_seconds")
+        except APIError as error:
+            if not self._opened:
+                raise
+            self.builder.fail(error)
+        except Exception:
+            if not self._opened:
+                raise
+            logger.exception("a response with hosted tools could not be made")
+            self.builder.fail(unreadable())
+        finally:
+            await self._sessions.close()
+        self._record()
+        if events := self.builder.take():
+            yield events
+
+    def first_body(self) -> dict[str, Any]:
+        """Return the first request without its hosted functions; raises `InvalidRequest` for what cannot be asked."""
+        question = self._questions.in_round(
+            self.builder,
+            hosted=self._options.hosted(),
+            output=(),
+            upstream={},
+            changes={"tool_choice": self._options.choice(last=True)},
+            call_ids=set(),
+        )
+        return question.request.body
+
+    async def _all(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        opening = asyncio.create_task(self._sessions.open(self._options.items, LoopReport(self)))
+        async for events in self._while([opening], quiet=open_after):
+            yield events
+        if self._options.approved:
+            yield self.builder.take()
+            async for events in self._run_all(self._approved_calls()):
+                yield events
+        while True:
+            question = self._question = self._next_question()
+            if question is None:
+                return
+            left = None if open_after is None or self._opened else max(0.0, open_after - (clock() - began))
+            answer = respond(
+                self.builder,
+                question,
+                open_after=left,
+                deadline=self._deadline,
+                opened=self._opened,
+                finish=self._finish_round,
+            )
+            async with contextlib.aclosing(answer):
+                async for events in answer:
+                    yield events
+            if not self._again:
+                return
+            waits = self._waits_for_client()
+            async for events in self._run_all([*self.builder.running]):
+                yield events
+            if waits:
+                self.builder.complete()
+                return
+            self._round += 1
+
+    def _next_question(self) -> Question | None:
+        """Return the question of the next round; None where the response has to end."""
+        options = self._options
+        left = options.max_output_tokens
+        if left is not None and self._usage:
+            left -= self._usage["output_tokens"]
+            if left <= 0:
+                self.builder.incomplete("max_output_tokens")
+                return None
+        calls_left = None if options.max_tool_calls is None else max(0, options.max_tool_calls - self._calls)
+        if calls_left == 0:
+            self._last_for = "the number of tool calls that the request allows"
+        elif self._round >= options.limits.max_rounds:
+            self._last_for = "the number of rounds that this server allows"
+        if self._last_for:
+            self.warn(f"The model had to answer without more tool calls: {self._last_for} was reached.")
+        functions = [] if self._last_for else self._sessions.functions
+        self._first_item = len(self.builder.response["output"])
+        changes: dict[str, Any] = {"max_output_tokens": left}
+        if self._round or self._last_for:
+            changes["tool_choice"] = options.choice(last=bool(self._last_for))
+        question = self._questions.in_round(
+            self.builder,
+            hosted=options.hosted(functions),
+            output=[*self.builder.response["output"]],
+            upstream={id: settled(said) for id, said in self.builder.upstream.items()},
+            changes=changes,
+            forbidden=frozenset(self._hosted_names) if self._last_for else frozenset(),
+            hosted_left=calls_left,
+            call_ids=self._call_ids,
+        )
+        self._hosted_names |= {
+            name
+            for name, binding in question.reader.calls.bindings.items()
+            if binding.hosted or binding.kind is MCP_APPROVAL_REQUEST
+        }
+        return question
+
+    def _finish_round(
+        self, builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None
+    ) -> None:
+        """Where the model has made hosted calls, the response goes on; else it ends as any other."""
+        ended = ending_of(reader, failure)
+        reader.calls.end(cut=ended != "completed")
+        builder.close_item()
+        output = builder.response["output"][self._first_item :]
+        self._note_round(output)
+        self._again = ended == "completed" and bool(builder.running)
+        if not self._again:
+            finish_response(builder, reader, request, failure)
+        self._count_usage(reader, request, output)
+
+    def _note_round(self, output: Sequence[Item]) -> None:
+        """Note which calls the model has made in one answer: they are one message to a backend."""
+        for item in output:
+            row = ITEM_TYPES.get(item["type"])
+            if row and (row.role in ("call", "hosted") or row is MCP_APPROVAL_REQUEST):
+                self.note(item["id"], round=self._round)
+
+    def _waits_for_client(self) -> bool:
+        """Tell whether the round has a call that the client has to answer."""
+        output = self.builder.response["output"][self._first_item :]
+        return any(
+            (row := ITEM_TYPES.get(item["type"])) and row.waits and item.get("async") is not True for item in output
+        )
+
+    # Calls.
+
+    def _approved_calls(self) -> list[OpenCall]:
+        """Open the items of the calls that the caller has approved; those that were made before are shown again."""
+        opened = []
+        for approved in self._options.approved:
+            request = approved.request
+            label, name = str(request.get("server_label")), str(request.get("name"))
+            found = next(
+                (
+                    one.function
+                    for one in self._sessions.functions
+                    if (one.function.server_label, one.function.name) == (label, name)
+                ),
+                HostedFunction(name, "mcp_call", namespace=label, fields={"server_label": label, "name": name}),
+            )
+            kind = ITEM_TYPES[found.item]
+            fields = dict(found.fields)
+            if "approval_request_id" in kind.empty:
+                fields["approval_request_id"] = request["id"]
+            call = self.builder.call(approved.call_id or self.builder.new_id("call"), ToolBinding(kind, fields, found))
+            self.builder.arguments(call, str(request.get("arguments") or "{}"))
+            self.builder.close_call(call)
+            self.note(call.item["id"], approval_request_id=request["id"])
+            if approved.earlier:
+                self._repeat(call, *approved.earlier)
+            else:
+                opened.append(call)
+        return opened
+
+    def _repeat(self, call: OpenCall, item: Item, upstream: Upstream) -> None:
+        """End a call as it ended when it was made."""
+        known = {"id", "type", *call.kind.empty} - {"output", "error", "result", "outputs"}
+        fields = {name: value for name, value in item.items() if name not in known | {"status"}}
+        if (notes := upstream.get(NOTES)) and "output" in notes:
+            self.note(call.item["id"], output=notes["output"])
+        self.builder.end_call(call, str(item.get("status") or "completed"), fields)
+
+    async def _run_all(self, calls: Sequence[OpenCall]) -> AsyncGenerator[list[Event], None]:
+        """Run calls side by side, and yield the events as they come."""
+        step = self.builder.begin_step("tools")
+        self.builder.framework("tool_round_started", round=self._round, tool_count=len(calls))
+        if self._deadline:
+            self._deadline.start()
+        tasks = [asyncio.create_task(self._run(call)) for call in calls]
+        async for events in self._while(tasks):
+            yield events
+        self.builder.framework("tool_round_completed", round=self._round, tool_count=len(calls))
+        self.builder.end_step(step, "tools")
+
+    async def _run(self, call: OpenCall) -> None:
+        assert call.callee and call.callee.hosted
+        function, builder = call.callee.hosted, self.builder
+        arguments = parsed_arguments(call.written, call.kind.argument)
+        self._calls += 1
+        self._count_same(call_signature(function, arguments, call.written))
+        async with self._limit:
+            builder.run_call(call)
+            builder.framework("tool_call_started", name=function.name, call_id=call.call_id)
+            self._changed.set()
+            found = self._sessions.find(function.key)
+            with self._lifecycle.tool_call(found.tool.name if found else "unknown", function.name) as observed:
+                outcome = await self._outcome(call, found, arguments)
+                observed.status = outcome.status
+        self._end(call, outcome)
+
+    def _count_same(self, signature: str) -> None:
+        self._same[signature] += 1
+        if self._same[signature] >= SAME_CALLS:
+            self._last_for = "the same call was made again and again, so its limit"
+
+    async def _outcome(
+        self, call: OpenCall, found: SessionFunction | None, arguments: dict[str, Any] | None
+    ) -> Outcome:
+        assert call.callee and call.callee.hosted
+        function = call.callee.hosted
+        if found is None:
+            return Outcome.failed(f"There is no tool {function.name!r} any more.")
+        if arguments is None:
+            return Outcome.failed(NO_OBJECT)
+        items = [*self._options.items, *self._finished_items()]
+        approval = self._notes(call.item["id"]).get("approval_request_id")
+        running = ToolCall(call.item["id"], found.function, arguments, items, approval)
+        return await self._sessions.run(found.session, running, LoopReport(self, call))
+
+    def _finished_items(self) -> list[Item]:
+        open_ = {call.item["id"] for call in self.builder.running}
+        return [item for item in self.builder.response["output"] if item["id"] not in open_]
+
+    def _end(self, call: OpenCall, outcome: Outcome) -> None:
+        """End the item of a call, and note what the model is shown of it."""
+        assert call.callee and call.callee.hosted
+        kind, function = call.kind, call.callee.hosted
+        fields = dict(outcome.fields)
+        if outcome.status == "failed" and not fields and isinstance(outcome.output, str):
+            fields = kind.error(outcome.output)
+        output = self._sessions.shortened(outcome.output)
+        for name, value in kind.included.items():
+            if name in fields and value not in self._options.include:
+                del fields[name]
+        item = {**call.item, **fields}
+        notes: dict[str, Any] = {}
+        if kind.own_output(item) != output:
+            notes["output"] = output
+        if kind.field is None:
+            notes["arguments"] = call.written
+        if (item.get("server_label"), item.get("name")) != (function.namespace, function.name):
+            notes |= {"namespace": function.key[0], "name": function.name}
+        self.note(call.item["id"], **notes)
+        for name, counts in outcome.usage.items():
+            self._tool_usage.setdefault(name, Counter()).update(counts)
+        self.builder.end_call(call, outcome.status, fields)
+        failed = outcome.status != "completed"
+        error = outcome.output if failed and isinstance(outcome.output, str) else None
+        self.builder.framework("tool_call_completed", name=function.name, call_id=call.call_id, error=error)
+        self._changed.set()
+
+    # While tools work.
+
+    async def _while(
+        self, tasks: Collection[asyncio.Task[None]], quiet: float | None = 0
+    ) -> AsyncGenerator[list[Event], None]:
+        """
+        Yield the events that there are while tasks run, but not in the first `quiet` seconds (None: not at all).
+
+        Raises what a task raises, and `DeadlineExceeded`. Tasks that run when this is left are stopped.
+        """
+        clock = asyncio.get_running_loop().time
+        loud = None if quiet is None else clock() + quiet
+        pending = {*tasks}
+        try:
+            while pending:
+                await self._wait(pending, loud)
+                for task in [task for task in pending if task.done()]:
+                    pending.remove(task)
+                    task.result()
+                if loud is not None and clock() >= loud and (events := self.builder.take()):
+                    yield events
+        finally:
+            for task in pending:
+                task.cancel()
+            if pending:
+                _, stuck = await asyncio.wait(pending, timeout=CANCEL_TIMEOUT)
+                for task in stuck:
+                    logger.error("hosted tool does not stop", extra={"task": task.get_name()})
+
+    async def _wait(self, tasks: Collection[asyncio.Task[None]], loud: float | None) -> None:
+        """Wait for a task to end, for something to yield, or for the time at which that may be yielded."""
+        clock = asyncio.get_running_loop().time
+        until = [time for time in (self._deadline.at if self._deadline else None, loud) if time and time > clock()]
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            timeout = min(until) - clock() if until else None
+            await asyncio.wait({*tasks, changed}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+        self._changed.clear()
+        if self._deadline and self._deadline.at is not None and clock() >= self._deadline.at:
+            raise DeadlineExceeded
+
+    def add_item(self, kind: ItemType, fields: Mapping[str, Any]) -> OpenCall:
+        """Add an item that a session makes; after the end of the response it is nowhere to be seen."""
+        if self.builder.response["status"] in TERMINAL:
+            return OpenCall(None, {"id": self.builder.new_id(kind.prefix)}, kind)
+        self._changed.set()
+        return self.builder.add_item(kind, fields)
+
+    def progress(self, item: OpenCall, name: str, fields: Mapping[str, Any]) -> None:
+        """Emit an event of a running call, or of an item that a session added."""
+        self.builder.progress(item, name, fields)
+        self._changed.set()
+
+    def close_item(self, item: OpenCall, status: str, fields: Mapping[str, Any]) -> None:
+        """End an item that a session added."""
+        self.builder.end_call(item, status, fields)
+        self._changed.set()
+
+    def warn(self, message: str) -> None:
+        """Tell the caller of something that was left out or adapted."""
+        if message not in self.warnings:
+            self.warnings.append(message)
+            logger.warning("request adapted", extra={"reason": message})
+            self._changed.set()
+
+    def note(self, item_id: str, **notes: Any) -> None:
+        """Note something of an item, for the next time that a model is shown it."""
+        upstream = self.builder.upstream.setdefault(item_id, {})
+        upstream[NOTES] = {**upstream.get(NOTES, {}), **notes}
+
+    def session_notes(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a session has noted of an item, of this response or of the conversation."""
+        notes = self._notes(str(item.get("id"))).get("session")
+        return notes if isinstance(notes, Mapping) else {}
+
+    def _notes(self, item_id: str) -> Mapping[str, Any]:
+        upstream = self.builder.upstream.get(item_id) or self._options.upstream.get(item_id) or {}
+        notes: Mapping[str, Any] = upstream.get(NOTES, {})
+        return notes
+
+    # The end.
+
+    def _count_usage(self, reader: ChunkReader, request: ChatRequest, output: Sequence[Item]) -> None:
+        self._usage = added_usage(self._usage, usage_of(reader.usage, request.body, [*output]))
+
+    def _record(self) -> None:
+        """Write down the usage of all rounds."""
+        response = self.builder.response
+        response["usage"] = self._usage or usage_of(None, {}, [])
+        if self._options.shows_tool_usage and self._tool_usage:
+            response["tool_usage"] = {name: dict(counts) for name, counts in self._tool_usage.items()}
+
+    def usage(self) -> dict[str, Any]:
+        """Return the usage by now, with an estimate for the round that is not over."""
+        if self.builder.response["usage"]:
+            usage: dict[str, Any] = self.builder.response["usage"]
+            return usage
+        question = self._question
+        if question is None or self._again or self.builder.response["status"] in TERMINAL:
+            return self._usage or {}
+        written = self.builder.standing()[self._first_item :]
+        return added_usage(self._usage, usage_of(question.reader.usage, question.request.body, written))
+
+    def abort(self, error: APIError | None) -> None:
+        """End the response from outside, once `events` is closed: it fails with that error, or else was cancelled."""
+        usage = self.usage()
+        if not self.builder.started:
+            self.builder.start()
+        if self._question and not self._again:
+            self._question.reader.calls.end(cut=True)
+        if error:
+            self.builder.fail(error)
+        else:
+            self.builder.cancel()
+        self._usage = usage or self._usage
+        self._record()
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The latest request to the backend; {} before the first."""
+        return self._question.request.body if self._question else {}

@@ -1,0 +1,166 @@
+"""
+The sessions of a response's hosted tools: opened side by side, asked for their functions, and closed together.
+
+Each session lives in a task of its own, so that it is entered and left in the same one, whoever ends the response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple
+
+import orjson
+
+from app.core.types.hosted import HostedFunction
+from app.core.types.request import Item
+from app.errors import APIError
+from app.tools import Outcome, Report, ToolCall, ToolSession
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT = 5.0  # seconds in which a session may close by itself
+
+TRUNCATED = "\n[The result was cut off here: it is too long.]"
+
+
+class DeclaredTool(NamedTuple):
+    """A declaration of a request that a hosted tool serves."""
+
+    name: str  # of the tool's table in the settings
+    types: Collection[str]  # of declarations that the tool serves
+    type: str  # of this declaration
+    position: int  # of it among the request's `tools`
+    session: AbstractAsyncContextManager[ToolSession]
+
+
+class SessionFunction(NamedTuple):
+    """A function that a session has."""
+
+    function: HostedFunction
+    tool: DeclaredTool
+    session: ToolSession
+
+
+class ToolSessions:
+    """The sessions for the declarations of one response."""
+
+    def __init__(self, declared: Sequence[DeclaredTool], *, max_result_chars: int, call_seconds: float) -> None:
+        """A call may take `call_seconds`, and the model is shown so many characters of its result."""
+        self.functions: list[SessionFunction] = []
+        self._declared = declared
+        self._max_chars = max_result_chars
+        self._call_seconds = call_seconds
+        self._closing = asyncio.Event()
+        self._tasks: dict[asyncio.Task[None], asyncio.Future[list[SessionFunction]]] = {}
+
+    async def open(self, items: Sequence[Item], report: Report) -> None:
+        """
+        Open all sessions, and read their functions; `items` is the conversation so far.
+
+        A session that fails is left out, with a warning. Raises `APIError` where a session refuses the request.
+        """
+        for tool in self._declared:
+            opened: asyncio.Future[list[SessionFunction]] = asyncio.get_running_loop().create_future()
+            self._tasks[asyncio.create_task(self._hold(tool, items, report, opened))] = opened
+        results = await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for tool, result in zip(self._declared, results, strict=True):
+            if isinstance(result, list):
+                self.functions += result
+            elif isinstance(result, APIError):
+                raise result
+            else:
+                logger.error("hosted tool not opened", exc_info=result, extra={"tool": tool.name})
+                report.warn(f"The tool {tool.type!r} could not be opened and was left out.")
+
+    async def _hold(
+        self, tool: DeclaredTool, items: Sequence[Item], report: Report, opened: asyncio.Future[list[SessionFunction]]
+    ) -> None:
+        """Keep one session open until all are closed."""
+        try:
+            async with tool.session as session:
+                functions = await session.functions(items, report)
+                opened.set_result([SessionFunction(function, tool, session) for function in functions])
+                await self._closing.wait()
+        except Exception as error:
+            if opened.cancelled():
+                return
+            if opened.done():
+                logger.exception("hosted tool not closed", extra={"tool": tool.name})
+            else:
+                opened.set_exception(error)
+        finally:
+            opened.cancel()
+
+    def find(self, key: tuple[str, str]) -> SessionFunction | None:
+        """Return the function of that namespace and name; None if no session has it."""
+        return next((one for one in self.functions if one.function.key == key), None)
+
+    async def run(self, session: ToolSession, call: ToolCall, report: Report) -> Outcome:
+        """Run a call, once, and return what came of it, whatever happens: see `Outcome`."""
+        try:
+            async with asyncio.timeout(self._call_seconds) as limit:
+                outcome = await session.run(call, report)
+        except TimeoutError:
+            if not limit.expired():
+                logger.exception("hosted tool failed", extra={"function": call.function.name})
+                return Outcome.failed("The tool failed.")
+            return Outcome.failed(f"The tool did not answer within {self._call_seconds:g} seconds.")
+        except Exception:
+            logger.exception("hosted tool failed", extra={"function": call.function.name})
+            return Outcome.failed("The tool failed.")
+        return outcome
+
+    def shortened(self, output: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+        """Return an output with no more text than the model is to be shown."""
+        if isinstance(output, str):
+            return output if len(output) <= self._max_chars else output[: self._max_chars] + TRUNCATED
+        left = self._max_chars
+        parts = []
+        for part in output:
+            text = part.get("text")
+            if isinstance(text, str):
+                if len(text) > left:
+                    part = {**part, "text": text[:left] + TRUNCATED}
+                left = max(0, left - len(text))
+            parts.append(part)
+        return parts
+
+    async def close(self) -> None:
+        """Close all sessions; one that is not open yet, or does not close in time, is cancelled."""
+        self._closing.set()
+        for task, opened in self._tasks.items():
+            if not opened.done():
+                task.cancel()
+        pending = {*self._tasks}
+        for _ in range(2):
+            if not pending:
+                return
+            _, pending = await asyncio.wait(pending, timeout=CLOSE_TIMEOUT)
+            for task in pending:
+                task.cancel()
+        for task in pending:
+            logger.error("hosted tool does not close", extra={"task": task.get_name()})
+
+
+def parsed_arguments(written: str, argument: str | None) -> dict[str, Any] | None:
+    """
+    Return the arguments of a call; None where they are no JSON object.
+
+    `argument` is the one whose text the model has written, where it was taken out of the object already.
+    """
+    if argument is not None:
+        return {argument: written}
+    try:
+        value = orjson.loads(written) if written.strip() else {}
+    except ValueError:
+        return None
+    return {} if value is None else value if isinstance(value, dict) else None
+
+
+def call_signature(function: HostedFunction, arguments: Mapping[str, Any] | None, written: str) -> str:
+    """Return what is the same for two calls of the same function with the same arguments."""
+    same = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode() if arguments is not None else written
+    return f"{function.key}\n{same}"

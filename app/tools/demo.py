@@ -1,0 +1,197 @@
+"""
+A tool that is built in: no network, and something of everything that hosted tools do.
+
+With `[tools.demo]` in the settings a request declares it by `{"type": "antiphon:demo"}`. Its calls are items of the
+types that clients know: most are `mcp_call`s of a server that is labelled `demo`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.core.types.request import Item
+from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
+
+DEMO_LABEL = "demo"
+
+# One pixel.
+IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PAGE = {"title": "A demo page", "url": "https://demo.example/page"}
+
+
+class DemoSettings(BaseModel):
+    """The table `[tools.demo]`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    longest_wait: float = Field(10, ge=0)
+    """Seconds that the function `wait` takes at most."""
+    approve: list[str] = ["send"]
+    """Functions whose calls the caller has to approve."""
+
+
+class DemoTool:
+    """Serves declarations of the type `antiphon:demo`."""
+
+    types = ("antiphon:demo",)
+
+    def __init__(self, settings: DemoSettings) -> None:
+        self._settings = settings
+
+    @classmethod
+    def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> DemoTool:
+        """Make the tool of its table; raises `ValueError`."""
+        return cls(DemoSettings.model_validate(dict(table)))
+
+    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
+        """Return a session."""
+        return self._open()
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[ToolSession]:
+        yield DemoSession(self._settings)
+
+    async def check(self) -> Mapping[str, str | None]:
+        """Return that all is well."""
+        return {DEMO_LABEL: None}
+
+    async def aclose(self) -> None:
+        """Return: there is nothing to close."""
+
+
+def _schema(**properties: str) -> dict[str, Any]:
+    """Return the schema of an object whose members are all required."""
+    members = {name: {"type": type} for name, type in properties.items()}
+    return {"type": "object", "properties": members, "required": [*members], "additionalProperties": False}
+
+
+class DemoSession:
+    """The tool during one response."""
+
+    def __init__(self, settings: DemoSettings) -> None:
+        self._settings = settings
+
+    async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
+        """Return the functions; they are listed in an item once in a conversation, as those of an MCP server are."""
+        functions = [self._labelled(*one) for one in _LABELLED]
+        if not any(item["type"] == "mcp_list_tools" and item.get("server_label") == DEMO_LABEL for item in items):
+            listed = report.add("mcp_list_tools", server_label=DEMO_LABEL)
+            listed.close(tools=[_listed(function) for function in functions])
+        return [*functions, *_OTHERS]
+
+    def _labelled(self, name: str, description: str, parameters: dict[str, Any]) -> HostedFunction:
+        return HostedFunction(
+            name,
+            "mcp_call",
+            description,
+            parameters,
+            namespace=DEMO_LABEL,
+            fields={"server_label": DEMO_LABEL, "name": name},
+            needs_approval=name in self._settings.approve,
+        )
+
+    async def run(self, call: ToolCall, report: Report) -> Outcome:
+        """Run a call."""
+        return await _RUN[call.function.name](self, call, report)
+
+    async def echo(self, call: ToolCall, report: Report) -> Outcome:
+        return _said(str(call.arguments.get("text", "")))
+
+    async def add(self, call: ToolCall, report: Report) -> Outcome:
+        numbers = [call.arguments.get(name) for name in ("a", "b")]
+        if not all(isinstance(number, int | float) for number in numbers):
+            return Outcome.failed("`a` and `b` should be numbers.")
+        return _said(str(sum(number for number in numbers if number is not None)))
+
+    async def wait(self, call: ToolCall, report: Report) -> Outcome:
+        seconds = call.arguments.get("seconds")
+        if not isinstance(seconds, int | float):
+            return Outcome.failed("`seconds` should be a number.")
+        await asyncio.sleep(min(max(0.0, seconds), self._settings.longest_wait))
+        return _said("Done.")
+
+    async def fail(self, call: ToolCall, report: Report) -> Outcome:
+        return Outcome.failed(str(call.arguments.get("message") or "It did not work."))
+
+    async def send(self, call: ToolCall, report: Report) -> Outcome:
+        return _said(f"Sent: {call.arguments.get('text', '')}")
+
+    async def search(self, call: ToolCall, report: Report) -> Outcome:
+        query = str(call.arguments.get("query", ""))
+        action = {
+            "type": "search",
+            "query": query,
+            "queries": [query],
+            "sources": [{"type": "url", "url": PAGE["url"]}],
+        }
+        return Outcome(
+            f"1. [{PAGE['title']}]({PAGE['url']}): all there is to know of {query}.",
+            {"action": action},
+            sources=[Source({"type": "url_citation", **PAGE})],
+            usage={"web_search": {"num_requests": 1}},
+        )
+
+    async def look_up(self, call: ToolCall, report: Report) -> Outcome:
+        queries = [str(query) for query in call.arguments.get("queries") or ()]
+        result = {"file_id": "file_demo", "filename": "demo.txt", "score": 1.0, "text": "A demo.", "attributes": {}}
+        return Outcome("【1】 demo.txt: A demo.", {"queries": queries, "results": [result]})
+
+    async def compute(self, call: ToolCall, report: Report) -> Outcome:
+        code = str(call.arguments.get("code", ""))
+        return Outcome(f"{len(code)} characters", {"outputs": [{"type": "logs", "logs": f"{len(code)} characters"}]})
+
+    async def draw(self, call: ToolCall, report: Report) -> Outcome:
+        report.event("partial_image", partial_image_index=0, partial_image_b64=IMAGE, output_format="png")
+        prompt = str(call.arguments.get("prompt", ""))
+        return Outcome(f"The image was made: {prompt}", {"result": IMAGE, "revised_prompt": prompt})
+
+
+def _said(text: str) -> Outcome:
+    return Outcome(text, {"output": text})
+
+
+def _listed(function: HostedFunction) -> dict[str, Any]:
+    return {"name": function.name, "description": function.description, "input_schema": function.parameters}
+
+
+_LABELLED = (
+    ("echo", "Say something again.", _schema(text="string")),
+    ("add", "Add two numbers.", _schema(a="number", b="number")),
+    ("wait", "Wait for some seconds.", _schema(seconds="number")),
+    ("fail", "Fail, with a message.", _schema(message="string")),
+    ("send", "Send a text to somebody.", _schema(text="string")),
+)
+_QUERIES = {"type": "array", "items": {"type": "string"}}
+_OTHERS = (
+    HostedFunction("web_search", "web_search_call", "Search the web.", _schema(query="string")),
+    HostedFunction(
+        "file_search",
+        "file_search_call",
+        "Search in files.",
+        {"type": "object", "properties": {"queries": _QUERIES}, "required": ["queries"]},
+    ),
+    HostedFunction(
+        "code_interpreter",
+        "code_interpreter_call",
+        "Run code.",
+        _schema(code="string"),
+        fields={"container_id": "cntr_demo"},
+    ),
+    HostedFunction("image_generation", "image_generation_call", "Draw an image.", _schema(prompt="string")),
+)
+_RUN: dict[str, Callable[[DemoSession, ToolCall, Report], Awaitable[Outcome]]] = {
+    "echo": DemoSession.echo,
+    "add": DemoSession.add,
+    "wait": DemoSession.wait,
+    "fail": DemoSession.fail,
+    "send": DemoSession.send,
+    "web_search": DemoSession.search,
+    "file_search": DemoSession.look_up,
+    "code_interpreter": DemoSession.compute,
+    "image_generation": DemoSession.draw,
+}

@@ -1,0 +1,489 @@
+"""Responses with hosted tools: the model is asked, its calls are run, and it is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from app.errors import BackendError
+from app.main import create_app
+from app.stores.memory import MemoryStore
+from tests.support import laws
+from tests.support.build import call, delta, finish
+from tests.support.hosted_lab import Lab
+from tests.support.scripted import Scripted
+from tests.support.serving import serving, settings
+
+LAB = {"type": "mcp", "server_label": "lab"}
+MINE = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
+TABLES = {"lab": {"tool": "tests.support.hosted_lab:LabTool"}}
+
+
+def made(*calls: tuple[str, Any], text: str = "", usage: tuple[int, int] = (10, 2)) -> list[Any]:
+    """An answer of a model: maybe text, then calls."""
+    chunks: list[Any] = [delta(content=text)] if text else []
+    for index, (name, arguments) in enumerate(calls):
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        chunks.append(call(index, f"c{index}", name, written))
+    counts = {"prompt_tokens": usage[0], "completion_tokens": usage[1], "total_tokens": sum(usage)}
+    return [*chunks, finish("tool_calls" if calls else "stop"), {"choices": [], "usage": counts}]
+
+
+def hello(text: str = "Hello.") -> list[Any]:
+    return made(text=text)
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab.reset()
+
+
+@contextlib.asynccontextmanager
+async def client(
+    backend: Scripted, store: Any = None, tools: dict[str, Any] | None = None, **values: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an application in this process."""
+    app = create_app(settings(tools={**TABLES, **(tools or {})}, **values), backend=backend, store=store)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost/v1") as http:
+        yield http
+
+
+def body(**more: Any) -> dict[str, Any]:
+    return {"model": "m", "input": "Hi", "tools": [LAB], **more}
+
+
+async def ask(backend: Scripted, **more: Any) -> dict[str, Any]:
+    """Return the response, asked for as JSON; the same request as a stream has to say the same."""
+    async with client(backend) as http:
+        answer = await http.post("/responses", json=body(**more))
+        assert answer.status_code == 200, answer.text
+        response: dict[str, Any] = answer.json()
+        return response
+
+
+async def events_of(http: httpx.AsyncClient, **more: Any) -> list[dict[str, Any]]:
+    answer = await http.post("/responses", json=body(stream=True, **more))
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+
+
+def types(response: dict[str, Any]) -> list[str]:
+    return [item["type"] for item in response["output"]]
+
+
+def shape(asked: dict[str, Any]) -> list[Any]:
+    """The roles of the messages of a question, with the number of calls that each makes."""
+    return [(m["role"], len(m["tool_calls"])) if "tool_calls" in m else m["role"] for m in asked["messages"]]
+
+
+def offered(asked: dict[str, Any]) -> set[str]:
+    return {tool["function"]["name"] for tool in asked.get("tools", [])}
+
+
+async def test_a_call_is_run_and_the_model_answers(lab: Lab) -> None:
+    backend = Scripted(made(("lab__add", {"a": 1, "b": 2}), text="Let me see."), hello("It is 3."))
+    response = await ask(backend)
+    assert (response["status"], types(response)) == ("completed", ["message", "mcp_call", "message"])
+    assert response["output"][1] == {
+        "type": "mcp_call",
+        "id": response["output"][1]["id"],
+        "server_label": "lab",
+        "name": "add",
+        "arguments": '{"a": 1, "b": 2}',
+        "output": "3",
+        "error": None,
+        "approval_request_id": None,
+        "status": "completed",
+    }
+    first, second = backend.asked
+    assert offered(first) >= {"lab__add", "lab__echo"}
+    assert shape(second) == ["user", ("assistant", 1), "tool"]
+    assert second["messages"][1]["content"] == "Let me see."
+    assert second["messages"][2] == {"role": "tool", "tool_call_id": "c0", "content": "3"}
+    assert lab.calls == [("add", {"a": 1, "b": 2})]
+    assert lab.opened == 0
+
+
+async def test_the_stream_tells_each_thing_once_and_in_order(lab: Lab) -> None:
+    backend = Scripted(made(("lab__add", {"a": 1, "b": 2})), hello())
+    async with client(backend) as http:
+        events = await events_of(http)
+    laws.check(events)
+    names = [event["type"].removeprefix("response.") for event in events]
+    assert names == [
+        *("created", "in_progress"),
+        *("output_item.added", "mcp_call.in_progress", "mcp_call_arguments.delta", "mcp_call_arguments.done"),
+        *("mcp_call.completed", "output_item.done"),
+        *("output_item.added", "content_part.added", "output_text.delta", "output_text.done", "content_part.done"),
+        *("output_item.done", "completed"),
+    ]
+
+
+async def test_usage_is_the_sum_of_all_rounds(lab: Lab) -> None:
+    rounds = [made(("lab__echo", {"text": str(n)}), usage=(10 + n, 1)) for n in range(3)]
+    response = await ask(Scripted(*rounds, made(text="Hi.", usage=(20, 5))))
+    usage = response["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (10 + 11 + 12 + 20, 8, 61)
+
+
+async def test_calls_of_one_answer_run_side_by_side_and_are_one_message(lab: Lab) -> None:
+    backend = Scripted(made(("lab__wait", {"n": 1}), ("lab__wait", {"n": 2}), ("lab__wait", {"n": 3})), hello())
+    async with client(backend, tools={"parallel": 2}) as http:
+        asking = asyncio.create_task(http.post("/responses", json=body()))
+        async with asyncio.timeout(10):
+            await lab.started.wait()
+        lab.gate.set()
+        await asking
+    assert lab.most_running == 2
+    assert shape(backend.asked[1]) == ["user", ("assistant", 3), "tool", "tool", "tool"]
+
+
+async def test_one_at_a_time_where_the_caller_wants_it(lab: Lab) -> None:
+    backend = Scripted(made(("lab__echo", {"text": "a"}), ("lab__echo", {"text": "b"})), hello())
+    response = await ask(backend, parallel_tool_calls=False)
+    assert types(response) == ["mcp_call", "message"]
+    assert lab.calls == [("echo", {"text": "a"})]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "mcp", "server_label": "lab"},
+        {"type": "mcp", "server_label": "lab", "name": "echo"},
+        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "mcp", "server_label": "lab"}]},
+    ],
+)
+async def test_a_forced_choice_counts_for_the_first_round_only(lab: Lab, choice: Any) -> None:
+    backend = Scripted(made(("lab__echo", {"text": "a"})), hello())
+    response = await ask(backend, tool_choice=choice)
+    assert types(response) == ["mcp_call", "message"]
+    first, second = (asked.get("tool_choice") for asked in backend.asked)
+    assert first not in (None, "auto")
+    assert second in (None, "auto")
+
+
+async def test_calls_past_the_number_that_is_allowed_leave_no_trace(lab: Lab) -> None:
+    backend = Scripted(made(*(("lab__echo", {"text": str(n)}) for n in range(3))), hello())
+    response = await ask(backend, max_tool_calls=2, tools=[LAB, MINE])
+    assert types(response) == ["mcp_call", "mcp_call", "message"]
+    assert len(lab.calls) == 2
+    assert offered(backend.asked[1]) == {"mine"}, "the last question has no hosted functions"
+
+
+async def test_a_model_that_calls_on_and_on_has_to_answer_in_the_end(lab: Lab) -> None:
+    rounds = [made(("lab__echo", {"text": str(n)})) for n in range(3)]
+    backend = Scripted(*rounds, made(("lab__echo", {"text": "more"}), text="Enough."))
+    async with client(backend, tools={"max_rounds": 3}) as http:
+        answer = await http.post("/responses", json=body())
+    response = answer.json()
+    assert types(response) == ["mcp_call", "mcp_call", "mcp_call", "message"]
+    assert [bool(offered(asked)) for asked in backend.asked] == [True, True, True, False]
+    assert "rounds" in answer.headers["x-antiphon-warning"]
+
+
+async def test_the_same_call_again_and_again_comes_to_an_end(lab: Lab) -> None:
+    same = made(("lab__echo", {"text": "a", "x": 1}))
+    backend = Scripted(same, same, made(("lab__echo", '{"x":1,"text":"a"}')), hello())
+    response = await ask(backend)
+    assert types(response) == ["mcp_call", "mcp_call", "mcp_call", "message"]
+    assert len(backend.asked) == 4
+    assert not offered(backend.asked[-1])
+
+
+async def test_a_call_of_the_client_ends_the_response_after_the_hosted_ones(lab: Lab) -> None:
+    backend = Scripted(made(("lab__echo", {"text": "a"}), ("mine", {}), ("lab__echo", {"text": "b"})), hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body(tools=[LAB, MINE]))).json()
+        assert (first["status"], types(first)) == ("completed", ["mcp_call", "function_call", "mcp_call"])
+        assert len(lab.calls) == 2
+        mine = next(item for item in first["output"] if item["type"] == "function_call")
+        output = {"type": "function_call_output", "call_id": mine["call_id"], "output": "mine!"}
+        more = {"previous_response_id": first["id"], "input": [output]}
+        second = (await http.post("/responses", json=body(tools=[LAB, MINE], **more))).json()
+    assert types(second) == ["message"]
+    assert shape(backend.asked[1]) == ["user", ("assistant", 3), "tool", "tool", "tool"]
+    assert [m["content"] for m in backend.asked[1]["messages"][2:]] == ["a", "mine!", "b"]
+
+
+async def test_a_tool_that_fails_is_told_to_the_model_and_the_answer_goes_on(lab: Lab) -> None:
+    backend = Scripted(made(("lab__fail", {}), ("lab__crash", {})), hello())
+    response = await ask(backend)
+    failed, crashed, _ = response["output"]
+    assert (failed["status"], failed["output"]) == ("failed", None)
+    error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "It did not work."}]}
+    assert failed["error"] == error
+    assert (crashed["status"], "secret" in json.dumps(response)) == ("failed", False)
+    assert response["status"] == "completed"
+    results = [m["content"] for m in backend.asked[1]["messages"] if m["role"] == "tool"]
+    assert results == ["It did not work.", "The tool failed."]
+
+
+@pytest.mark.parametrize("written", ["[1]", "{'a': 1}", '"text"'])
+async def test_arguments_that_are_no_object_are_not_sent_to_the_tool(lab: Lab, written: str) -> None:
+    backend = Scripted(made(("lab__echo", written)), hello())
+    response = await ask(backend)
+    item = response["output"][0]
+    assert (item["status"], lab.calls) == ("failed", [])
+    assert isinstance(json.loads(item["arguments"]), dict)
+
+
+async def test_no_arguments_are_an_empty_object(lab: Lab) -> None:
+    response = await ask(Scripted(made(("lab__echo", "")), hello()))
+    assert lab.calls == [("echo", {})]
+    assert response["output"][0]["arguments"] == "{}"
+
+
+async def test_a_result_that_is_too_long_is_cut_off(lab: Lab) -> None:
+    backend = Scripted(made(("lab__long", {})), hello())
+    async with client(backend, tools={"max_result_chars": 1000}) as http:
+        await http.post("/responses", json=body())
+    content = backend.asked[1]["messages"][-1]["content"]
+    assert len(content) < 1100
+    assert "cut off" in content
+
+
+async def test_an_image_is_shown_to_the_model_and_again_in_the_next_turn(lab: Lab) -> None:
+    backend = Scripted(made(("lab__image", {})), hello(), hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        await http.post("/responses", json=body(previous_response_id=first["id"]))
+    _, second, third = backend.asked
+    assert '"image_url"' in json.dumps(second["messages"])
+    assert third["messages"][: len(second["messages"])] == second["messages"]
+
+
+async def test_a_refusal_before_anything_was_run_is_an_http_error(lab: Lab) -> None:
+    async with client(Scripted([BackendError("No.", status=503)])) as http:
+        for stream in (False, True):
+            answer = await http.post("/responses", json=body(stream=stream))
+            assert (answer.status_code, answer.json()["error"]["message"]) == (503, "No.")
+    assert lab.opened == 0
+
+
+async def test_an_error_in_a_later_round_fails_the_response_and_keeps_what_there_was(lab: Lab) -> None:
+    backend = Scripted(made(("lab__echo", {"text": "a"})), [BackendError("Away.", status=503)])
+    async with client(backend) as http:
+        events = await events_of(http)
+    laws.check(events)
+    assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+    failed = events[-1]["response"]
+    assert (types(failed), failed["output"][0]["status"]) == (["mcp_call"], "completed")
+    assert failed["usage"]["input_tokens"] > 0
+
+
+async def test_tokens_are_counted_over_all_rounds(lab: Lab) -> None:
+    backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(10, 30)), hello())
+    await ask(backend, max_output_tokens=100)
+    assert [asked["max_tokens"] for asked in backend.asked] == [100, 70]
+    backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(10, 100)), hello())
+    response = await ask(backend, max_output_tokens=100)
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert len(backend.asked) == 1
+
+
+async def test_time_is_counted_over_all_rounds_and_stops_a_tool(lab: Lab) -> None:
+    backend = Scripted(made(("lab__wait", {})), hello())
+    async with client(backend, max_output_seconds=0.05) as http:
+        events = await events_of(http)
+    laws.check(events)
+    last = events[-1]["response"]
+    assert (last["status"], last["incomplete_details"]) == ("incomplete", {"reason": "max_output_seconds"})
+    assert last["output"][0]["status"] == "incomplete"
+    assert (lab.stopped, lab.opened) == (["wait"], 0)
+
+
+async def test_a_tool_that_hangs_is_given_up(lab: Lab) -> None:
+    backend = Scripted(made(("lab__wait", {})), hello())
+    async with client(backend, tools={"max_call_seconds": 0.05}) as http:
+        response = (await http.post("/responses", json=body())).json()
+    assert (response["status"], response["output"][0]["status"]) == ("completed", "failed")
+    assert lab.stopped == ["wait"]
+
+
+async def test_an_answer_that_is_cut_off_runs_nothing(lab: Lab) -> None:
+    cut = [call(0, "a", "lab__echo", '{"text": "a"}'), call(1, "b", "lab__echo", '{"te'), finish("length")]
+    response = await ask(Scripted(cut, hello()))
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert [item["status"] for item in response["output"]] == ["incomplete", "incomplete"]
+    assert lab.calls == []
+
+
+async def test_a_client_that_goes_stops_the_tool(lab: Lab) -> None:
+    backend = Scripted(made(("lab__wait", {})), hello())
+    async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
+        async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(10):
+            async with http.stream("POST", "/v1/responses", json=body(stream=True)) as answer:
+                async for line in answer.aiter_lines():
+                    if "mcp_call_arguments.done" in line:
+                        break
+                await lab.started.wait()
+        async with asyncio.timeout(10):
+            while lab.opened:
+                await asyncio.sleep(0.01)
+    assert (lab.stopped, len(backend.asked)) == (["wait"], 1)
+
+
+async def test_a_background_response_that_is_cancelled_stops_the_tool(lab: Lab) -> None:
+    backend = Scripted(made(("lab__wait", {})), hello())
+    async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
+        async with httpx.AsyncClient(base_url=f"{url}/v1") as http, asyncio.timeout(20):
+            begun = (await http.post("/responses", json=body(background=True))).json()
+            await lab.started.wait()
+            cancelled = (await http.post(f"/responses/{begun['id']}/cancel")).json()
+    assert (cancelled["status"], cancelled["output"][0]["status"]) == ("cancelled", "incomplete")
+    assert (lab.stopped, lab.opened, len(backend.asked)) == (["wait"], 0, 1)
+
+
+async def test_a_stream_can_be_resumed_in_the_middle_of_a_call(lab: Lab) -> None:
+    backend = Scripted(made(("lab__wait", {})), hello())
+    async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
+        async with httpx.AsyncClient(base_url=f"{url}/v1") as http, asyncio.timeout(20):
+            begun = (await http.post("/responses", json=body(background=True))).json()
+            await lab.started.wait()
+            lab.gate.set()
+            path = f"/responses/{begun['id']}?stream=true&starting_after=3"
+            text = (await http.get(path)).text
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    assert [event["sequence_number"] for event in events] == [*range(4, 4 + len(events))]
+    assert events[-1]["type"] == "response.completed"
+    assert types(events[-1]["response"]) == ["mcp_call", "message"]
+    assert lab.calls == [("wait", {})]
+
+
+async def test_the_next_turn_begins_as_the_last_question_did(lab: Lab) -> None:
+    """Over an earlier response, a conversation, references and a replay the model is shown the same."""
+    answers = [made(("lab__add", {"a": 1, "b": 2}), ("lab__echo", {"text": "x"})), hello()]
+    backend = Scripted(*answers, *answers, *[hello()] * 9)
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        last = backend.asked[1]["messages"]
+        conversation = (await http.post("/conversations", json={})).json()["id"]
+        kept = (await http.post("/responses", json=body(conversation=conversation))).json()
+        assert types(kept) == types(first)
+        question = {"type": "message", "role": "user", "content": "Hi"}
+        again = {"type": "message", "role": "user", "content": "And?"}
+        references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+        for more in (
+            {"previous_response_id": first["id"], "input": [again]},
+            {"conversation": conversation, "input": [again]},
+            {"input": [question, *references, again]},
+        ):
+            assert (await http.post("/responses", json=body(**more))).status_code == 200
+            assert backend.asked[-1]["messages"][: len(last)] == last, more
+        replay = [question, *first["output"], again]
+        assert (await http.post("/responses", json=body(input=replay, store=False))).status_code == 200
+        told = [m["content"] for m in backend.asked[-1]["messages"] if m["role"] == "tool"]
+        assert told == ["3", "x"]
+
+
+async def test_a_response_that_is_not_stored_has_its_tools_over_a_websocket_too(lab: Lab) -> None:
+    from websockets.asyncio.client import connect
+
+    backend = Scripted(made(("lab__add", {"a": 1, "b": 2})), hello(), hello())
+    async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
+        async with connect(f"{url.replace('http', 'ws')}/v1/responses") as socket, asyncio.timeout(20):
+            await socket.send(json.dumps({"type": "response.create", **body(store=False)}))
+            events = []
+            while not events or events[-1]["type"] != "response.completed":
+                events.append(json.loads(await socket.recv()))
+            laws.check(events)
+            more = {"previous_response_id": events[-1]["response"]["id"], "input": "And?"}
+            await socket.send(json.dumps({"type": "response.create", **body(store=False, **more)}))
+            while json.loads(await socket.recv())["type"] != "response.completed":
+                pass
+    assert shape(backend.asked[2])[:3] == ["user", ("assistant", 1), "tool"]
+
+
+async def test_what_the_tool_is_given(lab: Lab) -> None:
+    tool = {**LAB, "server_url": "https://lab.example/secret/path", "authorization": "a-token"}
+    backend = Scripted(hello())
+    async with client(backend) as http:
+        answer = await http.post("/responses", json=body(tools=[tool]))
+    assert "a-token" not in answer.text
+    assert "secret/path" not in answer.text
+    (declaration,) = lab.declarations
+    assert declaration.secrets["authorization"] == "a-token"
+    assert declaration.secrets["server_url"] == "https://lab.example/secret/path"
+    assert (declaration.place, declaration.response_id) == ("tools[0]", answer.json()["id"])
+    assert [item["type"] for item in lab.known] == ["message"]
+
+
+async def test_a_slow_list_opens_the_stream_and_is_then_waited_for(lab: Lab) -> None:
+    async def list_slowly(call: Any, report: Any) -> Any:
+        item = report.add("mcp_list_tools", server_label="lab")
+        lab.started.set()
+        await lab.gate.wait()
+        item.close(tools=[])
+
+    lab.listing = list_slowly
+    backend = Scripted(hello())
+    async with serving(create_app(settings(tools=TABLES, open_after=0), backend=backend)) as url:
+        async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(10):
+            async with http.stream("POST", "/v1/responses", json=body(stream=True)) as answer:
+                events = []
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: {"):
+                        events.append(json.loads(line[6:]))
+                        if events[-1]["type"] == "response.mcp_list_tools.in_progress":
+                            assert not backend.asked
+                            lab.gate.set()
+    laws.check(events)
+    assert types(events[-1]["response"]) == ["mcp_list_tools", "message"]
+
+
+async def test_a_tool_that_cannot_be_opened_is_left_out_with_a_warning(lab: Lab) -> None:
+    async def break_(call: Any, report: Any) -> Any:
+        raise ZeroDivisionError
+
+    lab.listing = break_
+    backend = Scripted(hello())
+    async with client(backend) as http:
+        answer = await http.post("/responses", json=body())
+    assert answer.json()["status"] == "completed"
+    assert "could not be opened" in answer.headers["x-antiphon-warning"]
+
+
+async def test_framework_events_tell_of_rounds_and_calls_where_they_are_wanted(lab: Lab) -> None:
+    backend = Scripted(made(("lab__echo", {"text": "a"}), ("lab__fail", {})), hello())
+    async with client(backend) as http:
+        events = await events_of(http, include=["antiphon:events"])
+    ours = [event for event in events if event["type"].startswith("antiphon:")]
+    assert all(event["source"] == "framework" for event in ours)
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    names = [event["type"].removeprefix("antiphon:") for event in ours]
+    assert names.count("step_started") == names.count("step_completed") == 3
+    assert names.count("tool_call_started") == names.count("tool_call_completed") == 2
+    rounds = [event for event in ours if "tool_round" in event["type"]]
+    assert [(event["round"], event["tool_count"]) for event in rounds] == [(0, 2), (0, 2)]
+    kinds = [event["kind"] for event in ours if event["type"] == "antiphon:step_started"]
+    assert kinds == ["model", "tools", "model"]
+    errors = [event["error"] for event in ours if event["type"] == "antiphon:tool_call_completed"]
+    assert sorted(map(str, errors)) == ["It did not work.", "None"]
+
+
+async def test_the_official_client_accumulates_the_stream(lab: Lab) -> None:
+    backend = Scripted(made(("lab__add", {"a": 1, "b": 2}), text="Well."), hello())
+    async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as official:
+            async with official.responses.stream(model="m", input="Hi", tools=[LAB]) as stream:  # type: ignore[list-item]
+                async for _ in stream:
+                    pass
+                response = await stream.get_final_response()
+    assert [item.type for item in response.output] == ["message", "mcp_call", "message"]
+
+
+async def test_a_table_that_is_wrong_says_so_at_the_start() -> None:
+    from app.settings import SettingsError
+
+    with pytest.raises(SettingsError, match=r"tools\.lab: this table is wrong"):
+        create_app(settings(tools={"lab": {**TABLES["lab"], "wrong": True}}), backend=Scripted([]))
+    with pytest.raises(SettingsError, match=r"tools\.laboratory: there is no such tool"):
+        create_app(settings(tools={"laboratory": {}}), backend=Scripted([]))

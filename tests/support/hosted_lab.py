@@ -1,0 +1,139 @@
+"""A hosted tool that does what a test tells it, and remembers what it was asked: `[tools.lab]`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost
+
+Action = Callable[[ToolCall, Report], Awaitable[Outcome]]
+
+
+class Lab:
+    """What the tool does and has done; a test makes a new one with `Lab.reset()`."""
+
+    current: Lab
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.stopped: list[str] = []  # calls that were cancelled
+        self.opened = 0  # sessions that are open
+        self.running = 0
+        self.most_running = 0
+        self.gate = asyncio.Event()  # that `wait` waits for
+        self.started = asyncio.Event()  # has a `wait` begun?
+        self.listing: Action | None = None
+        self.declarations: list[Declaration] = []
+        self.known: list[Any] = []  # the items that were given to `functions`
+
+    @classmethod
+    def reset(cls) -> Lab:
+        cls.current = cls()
+        return cls.current
+
+
+def function(name: str, **more: Any) -> HostedFunction:
+    return HostedFunction(
+        name, "mcp_call", f"Does {name}.", namespace="lab", fields={"server_label": "lab", "name": name}, **more
+    )
+
+
+FUNCTIONS = (
+    function("echo"),
+    function("add"),
+    function("wait"),
+    function("fail"),
+    function("crash"),
+    function("image"),
+    function("long"),
+    function("ask", needs_approval=True),
+)
+
+
+class LabTool:
+    """Serves declarations of type `mcp` with the label `lab`, and `lab`."""
+
+    types = ("mcp", "lab")
+
+    @classmethod
+    def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> LabTool:
+        if table.get("wrong"):
+            raise ValueError("this table is wrong")
+        return cls()
+
+    def open(self, declaration: Declaration) -> Any:
+        Lab.current.declarations.append(declaration)
+        return self._open() if declaration.tool.get("server_label", "lab") == "lab" else None
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[LabSession]:
+        lab = Lab.current
+        lab.opened += 1
+        try:
+            yield LabSession(lab)
+        finally:
+            lab.opened -= 1
+
+    async def check(self) -> Mapping[str, str | None]:
+        return {}
+
+    async def aclose(self) -> None:
+        pass
+
+
+class LabSession:
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+
+    async def functions(self, items: Sequence[Any], report: Report) -> Sequence[HostedFunction]:
+        self._lab.known = [*items]
+        if self._lab.listing:
+            await self._lab.listing(None, report)  # type: ignore[arg-type]
+        return FUNCTIONS
+
+    async def run(self, call: ToolCall, report: Report) -> Outcome:
+        lab, name = self._lab, call.function.name
+        lab.calls.append((name, call.arguments))
+        lab.running += 1
+        lab.most_running = max(lab.most_running, lab.running)
+        try:
+            return await getattr(self, f"_{name}")(call)  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            lab.stopped.append(name)
+            raise
+        finally:
+            lab.running -= 1
+
+    async def _echo(self, call: ToolCall) -> Outcome:
+        return said(str(call.arguments.get("text", "")))
+
+    async def _ask(self, call: ToolCall) -> Outcome:
+        return said("It was done.")
+
+    async def _add(self, call: ToolCall) -> Outcome:
+        return said(str(call.arguments["a"] + call.arguments["b"]))
+
+    async def _wait(self, call: ToolCall) -> Outcome:
+        self._lab.started.set()
+        await self._lab.gate.wait()
+        return said("waited")
+
+    async def _fail(self, call: ToolCall) -> Outcome:
+        return Outcome.failed("It did not work.")
+
+    async def _crash(self, call: ToolCall) -> Outcome:
+        raise ZeroDivisionError("a secret")
+
+    async def _image(self, call: ToolCall) -> Outcome:
+        image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+        return Outcome([{"type": "input_text", "text": "An image."}, image], {"output": "An image."})
+
+    async def _long(self, call: ToolCall) -> Outcome:
+        return said("x" * 100_000)
+
+
+def said(text: str) -> Outcome:
+    return Outcome(text, {"output": text})
