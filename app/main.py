@@ -47,6 +47,7 @@ from app.settings.validation import environment
 from app.stores import STORES, CountingStore, LoggingStore, Store
 from app.stores.memory import MemoryStore
 from app.stores.memory.counters import MemoryCounters
+from app.stores.purging import purging
 from app.tools import TOOLS, HostedTool, ToolHost
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def create_app(
             for observer in observers:
                 stack.push_async_callback(observer.aclose)
             stack.push_async_callback(store.aclose)
+            await stack.enter_async_context(purging(store))
             stack.push_async_callback(limits.aclose)
             stack.push_async_callback(backend.aclose)
             if files:
@@ -404,7 +406,8 @@ def build_background(settings: Settings, store: Store, measured: Store | None = 
     if not isinstance(store, LoggingStore):
         return None
     lease = settings.background_lease
-    log = store.log(ttl=settings.background_log_ttl, lease=lease)
+    # The events of a response do not outlive the response.
+    log = store.log(ttl=min(settings.background_log_ttl, settings.store_ttl), lease=lease)
     return Background(measured or store, log, lease=lease, ttl=settings.store_ttl, limit=settings.background_runs)
 
 

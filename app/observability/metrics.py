@@ -211,7 +211,7 @@ class _MeasuredStore:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._measured = metrics.storing
-        self.check, self.aclose = store.check, store.aclose
+        self.purge, self.check, self.aclose = store.purge, store.check, store.aclose
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         with self._measured("put"):

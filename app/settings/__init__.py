@@ -165,8 +165,8 @@ class Settings(BaseSettings):
     background_lease: Seconds = Field(20, gt=0)
     """Seconds after which a background response whose process has died is found. It ends as failed."""
     background_log_ttl: Lifetime = 3600
-    """Seconds for which the events of a background response can be streamed again after the last of them; not less than
-    `ANTIPHON_BACKGROUND_LEASE`."""
+    """Seconds for which the events of a background response can be streamed again after the last of them; no longer
+    than `ANTIPHON_STORE_TTL`."""
 
     api_keys: ApiKeys = []
     """Keys of the callers, separated by commas. Empty: open to everybody who reaches the port. What is stored

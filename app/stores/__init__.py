@@ -41,7 +41,8 @@ class Change(NamedTuple):
     put: Mapping[str, bytes]  # by name
     delete: Collection[str] = ()  # other names; where there is no such record, nothing is to be done
     given: str | None = None  # a record that has to be in the bucket, or the change is not to be made
-    entries: Mapping[str, bytes] = MappingProxyType({})  # of those records that are to be listed: see `Store.recent`
+    # Of those records in `put` that are to be listed: see `Store.recent`.
+    entries: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Store(Protocol):
@@ -89,6 +90,14 @@ class Store(Protocol):
 
         A record that replaces another keeps its place. With `after`, the name of a record, only the entries behind its
         own are returned; None if it is not listed. No bucket is renewed. At least the newest `LISTED` are listed.
+        """
+        ...
+
+    async def purge(self) -> None:
+        """
+        Remove for good what has expired, and what is left of what was deleted, where the store does not do so itself.
+
+        It is called at the start and every few seconds, in each process, also where the store is not used.
         """
         ...
 

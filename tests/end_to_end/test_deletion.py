@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from app.errors import StoreUnavailable
 from app.responses.background import Background
 from app.stores import Batch, Change, EventLog, LoggingStore, RunKey, Store
 from app.stores.memory import MemoryStore
+from tests.faults.servers import server
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
@@ -49,7 +51,7 @@ class Holding:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.get, self.all, self.delete, self.drop = store.get, store.all, store.delete, store.drop
-        self.check, self.aclose = store.check, store.aclose
+        self.purge, self.check, self.aclose = store.purge, store.check, store.aclose
         self.held: Callable[[Change], bool] = lambda change: False
         self.reached, self.let_go, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -237,3 +239,62 @@ async def test_a_response_that_cannot_be_added_to_its_conversation_is_never_seen
         assert (told["status"], told["error"]["code"]) == ("failed", "store_unavailable")
         assert "completed" not in store.seen
         assert (await http.get(f"/conversations/{conversation}/items")).json()["data"] == []
+
+
+# What was deleted, and what has expired, is in none of the files of a SQLite store: on a server that does nothing else.
+
+
+def on_disk(path: Path) -> bool:
+    return any(CANARY.encode() in file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
+
+
+def gone_from_disk(path: Path) -> bool:
+    """Wait until it is so; a server needs a few seconds."""
+    deadline = time.monotonic() + 60
+    while on_disk(path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not on_disk(path)
+
+
+def ask(url: str, **fields: Any) -> dict[str, Any]:
+    answer = httpx.post(f"{url}/v1/responses", json={**asked(**fields), "model": "demo"}, timeout=60, trust_env=False)
+    response: dict[str, Any] = answer.raise_for_status().json()
+    return response
+
+
+def test_what_was_deleted_is_soon_in_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "antiphon.db"
+    with server(store_url=f"sqlite:///{path}", workers=2) as served:
+        http = httpx.Client(base_url=f"{served.url}/v1", timeout=60, trust_env=False)
+        conversation = http.post("/conversations", json={"items": [{"role": "user", "content": CANARY}]}).json()
+        ids = [ask(served.url)["id"], ask(served.url, background=True)["id"]]
+        ids.append(ask(served.url, previous_response_id=ids[0])["id"])
+        ids.append(ask(served.url, conversation=conversation["id"])["id"])
+        while http.get(f"/responses/{ids[1]}").json()["status"] != "completed":
+            time.sleep(0.05)
+        assert on_disk(path)
+        for id in ids:
+            assert http.delete(f"/responses/{id}").status_code == 200
+        assert http.delete(f"/conversations/{conversation['id']}").status_code == 200
+        assert gone_from_disk(path)
+        http.close()
+
+
+def test_what_has_expired_is_soon_in_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "antiphon.db"
+    with server(store_url=f"sqlite:///{path}", store_ttl=1) as served:
+        ask(served.url)
+        ask(served.url, background=True)
+        assert gone_from_disk(path)
+
+
+def test_what_expires_while_no_server_runs_is_gone_soon_after_the_next_start(tmp_path: Path) -> None:
+    path = tmp_path / "antiphon.db"
+    with server(store_url=f"sqlite:///{path}", store_ttl=2) as served:
+        ask(served.url)
+        served.process.kill()
+        served.process.wait()
+    assert on_disk(path)
+    time.sleep(2)
+    with server(store_url=f"sqlite:///{path}", store_ttl=2):
+        assert gone_from_disk(path)

@@ -154,6 +154,28 @@ async def test_a_change_that_depends_on_a_missing_record_is_not_made(place: Plac
     assert (await store.all(CHAIN), await store.all(CONVERSATION)) == before
 
 
+@pytest.mark.parametrize("how", ["delete", "drop", "change", "expire"])
+async def test_what_is_listed_of_a_record_goes_with_it(place: Place, store: Store, how: str) -> None:
+    await store.apply(Change(CHAIN, {"resp_1": b"record"}, entries={"resp_1": b"c4n4ry"}))
+    assert b"c4n4ry" in place.contents()
+    match how:
+        case "delete":
+            await store.delete(CHAIN, "resp_1")
+        case "drop":
+            await store.drop(CHAIN)
+        case "change":
+            await store.apply(Change(CHAIN, {}, delete=["resp_1"]))
+        case "expire":
+            for _ in range(3):  # while others are listed
+                place.advance(0.5 * TTL)
+                await store.apply(Change("2f1c9a:other", {"resp_2": b"record"}, entries={"resp_2": b"entry"}))
+            await store.purge()
+    gone = Change(CHAIN, {"resp_1": b"record"}, given="resp_1", entries={"resp_1": b"c4n4ry"})
+    assert await store.apply(gone) is False
+    assert b"c4n4ry" not in place.contents()
+    assert b"c4n4ry" not in (await store.recent("2f1c9a", limit=10) or [])
+
+
 async def test_a_record_can_be_replaced_under_another_name_by_one_of_many(store: Store) -> None:
     """Whoever rewrites a record that somebody else has rewritten does not bring back what that one took out."""
     await store.put(CHAIN, "version_0", b"ab")
@@ -462,6 +484,25 @@ async def test_stores_in_one_place_lose_nothing_of_each_other(store: Store, anot
     )
 
     assert await store.all(CHAIN) == records
+
+
+async def test_a_purge_leaves_only_what_is_in_use(place: Place, store: Store) -> None:
+    for number in range(50):
+        await store.put(f"a:{number}", "resp_1", b"expired")
+    place.advance(0.6 * TTL)
+    await store.put("b:1", "resp_1", b"in use")
+    place.advance(0.6 * TTL)
+    await store.purge()
+    await store.purge()
+
+    assert b"expired" not in place.contents()
+    assert await store.all("b:1") == {"resp_1": b"in use"}
+
+
+async def test_nothing_is_purged_of_what_was_never_used(place: Place) -> None:
+    store = place.open()
+    await store.purge()
+    await store.aclose()
 
 
 async def test_a_healthy_store_says_so(store: Store) -> None:

@@ -243,6 +243,22 @@ async def test_the_life_of_a_run(log: EventLog, place: Place) -> None:
     assert await log.standing(RUN) == "ended"
 
 
+async def test_the_log_of_a_run_that_has_ended_is_not_kept_for_its_lease(place: Place) -> None:
+    store = place.open()
+    assert isinstance(store, LoggingStore)
+    log = store.log(ttl=2, lease=60)
+    running = RunKey(RUN.bucket, "resp_2")
+    for run in (RUN, running):
+        await log.begin(run, "one")
+        await log.append(run, "one", Batch(0, 0, b"a", ends=run == RUN))
+    advance(place, 3)
+    assert [await log.standing(run) for run in (RUN, running)] == ["absent", "running"]
+    await store.purge()
+    assert len(await log.read(running, -1)) == 1
+    await log.aclose()
+    await store.aclose()
+
+
 async def test_appending_renews_the_lease(log: EventLog, place: Place) -> None:
     await log.begin(RUN, "w1")
     for number in range(4):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import resource
 import signal
 import sqlite3
@@ -20,10 +21,45 @@ from pathlib import Path
 import pytest
 
 from app.errors import StoreUnavailable
+from app.stores import Batch, RunKey
 from app.stores.sqlite import SQLiteStore
 from tests.support.store_places import Clock
 
 CHAIN = "2f1c9a:c0ffee"
+
+FIRST_VERSION = """
+PRAGMA journal_mode = WAL;
+CREATE TABLE buckets (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, expires REAL NOT NULL);
+CREATE INDEX buckets_by_expiry ON buckets (expires);
+CREATE TABLE records (
+    bucket INTEGER NOT NULL REFERENCES buckets (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    record BLOB NOT NULL,
+    UNIQUE (bucket, name)
+);
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    bucket TEXT NOT NULL,
+    response TEXT NOT NULL,
+    worker TEXT NOT NULL,
+    leased REAL NOT NULL,
+    expires REAL NOT NULL,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    ended INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (bucket, response)
+);
+CREATE INDEX running_by_lease ON runs (leased) WHERE NOT ended;
+CREATE INDEX ended_by_expiry ON runs (expires) WHERE ended;
+CREATE TABLE batches (
+    run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+    last INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    ends INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (run, last)
+) WITHOUT ROWID;
+PRAGMA user_version = 1;
+"""
 
 WRITE = """
     import asyncio, itertools, sys
@@ -109,6 +145,99 @@ async def test_a_store_waits_for_another_that_makes_the_file(path: Path) -> None
     await waiting
     assert await store.all(CHAIN) == {"resp_1": b"1"}
     await store.aclose()
+
+
+def files(path: Path) -> bytes:
+    """All bytes that are on the disk of a store."""
+    return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
+
+
+@pytest.mark.parametrize("size", [20, 300, 1000, 4000, 20_000])
+async def test_no_byte_of_what_was_deleted_stays_in_any_file(path: Path, size: int) -> None:
+    """SQLite moves rows from page to page as they come and go, and leaves copies behind."""
+    chance = random.Random(size)
+    clock = Clock()
+    store = SQLiteStore(path, ttl=1000, clock=clock)
+    log = store.log(ttl=1000, lease=20)
+    live: dict[tuple[str, str], bytes] = {}
+    dead: list[bytes] = []
+
+    def content() -> bytes:
+        mark = chance.randbytes(12)
+        return mark * chance.randint(1, max(1, size // 12))
+
+    for number in range(400):
+        name = chance.choice([*live]) if live and chance.random() < 0.4 else (f"a:{chance.randint(1, 20)}", f"{number}")
+        if name in live:
+            dead.append(live.pop(name)[:12])
+            if chance.random() < 0.5:
+                await store.delete(*name)
+                continue
+        live[name] = content()
+        await store.put(*name, live[name])
+    for number in range(20):
+        await log.begin(run := RunKey("a:run", str(number)), "worker")
+        for batch in range(10):
+            data = content()
+            await log.append(run, "worker", Batch(batch, batch, data, ends=batch == 9))
+            dead.append(data[:12])
+        await (log.delete(run) if number % 2 else asyncio.sleep(0))
+    expired = [name for name in live if name[0] in ("a:1", "a:2")]
+    await asyncio.gather(*(store.drop(bucket) for bucket in ("a:3", "a:4")))
+    dropped = [name for name in live if name[0] in ("a:3", "a:4")]
+    clock.now += 900
+    await asyncio.gather(*(store.all(bucket) for bucket, _ in live if bucket not in ("a:1", "a:2")))
+    clock.now += 900
+    dead += [live.pop(name)[:12] for name in (*expired, *dropped)]
+    await store.purge()
+
+    found = files(path)
+    assert [mark for mark in dead if mark in found] == []
+    assert [name for name, record in live.items() if record[:12] not in found] == []
+    await store.aclose()
+
+
+async def test_a_purge_waits_for_nobody_and_comes_back(path: Path, store: SQLiteStore) -> None:
+    await store.put(CHAIN, "resp_1", b"c4n4ry")
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM records").fetchall()  # it has a view of the past, which SQLite keeps for it
+    await store.delete(CHAIN, "resp_1")
+    await store.purge()
+    assert b"c4n4ry" in files(path)
+    await store.put(CHAIN, "resp_2", b"2")
+    reader.close()
+    await store.purge()
+    assert b"c4n4ry" not in files(path)
+
+
+async def test_an_unused_store_that_is_purged_makes_no_file(path: Path, store: SQLiteStore) -> None:
+    await store.purge()
+    assert not path.exists()
+
+
+async def test_a_file_of_the_first_version_is_taken_over(path: Path) -> None:
+    old = sqlite3.connect(path, isolation_level=None)
+    old.executescript(FIRST_VERSION)
+    old.execute("PRAGMA secure_delete = OFF")  # which is the default, or is not
+    old.execute("INSERT INTO buckets VALUES (1, ?, 1e12)", (CHAIN,))
+    for number in range(100):
+        old.execute("INSERT INTO records VALUES (1, ?, ?)", (f"resp_{number}", b"c4n4ry %d" % number * 100))
+    old.execute("INSERT INTO runs VALUES (1, 'a:run', 'resp_1', 'worker', 1e12, 1e12, 0, 1)")
+    old.execute("INSERT INTO batches VALUES (1, 8, 0, 1, x'6576656e7473')")
+    old.execute("DELETE FROM records WHERE name != 'resp_7'")
+    old.close()
+    assert b"c4n4ry 98" in files(path)
+
+    stores = [SQLiteStore(path, ttl=1000) for _ in range(3)]
+    assert await asyncio.gather(*(store.all(CHAIN) for store in stores)) == [{"resp_7": b"c4n4ry 7" * 100}] * 3
+    assert await stores[0].log(ttl=9, lease=9).read(RunKey("a:run", "resp_1"), -1) == [Batch(0, 8, b"events", True)]
+    await stores[0].purge()
+    assert b"c4n4ry 98" not in files(path)
+    await stores[1].delete(CHAIN, "resp_7")
+    await stores[2].purge()
+    assert b"c4n4ry" not in files(path)
+    await asyncio.gather(*(store.aclose() for store in stores))
 
 
 async def test_a_restart_keeps_records_and_the_time_they_have_left(path: Path) -> None:
@@ -217,6 +346,7 @@ async def test_the_expired_are_swept_out_of_the_file(path: Path) -> None:
     clock.now += 1001
     for number in range(5):
         await store.put(f"b:{number}", "resp_1", b"1")
+    await store.purge()
     await store.aclose()
 
     other = sqlite3.connect(path)
@@ -263,7 +393,7 @@ async def test_the_file_of_a_newer_server_is_left_alone(path: Path, store: SQLit
     with pytest.raises(StoreUnavailable) as unavailable:
         await store.put(CHAIN, "resp_1", b"1")
 
-    assert "the file has version 7, and this server knows only 1" in unavailable.value.__notes__[0]
+    assert "the file has version 7, and this server knows only 2" in unavailable.value.__notes__[0]
 
 
 async def test_a_path_that_cannot_be_made_is_an_outage_until_it_can(tmp_path: Path) -> None:

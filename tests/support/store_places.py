@@ -56,7 +56,9 @@ class Memory:
 
     def contents(self) -> bytes:
         buckets = [bucket for store in self.stores for bucket in store._buckets.values()]
-        return b"".join(record for bucket in buckets for record in bucket.records.values())
+        return b"".join(
+            content for bucket in buckets for content in (*bucket.records.values(), *bucket.entries.values())
+        )
 
     def advance(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -72,8 +74,10 @@ class SQLite:
 
     def contents(self) -> bytes:
         with contextlib.closing(sqlite3.connect(self.path)) as db:
-            rows = db.execute("SELECT record FROM records UNION ALL SELECT data FROM batches").fetchall()
-        return b"".join(content for (content,) in rows)
+            rows = db.execute(
+                "SELECT record FROM records UNION ALL SELECT entry FROM records UNION ALL SELECT data FROM batches"
+            ).fetchall()
+        return b"".join(content or b"" for (content,) in rows)
 
     def advance(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -101,6 +105,8 @@ class Redis:
                     match client.type(key):
                         case b"hash":
                             found += repr(client.hgetall(key)).encode()
+                        case b"zset":
+                            found += repr(client.zrange(key, 0, -1)).encode()
                         case b"stream":
                             found += repr(client.xrange(key)).encode()
         return found

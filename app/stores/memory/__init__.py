@@ -72,6 +72,7 @@ class MemoryStore:
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
         # Bucket and name of each record that is listed, by owner, the first put first.
         self._listed: dict[str, dict[tuple[str, str], None]] = {}
+        self._logs: list[MemoryLog] = []
         self.records = 0
         self.bytes = 0  # as counted for the bound, with the overhead
 
@@ -176,12 +177,21 @@ class MemoryStore:
             return None
         return [entry for _, entry in islice(there, limit)]
 
+    async def purge(self) -> None:
+        """Forget what has expired."""
+        now = self._clock()
+        while self._buckets and next(iter(self._buckets.values())).expires <= now:
+            self._forget(next(iter(self._buckets)))
+        for log in self._logs:
+            log.purge()
+
     async def check(self) -> None:
         """Memory is always there."""
 
     def log(self, *, ttl: float, lease: float) -> MemoryLog:
         """Return an event log in memory."""
-        return MemoryLog(ttl=ttl, lease=lease, clock=self._clock)
+        self._logs.append(MemoryLog(ttl=ttl, lease=lease, clock=self._clock))
+        return self._logs[-1]
 
     async def aclose(self) -> None:
         """Forget everything."""

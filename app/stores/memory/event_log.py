@@ -46,7 +46,7 @@ class MemoryLog:
     def __init__(
         self, *, ttl: float, lease: float, max_bytes: int = MAX_LOG_BYTES, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._ttl = max(ttl, lease)
+        self._ttl = ttl
         self._lease = lease
         self._max_bytes = max_bytes
         self._clock = clock
@@ -55,7 +55,6 @@ class MemoryLog:
 
     async def begin(self, run: RunKey, worker: str) -> None:
         """Begin the log of a new run."""
-        self._sweep()
         self._logs[run] = _Log(worker, 0, 0)
         self._renew(run, self._logs[run])
 
@@ -66,11 +65,13 @@ class MemoryLog:
             return "lost"
         if log.ended:
             return log.claim()
-        self._renew(run, log)
-        if not log.batches or log.batches[-1].last < batch.first:
+        added = not log.batches or log.batches[-1].last < batch.first
+        if added:
             log.batches.append(batch)
             log.size += len(batch.data) + _OVERHEAD
             self._bytes += len(batch.data) + _OVERHEAD
+        self._renew(run, log)
+        if added:
             _wake(log)
             self._make_room()
         return log.claim()
@@ -151,14 +152,15 @@ class MemoryLog:
 
     def _renew(self, run: RunKey, log: _Log) -> None:
         now = self._clock()
-        log.leased, log.expires = now + self._lease, now + self._ttl
+        log.leased = now + self._lease
+        log.expires = now + (self._ttl if log.ended else max(self._ttl, self._lease))
         self._logs.move_to_end(run)
 
-    def _sweep(self) -> None:
-        """Forget the expired: they stand first."""
+    def purge(self) -> None:
+        """Forget the expired."""
         now = self._clock()
-        while self._logs and next(iter(self._logs.values())).expires <= now:
-            self._forget(next(iter(self._logs)))
+        for run in [run for run, log in self._logs.items() if log.expires <= now]:
+            self._forget(run)
 
     def _make_room(self) -> None:
         if self._bytes > self._max_bytes:

@@ -21,7 +21,7 @@ from app.stores.redis import listing
 from app.stores.redis.connection import RedisClient, make_servers, read_address
 from app.stores.redis.counters import HASTE, RedisCounters
 from app.stores.redis.event_log import BLOCK, FOLLOWERS, RedisLog
-from app.stores.redis.listing import Command
+from app.stores.redis.listing import ENTRY, Command
 
 CONNECT_TIMEOUT = 2.0
 READ_TIMEOUT = 5.0
@@ -117,10 +117,11 @@ class RedisStore:
         keys = [_key(change.bucket) for change in changes]
         heads: list[str | int | bytes] = []
         records: list[str | int | bytes] = []
-        for _, put, delete, given, _ in changes:
-            heads += [given or "", len(put), len(delete)]
-            records += [part for name, record in put.items() for part in (name, record)]
-            records += delete
+        for _, put, delete, given, entries in changes:
+            fields = {**put, **{f"{ENTRY}{name}": entry for name, entry in entries.items()}}
+            heads += [given or "", len(fields), 2 * len(delete)]
+            records += [part for name, value in fields.items() for part in (name, value)]
+            records += [part for name in delete for part in (name, f"{ENTRY}{name}")]
         apply: Command = ("EVAL", _APPLY, len(keys), *keys, self._ttl, *heads, *records)
         made = await self._ask_beside(keys[0], apply, [listing.update(change, self._ttl) for change in changes])
         return bool(made)
@@ -145,13 +146,13 @@ class RedisStore:
     async def all(self, bucket: str) -> dict[str, bytes]:
         """Return a bucket's records by name, and renew it."""
         key = _key(bucket)
-        records, _ = await self._client.ask(key, ("HGETALL", key), ("PEXPIRE", key, self._ttl))
-        return {name.decode(): record for name, record in records.items()}
+        fields, _ = await self._client.ask(key, ("HGETALL", key), ("PEXPIRE", key, self._ttl))
+        return {name.decode(): value for name, value in fields.items() if not name.startswith(ENTRY.encode())}
 
     async def delete(self, bucket: str, name: str) -> bool:
         """Forget one record; tell whether it was there (no longer, if the connection broke after Redis did it)."""
         unlist = listing.update(Change(bucket, {}, [name]), self._ttl)
-        return bool(await self._ask_beside(_key(bucket), ("HDEL", _key(bucket), name), [unlist]))
+        return bool(await self._ask_beside(_key(bucket), ("HDEL", _key(bucket), name, f"{ENTRY}{name}"), [unlist]))
 
     async def drop(self, bucket: str) -> bool:
         """Forget a bucket; tell whether it was there (no longer, if the connection broke after Redis did it)."""
@@ -161,6 +162,9 @@ class RedisStore:
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         """Return the entries of an owner's records, the newest first."""
         return await listing.recent(self._client, _key, owner, limit, after)
+
+    async def purge(self) -> None:
+        """Redis does so itself."""
 
     async def check(self) -> None:
         """Write nothing behind what is not there: a replica refuses that, and so does a server that is full."""

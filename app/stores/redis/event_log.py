@@ -113,6 +113,7 @@ class RedisLog:
         self._waiting: CommandRunner | None = None
         self._waiters = 0
         self._ttl = round(max(ttl, lease) * 1000)  # milliseconds, as all that Redis is told
+        self._ttl_once_ended = max(1, round(ttl * 1000))
         self._lease = round(lease * 1000)
 
     async def begin(self, run: RunKey, worker: str) -> None:
@@ -123,7 +124,8 @@ class RedisLog:
     async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
         """Add a batch and renew the lease, if this worker holds it."""
         first, last, data, ends = batch
-        claim = await self._eval(_APPEND, [run], worker, self._lease, self._ttl, first, last, int(ends), data)
+        ttl = self._ttl_once_ended if ends else self._ttl
+        claim = await self._eval(_APPEND, [run], worker, self._lease, ttl, first, last, int(ends), data)
         if ends:
             await self._store.ask(_INDEX, ("ZREM", _INDEX, _member(run)))
         return _claim(claim)

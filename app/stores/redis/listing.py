@@ -1,11 +1,11 @@
 """
-The lists of owners in Redis: for each a sorted set of names, and a hash of their entries.
+The lists of owners in Redis: for each a sorted set of names, and a hash that says where their records are.
 
     antiphon:{owner}:listed    names of records, by the time at which they were first put
-    antiphon:{owner}:entries   by name, the bucket of the record and its entry
+    antiphon:{owner}:buckets   by name, the bucket of the record
 
-Both are in one slot of a cluster, but not in that of the records. So an entry is written before its record, and one
-without a record is passed over.
+Both are in one slot of a cluster, but not in that of the records. So a name is written before its record, and one
+without a record is passed over. The entry is kept beside its record: it comes, goes and expires with that.
 """
 
 from __future__ import annotations
@@ -57,18 +57,20 @@ class _Client(Protocol):
     async def ask(self, key: str, *commands: Command) -> list[Any]: ...
 
 
+ENTRY = "\0"  # before the name of a record, that of its entry in the hash of the bucket
+
+
 def update(change: Change, ttl: int) -> tuple[str, list[Command]]:
     """
     Return the commands after which what a change says is listed, for `ttl` milliseconds at least, and a key of their
     slot.
     """
-    listed, entries = _keys(owner_of(change.bucket))
+    listed, buckets = _keys(owner_of(change.bucket))
     commands: list[Command] = []
-    for name, entry in change.entries.items():
-        value = change.bucket.encode() + b"\n" + entry
-        commands.append(("EVAL", _LIST, 2, listed, entries, name, value, ttl, LISTED))
+    for name in change.entries:
+        commands.append(("EVAL", _LIST, 2, listed, buckets, name, change.bucket, ttl, LISTED))
     if change.delete:
-        commands += [("ZREM", listed, *change.delete), ("HDEL", entries, *change.delete)]
+        commands += [("ZREM", listed, *change.delete), ("HDEL", buckets, *change.delete)]
     return listed, commands
 
 
@@ -81,32 +83,30 @@ async def recent(
     if page is None:
         return None
     while page:
-        alive = await _exist(client, [(key_of(bucket), name) for name, bucket, _ in page])
-        found += [entry for (_, _, entry), exists in zip(page, alive, strict=True) if exists]
+        entries = await _entries(client, [(key_of(bucket), name) for name, bucket in page])
+        found += [entry for entry in entries if entry is not None]
         if len(found) >= limit or len(page) < limit + _SPARE:
             break
         page = await _page(client, owner, limit + _SPARE, page[-1][0])
     return found[:limit]
 
 
-async def _page(client: _Client, owner: str, size: int, after: str) -> list[tuple[str, str, bytes]] | None:
-    """Return names, buckets and entries, the newest first; None if there is nothing of the name `after`."""
-    listed, entries = _keys(owner)
-    [page] = await client.ask(listed, ("EVAL", _RECENT, 2, listed, entries, after, size))
+async def _page(client: _Client, owner: str, size: int, after: str) -> list[tuple[str, str]] | None:
+    """Return names and buckets, the newest first; None if there is nothing of the name `after`."""
+    listed, buckets = _keys(owner)
+    [page] = await client.ask(listed, ("EVAL", _RECENT, 2, listed, buckets, after, size))
     if page is None:
         return None
-    split = ((name.decode(), *(value or b"\n").split(b"\n", 1)) for name, value in zip(*page, strict=True))
-    return [(name, bucket.decode(), entry) for name, bucket, entry in split]
+    return [(name.decode(), (bucket or b"").decode()) for name, bucket in zip(*page, strict=True)]
 
 
-async def _exist(client: _Client, records: Sequence[tuple[str, str]]) -> list[bool]:
-    """Tell of each record, which is given by its key and name, whether it is there."""
-    asked: list[tuple[str, Command]] = [(key, ("HEXISTS", key, name)) for key, name in records]
+async def _entries(client: _Client, records: Sequence[tuple[str, str]]) -> list[bytes | None]:
+    """Return the entry of each record, which is given by its key and name, or None where there is no such record."""
+    asked: list[tuple[str, Command]] = [(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in records]
     if client.slots:
-        answers = await asyncio.gather(*(client.ask(key, command) for key, command in asked))
-        return [bool(there) for [there] in answers]
-    return [bool(there) for there in await client.ask(asked[0][0], *(command for _, command in asked))]
+        return [entry for [entry] in await asyncio.gather(*(client.ask(key, command) for key, command in asked))]
+    return await client.ask(asked[0][0], *(command for _, command in asked))
 
 
 def _keys(owner: str) -> tuple[str, str]:
-    return f"antiphon:{{{owner}}}:listed", f"antiphon:{{{owner}}}:entries"
+    return f"antiphon:{{{owner}}}:listed", f"antiphon:{{{owner}}}:buckets"

@@ -26,37 +26,9 @@ from app.errors import StoreUnavailable
 from app.stores import Change, Outage, one_of, owner_of, read_options, seconds
 from app.stores.sqlite import event_log
 from app.stores.sqlite.event_log import SQLiteLog
+from app.stores.sqlite.schema import PADDING, VERSION, empty_wal, prepare
 
 T = TypeVar("T")
-
-# In `PRAGMA user_version`, to tell a file that this code cannot read.
-_VERSION = 1
-
-_SCHEMA = """
-CREATE TABLE buckets (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, expires REAL NOT NULL);
-CREATE INDEX buckets_by_expiry ON buckets (expires);
-CREATE TABLE records (
-    bucket INTEGER NOT NULL REFERENCES buckets (id) ON DELETE CASCADE,
-    name TEXT NOT NULL,
-    record BLOB NOT NULL,
-    UNIQUE (bucket, name)
-);
-"""
-# Which records are listed, in the order in which they were first put. It came later than the other tables, and is
-# added to a file that does not have it; a server that does not know it may use the file meanwhile, so what is listed
-# here may have been deleted.
-_LISTED = """
-CREATE TABLE IF NOT EXISTS listed (
-    position INTEGER PRIMARY KEY AUTOINCREMENT,
-    owner TEXT NOT NULL,
-    bucket INTEGER NOT NULL REFERENCES buckets (id) ON DELETE CASCADE,
-    name TEXT NOT NULL,
-    entry BLOB NOT NULL,
-    UNIQUE (bucket, name)
-);
-CREATE INDEX IF NOT EXISTS listed_by_owner ON listed (owner, position);
-"""
-_TABLES = [*_SCHEMA.split(";"), *event_log.SCHEMA.split(";")]
 
 # Each statement is given :bucket (a name), :name, :record, :given, :now and :until as far as it uses them; times are
 # Unix times, so that a restart keeps them.
@@ -64,16 +36,20 @@ _EXPIRE = "DELETE FROM buckets WHERE name = :bucket AND expires <= :now"
 _RENEW = """
 INSERT INTO buckets (name, expires) VALUES (:bucket, :until) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires
 """
-_PUT = """
-INSERT INTO records (bucket, name, record) SELECT id, :name, :record FROM buckets WHERE name = :bucket
-ON CONFLICT (bucket, name) DO UPDATE SET record = excluded.record
+_PUT = f"""
+INSERT INTO records (bucket, name, padding, entry, record)
+SELECT id, :name, {PADDING}, :entry, :record FROM buckets WHERE name = :bucket
+ON CONFLICT (bucket, name) DO UPDATE SET entry = coalesce(excluded.entry, entry), record = excluded.record
 """
 _LIST = """
-INSERT INTO listed (owner, bucket, name, entry) SELECT :owner, id, :name, :entry FROM buckets WHERE name = :bucket
-ON CONFLICT (bucket, name) DO UPDATE SET entry = excluded.entry
+INSERT INTO listed (owner, position, bucket, name)
+SELECT :owner, (SELECT coalesce(max(position), 0) + 1 FROM listed WHERE owner = :owner), id, :name
+FROM buckets WHERE name = :bucket
+ON CONFLICT (bucket, name) DO NOTHING
 """
-# A few for each record put: the expired never pile up, and nobody waits for a big clean-up.
+# A few at a time, so that nobody waits for a big clean-up.
 _PURGE = "DELETE FROM buckets WHERE id IN (SELECT id FROM buckets WHERE expires <= :now LIMIT 20)"
+_EXPIRED = "SELECT 1 FROM buckets WHERE expires <= :now LIMIT 1"
 # A bucket without records has one row, of NULLs: it is renewed all the same.
 _GET = """
 SELECT expires, record FROM buckets LEFT JOIN records ON bucket = id AND records.name = :name
@@ -87,13 +63,13 @@ _RENEW_READ = "UPDATE buckets SET expires = :until WHERE name = :bucket AND expi
 _DELETE = """
 DELETE FROM records WHERE name = :name AND bucket IN (SELECT id FROM buckets WHERE name = :bucket AND expires > :now)
 """
-_UNLIST = "DELETE FROM listed WHERE name = :name AND bucket IN (SELECT id FROM buckets WHERE name = :bucket)"
-_THERE = """
-owner = :owner AND EXISTS (SELECT 1 FROM buckets WHERE id = listed.bucket AND expires > :now)
-AND EXISTS (SELECT 1 FROM records WHERE bucket = listed.bucket AND name = listed.name)
+_POSITION = """
+SELECT position FROM listed JOIN buckets ON id = bucket WHERE owner = :owner AND listed.name = :after AND expires > :now
 """
-_POSITION = f"SELECT position FROM listed WHERE name = :after AND {_THERE}"
-_RECENT = f"SELECT entry FROM listed WHERE position < :position AND {_THERE} ORDER BY position DESC LIMIT :limit"
+_RECENT = """
+SELECT entry FROM listed JOIN records USING (bucket, name) JOIN buckets ON id = bucket
+WHERE owner = :owner AND position < :position AND expires > :now ORDER BY position DESC LIMIT :limit
+"""
 _DROP = "DELETE FROM buckets WHERE name = :bucket AND expires > :now"
 _DROP_EMPTY = """
 DELETE FROM buckets WHERE name = :bucket AND NOT EXISTS (SELECT 1 FROM records WHERE bucket = buckets.id)
@@ -104,7 +80,7 @@ WHERE buckets.name = :bucket AND expires > :now AND records.name = :given
 """
 
 # Writes a page, and changes nothing.
-_TOUCH = f"PRAGMA user_version = {_VERSION}"
+_TOUCH = f"PRAGMA user_version = {VERSION}"
 
 # A record whose `put` returned survives the process, also `kill -9`, either way: a commit hands it to the operating
 # system. `full` waits for the disk as well, so that it survives a power cut.
@@ -207,6 +183,17 @@ class SQLiteStore:
         """Return an event log in the same file, asked in the same threads."""
         return SQLiteLog(self._reads, self._writes, ttl=ttl, lease=lease, clock=self._clock)
 
+    async def purge(self) -> None:
+        """Delete what has expired, and leave nothing of what was deleted in any of the files."""
+        if not await asyncio.to_thread(self._path.exists):
+            return
+        for expired, delete in ((_EXPIRED, _PURGE), (event_log.EXPIRED, event_log.PURGE)):
+            now = {"now": self._clock()}
+            while await self._reads.run(lambda db: db.execute(expired, now).fetchone()):  # noqa: B023
+                await self._writes.write(lambda db: db.execute(delete, now))  # noqa: B023
+        if await asyncio.to_thread(self._has_wal):
+            await self._writes.run(empty_wal)
+
     async def check(self) -> None:
         """Take the lock that a write needs, and give it back."""
         await self._writes.write(lambda db: None)
@@ -226,6 +213,10 @@ class SQLiteStore:
                 await self._writes.write(lambda db: db.execute(_RENEW_READ, values))
         return rows
 
+    def _has_wal(self) -> bool:
+        wal = self._path.with_name(f"{self._path.name}-wal")
+        return wal.exists() and wal.stat().st_size > 0
+
     def _open(self) -> sqlite3.Connection:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # SQLite gives its other files the mode of this one. O_EXCL is not only for the mode: to open and close a file
@@ -235,42 +226,11 @@ class SQLiteStore:
         # Each connection is used by one thread at a time, but closed by another.
         db = sqlite3.connect(self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False)
         try:
-            db.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
-            db.execute(f"PRAGMA synchronous = {self._synchronous}")
-            db.execute("PRAGMA foreign_keys = ON")
-            db.execute("PRAGMA journal_size_limit = 67108864")
-            if _version(db) != _VERSION:
-                _create(db)
-            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'listed_by_owner'").fetchone():
-                _add_list(db)
+            prepare(db, self._synchronous)
         except BaseException:
             db.close()
             raise
         return db
-
-
-def _version(db: sqlite3.Connection) -> int:
-    version: int = db.execute("PRAGMA user_version").fetchone()[0]
-    return version
-
-
-def _create(db: sqlite3.Connection) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    match _version(db):
-        case 0:
-            for statement in _TABLES:
-                db.execute(statement)
-            db.execute(f"PRAGMA user_version = {_VERSION}")
-        case version if version != _VERSION:  # otherwise another process was quicker
-            raise sqlite3.DatabaseError(f"the file has version {version}, and this server knows only {_VERSION}")
-    db.execute("COMMIT")
-
-
-def _add_list(db: sqlite3.Connection) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    for statement in _LISTED.split(";"):
-        db.execute(statement)
-    db.execute("COMMIT")
 
 
 def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str, float]) -> bool:
@@ -283,17 +243,15 @@ def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str
         values = {"bucket": change.bucket, "owner": owner_of(change.bucket), **times}
         db.execute(_EXPIRE, values)
         db.execute(_RENEW, values)
-        db.executemany(_PUT, [{**values, "name": name, "record": record} for name, record in change.put.items()])
-        db.executemany(_LIST, [{**values, "name": name, "entry": entry} for name, entry in change.entries.items()])
-        db.executemany(_UNLIST, [{**values, "name": name} for name in change.delete])
+        for name, record in change.put.items():
+            db.execute(_PUT, {**values, "name": name, "record": record, "entry": change.entries.get(name)})
+        db.executemany(_LIST, [{**values, "name": name} for name in change.entries])
         db.executemany(_DELETE, [{**values, "name": name} for name in change.delete])
         db.execute(_DROP_EMPTY, values)
-    db.execute(_PURGE, times)
     return True
 
 
 def _delete(db: sqlite3.Connection, values: Mapping[str, object]) -> bool:
-    db.execute(_UNLIST, values)
     deleted = db.execute(_DELETE, values).rowcount > 0
     db.execute(_DROP_EMPTY, values)
     return deleted

@@ -15,33 +15,9 @@ from collections.abc import Callable, Collection
 from typing import Any, Protocol, TypeVar
 
 from app.stores import Batch, LeaseState, RunKey, RunState
+from app.stores.sqlite.schema import PADDING
 
 T = TypeVar("T")
-
-# Part of the store's schema. Times are Unix times.
-SCHEMA = """
-CREATE TABLE runs (
-    id INTEGER PRIMARY KEY,
-    bucket TEXT NOT NULL,
-    response TEXT NOT NULL,
-    worker TEXT NOT NULL,
-    leased REAL NOT NULL,
-    expires REAL NOT NULL,
-    cancelled INTEGER NOT NULL DEFAULT 0,
-    ended INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (bucket, response)
-);
-CREATE INDEX running_by_lease ON runs (leased) WHERE NOT ended;
-CREATE INDEX ended_by_expiry ON runs (expires) WHERE ended;
-CREATE TABLE batches (
-    run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
-    last INTEGER NOT NULL,
-    first INTEGER NOT NULL,
-    ends INTEGER NOT NULL,
-    data BLOB NOT NULL,
-    PRIMARY KEY (run, last)
-) WITHOUT ROWID
-"""
 
 _FIND = """
 SELECT id, worker, leased, cancelled, ended FROM runs
@@ -54,16 +30,17 @@ WHERE run = (SELECT id FROM ({_FIND})) AND last > :after ORDER BY last LIMIT 500
 _BEGIN = """
 INSERT INTO runs (bucket, response, worker, leased, expires) VALUES (:bucket, :id, :worker, :leased, :until)
 """
-_APPEND = """
-INSERT INTO batches (run, last, first, ends, data) SELECT :run, :last, :first, :ends, :data
+_APPEND = f"""
+INSERT INTO batches (run, last, first, ends, padding, data) SELECT :run, :last, :first, :ends, {PADDING}, :data
 WHERE :first > (SELECT coalesce(max(last), -1) FROM batches WHERE run = :run)
 """
 _RENEW = "UPDATE runs SET worker = :worker, leased = :leased, expires = :until, ended = :ends WHERE id = :run"
 _CANCEL = "UPDATE runs SET cancelled = 1 WHERE bucket = :bucket AND response = :id"
 _DELETE = "DELETE FROM runs WHERE bucket = :bucket AND response = :id"
 _ORPHANS = "SELECT bucket, response FROM runs WHERE NOT ended AND leased <= :now LIMIT 100"
-# A few for each new run: the expired never pile up, and nobody waits for a big clean-up.
-_PURGE = "DELETE FROM runs WHERE id IN (SELECT id FROM runs WHERE ended AND expires <= :now LIMIT 5)"
+EXPIRED = "SELECT 1 FROM runs WHERE ended AND expires <= :now LIMIT 1"
+# A few at a time, so that nobody waits for a big clean-up.
+PURGE = "DELETE FROM runs WHERE id IN (SELECT id FROM runs WHERE ended AND expires <= :now LIMIT 20)"
 
 _PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # seconds between looks
 _LAST_PAUSE = 0.25  # and ever after
@@ -85,7 +62,7 @@ class SQLiteLog:
     ) -> None:
         self._reads = reads
         self._writes = writes
-        self._ttl = max(ttl, lease)
+        self._ttl = ttl  # which begins when the run has ended
         self._lease = lease
         self._clock = clock
 
@@ -162,7 +139,6 @@ class SQLiteLog:
 
 
 def _begin(db: sqlite3.Connection, values: dict[str, Any]) -> None:
-    db.execute(_PURGE, values)
     db.execute(_DELETE, values)
     db.execute(_BEGIN, values)
 

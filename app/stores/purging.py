@@ -1,0 +1,38 @@
+"""What has expired or was deleted is removed for good, also on a server that does nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from app.errors import StoreUnavailable
+from app.stores import Store
+
+logger = logging.getLogger(__name__)
+
+INTERVAL = 4.0  # seconds, at most
+
+
+@asynccontextmanager
+async def purging(store: Store) -> AsyncIterator[None]:
+    """Purge a store at once, and regularly while the context lasts."""
+    task = asyncio.create_task(_purge_regularly(store))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _purge_regularly(store: Store) -> None:
+    while True:
+        try:
+            await store.purge()
+        except StoreUnavailable:
+            pass  # which the store logs
+        except Exception:
+            logger.exception("unexpected error")
+        await asyncio.sleep(INTERVAL * random.uniform(0.75, 1))  # not in all processes at the same time

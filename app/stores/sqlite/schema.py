@@ -1,0 +1,134 @@
+"""
+The tables of the SQLite file, and how they are made.
+
+Nothing of what is deleted may stay in the file. SQLite overwrites it (`secure_delete`), but not the copies that it
+leaves behind where it has moved rows from one page of a table to another. What does not fit into such a page is in
+pages of its own, which are never copied. So content has enough padding before it, in a table WITHOUT ROWID, that all
+of it is there: see "Cell Payload Overflow Pages" in https://www.sqlite.org/fileformat2.html.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+# In `PRAGMA user_version`, to tell a file that this code cannot read.
+VERSION = 2
+
+# The padding, by the page size of the file: as much of a row as there can be in a page of the table.
+PADDING = "zeroblob((SELECT (page_size - 12) * 64 / 255 - 23 FROM pragma_page_size))"
+
+# Times are Unix times, so that a restart keeps them. `runs` and `batches` are the event log's, the others the store's.
+_BUCKETS = """
+CREATE TABLE buckets (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, expires REAL NOT NULL);
+CREATE INDEX buckets_by_expiry ON buckets (expires)
+"""
+_RECORDS = """
+CREATE TABLE records (
+    bucket INTEGER NOT NULL REFERENCES buckets (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    padding BLOB NOT NULL,
+    entry BLOB,
+    record BLOB NOT NULL,
+    PRIMARY KEY (bucket, name)
+) WITHOUT ROWID
+"""
+# Which records are listed, each owner's in the order in which they were first put.
+_LISTED = """
+CREATE TABLE listed (
+    owner TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    bucket INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    PRIMARY KEY (owner, position),
+    UNIQUE (bucket, name),
+    FOREIGN KEY (bucket, name) REFERENCES records (bucket, name) ON DELETE CASCADE
+) WITHOUT ROWID
+"""
+_RUNS = """
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    bucket TEXT NOT NULL,
+    response TEXT NOT NULL,
+    worker TEXT NOT NULL,
+    leased REAL NOT NULL,
+    expires REAL NOT NULL,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    ended INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (bucket, response)
+);
+CREATE INDEX running_by_lease ON runs (leased) WHERE NOT ended;
+CREATE INDEX ended_by_expiry ON runs (expires) WHERE ended
+"""
+_BATCHES = """
+CREATE TABLE batches (
+    run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+    last INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    ends INTEGER NOT NULL,
+    padding BLOB NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (run, last)
+) WITHOUT ROWID
+"""
+_CREATE = [*_BUCKETS.split(";"), _RECORDS, _LISTED, *_RUNS.split(";"), _BATCHES]
+
+# The first version had no padding, and listed nothing.
+_UPGRADE = [
+    "ALTER TABLE records RENAME TO old_records",
+    _RECORDS,
+    f"INSERT INTO records SELECT bucket, name, {PADDING}, NULL, record FROM old_records",
+    "DROP TABLE old_records",
+    "DROP TABLE IF EXISTS listed",
+    _LISTED,
+    "ALTER TABLE batches RENAME TO old_batches",
+    _BATCHES,
+    f"INSERT INTO batches SELECT run, last, first, ends, {PADDING}, data FROM old_batches",
+    "DROP TABLE old_batches",
+]
+
+
+def prepare(db: sqlite3.Connection, synchronous: str) -> None:
+    """Set a new connection up, and make the tables of a new file; raises `sqlite3.Error`."""
+    db.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
+    db.execute(f"PRAGMA synchronous = {synchronous}")
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("PRAGMA secure_delete = ON")
+    db.execute("PRAGMA journal_size_limit = 67108864")
+    if (version := _version(db)) != VERSION:
+        if version == 1:
+            db.execute("VACUUM")  # what was deleted was not overwritten
+        _make_tables(db)
+
+
+def _make_tables(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    match _version(db):
+        case 0:
+            statements = _CREATE
+        case 1:
+            statements = _UPGRADE
+        case 2:  # another process was quicker
+            statements = []
+        case version:
+            raise sqlite3.DatabaseError(f"the file has version {version}, and this server knows only {VERSION}")
+    for statement in statements:
+        db.execute(statement)
+    db.execute(f"PRAGMA user_version = {VERSION}")
+    db.execute("COMMIT")
+
+
+def _version(db: sqlite3.Connection) -> int:
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def empty_wal(db: sqlite3.Connection) -> None:
+    """
+    Bring what is in the write-ahead log into the file, and empty the log: it has what was deleted, too.
+
+    Nobody is kept waiting for it: where others are reading or writing, it is left for the next time.
+    """
+    [patience] = db.execute("PRAGMA busy_timeout").fetchone()
+    db.execute("PRAGMA busy_timeout = 50")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    db.execute(f"PRAGMA busy_timeout = {patience}")
