@@ -44,7 +44,9 @@ from app.responses.encryption import ContentCipher
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
 from app.settings.reloading import compare_settings
 from app.settings.validation import environment
-from app.stores import STORES, CountingStore, LoggingStore, Store
+from app.stores import STORES, Store
+from app.stores.counters import CountingStore
+from app.stores.event_log import LoggingStore
 from app.stores.memory import MemoryStore
 from app.stores.memory.counters import MemoryCounters
 from app.stores.purging import purging

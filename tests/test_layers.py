@@ -28,7 +28,7 @@ LONGEST_FUNCTION = 60
 
 # A layer may import what stands in its row, and itself. The most specific name counts: `app.backends` is the protocol,
 # and `app.backends.*` are the backends and what they share.
-PROTOCOLS = {"app.backends", "app.stores", "app.tools"}
+PROTOCOLS = {"app.backends", "app.stores", "app.stores.event_log", "app.stores.counters", "app.tools"}
 CORE = {f"app.core.{room}" for room in ("*", "redaction", "types", "profile", "stream", "request", "history", "sse")}
 BELOW = {"app", "app.errors"} | CORE
 STREAM = {"app", "app.core.types", "app.errors"}
@@ -47,7 +47,7 @@ LAYERS = {
     "app.core.sse": STREAM | {"app.core.*", "app.core.stream"},
     **dict.fromkeys(PROTOCOLS, BELOW),
     "app.backends.*": BELOW | {"app.backends"},
-    "app.stores.*": BELOW | {"app.stores"},
+    "app.stores.*": BELOW | {"app.stores", "app.stores.event_log", "app.stores.counters"},
     "app.tools.*": BELOW | {"app.tools"},
     "app.tools.files": BELOW | {"app.tools"},  # a resource of its own, with routes
     # What a profile may hold is checked where the settings are read.

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from app.errors import StoreUnavailable, TooManyRequests
 from app.observability.lifecycle import ResponseLifecycle
-from app.stores import LEASE, Counters, TokenTake
+from app.stores.counters import LEASE, Counters, TokenTake
 
 T = TypeVar("T")
 

@@ -39,7 +39,8 @@ from app.responses.questions import Questions
 from app.responses.run import Caller, Run, Storage
 from app.responses.tool_loop import ToolLoop, loop_options
 from app.responses.tool_loop.sessions import DeclaredTool
-from app.stores import Change, RunKey, Store, apply_with
+from app.stores import Change, Store, apply_with
+from app.stores.event_log import RunKey
 from app.tools import Declaration, HostedTool, ToolLimits
 
 __all__ = ["Caller", "Responses", "Run", "find_model"]

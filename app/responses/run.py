@@ -22,7 +22,8 @@ from app.responses import compaction
 from app.responses.background.worker import SaveTurn
 from app.responses.context import Context
 from app.responses.generate import Generation
-from app.stores import Change, RunKey
+from app.stores import Change
+from app.stores.event_log import RunKey
 
 logger = logging.getLogger(__name__)
 content = logging.getLogger("app.content")  # silent, unless the settings want to hear it

@@ -23,7 +23,8 @@ from app.core.types.request import CreateResponse
 from app.core.types.response import new_response
 from app.errors import StoreUnavailable
 from app.responses.background import Background
-from app.stores import Batch, Change, EventLog, LoggingStore, RunKey, Store
+from app.stores import Change, Store
+from app.stores.event_log import Batch, EventLog, LoggingStore, RunKey
 from app.stores.memory import MemoryStore
 from tests.faults.servers import server
 from tests.support.build import delta

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from app.stores import Batch, RunKey
+from app.stores.event_log import Batch, RunKey
 from tests.support.redis_server import RedisServer
 from tests.support.store_places import redis_store
 

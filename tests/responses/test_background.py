@@ -25,7 +25,7 @@ from app.core.types.response import new_response
 from app.errors import BackendError
 from app.main import build_store
 from app.responses.background import EventSubscription, worker
-from app.stores import LoggingStore, RunKey
+from app.stores.event_log import LoggingStore, RunKey
 from app.stores.memory import MemoryStore
 from tests.support import laws
 from tests.support.build import call, delta, finish, story, whole

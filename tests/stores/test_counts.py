@@ -9,7 +9,8 @@ from typing import cast
 import pytest
 
 from app.errors import StoreUnavailable
-from app.stores import Counters, CountingStore, TokenTake, redis
+from app.stores import redis
+from app.stores.counters import Counters, CountingStore, TokenTake
 from app.stores.memory.counters import MemoryCounters
 from app.stores.redis import RedisStore
 from tests.support.redis_server import RedisServer, join

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.stores import Batch, EventLog, LoggingStore, RunKey
+from app.stores.event_log import Batch, EventLog, LoggingStore, RunKey
 from app.stores.memory.event_log import MemoryLog
 from tests.support.store_places import Memory, Place, Redis, SQLite
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import StoreUnavailable
-from app.stores import Batch, RunKey
+from app.stores.event_log import Batch, RunKey
 from app.stores.sqlite import SQLiteStore
 from tests.support.store_places import Clock
 

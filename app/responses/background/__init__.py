@@ -27,7 +27,8 @@ from app.core.types.response import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
 from app.responses.background.subscription import EventSubscription
 from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
-from app.stores import Change, EventLog, RunKey, Store
+from app.stores import Change, Store
+from app.stores.event_log import EventLog, RunKey
 
 __all__ = ["Background", "EventSubscription", "Run"]
 

@@ -9,7 +9,7 @@ from app.core.sse import log as frames
 from app.core.types.request import Event
 from app.errors import APIError, NotFound, StoreUnavailable
 from app.responses.background.worker import persist
-from app.stores import Batch, EventLog, RunKey
+from app.stores.event_log import Batch, EventLog, RunKey
 
 GONE = "The events of this response are not kept any more."
 

@@ -13,7 +13,8 @@ from app.core.history.turns import Turn
 from app.core.sse import encoder
 from app.core.types.request import TERMINAL, Event, Response
 from app.errors import APIError, StoreUnavailable
-from app.stores import Batch, Change, EventLog, LeaseState, RunKey, Store, apply_with
+from app.stores import Change, Store, apply_with
+from app.stores.event_log import Batch, EventLog, LeaseState, RunKey
 
 T = TypeVar("T")
 

@@ -17,8 +17,9 @@ from itertools import islice
 from urllib.parse import urlsplit
 
 from app.errors import StoreUnavailable
-from app.stores import Change, count, owner_of, read_options
+from app.stores import Change, owner_of
 from app.stores.memory.event_log import MemoryLog
+from app.stores.url_options import count, read_options
 
 MAX_RECORDS = 100_000
 MAX_BYTES = 512 * 1024 * 1024

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from app.stores import TokenResult, TokenTake
+from app.stores.counters import TokenResult, TokenTake
 
 _MINUTE = 60.0
 

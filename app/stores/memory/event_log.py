@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from app.stores import Batch, LeaseState, RunKey, RunState
+from app.stores.event_log import Batch, LeaseState, RunKey, RunState
 
 MAX_LOG_BYTES = 256 * 1024 * 1024
 

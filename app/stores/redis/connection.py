@@ -22,7 +22,8 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from app.stores import Outage, count, one_of, read_options, seconds
+from app.stores.outage import Outage
+from app.stores.url_options import count, one_of, read_options, seconds
 
 # The options of a URL, by redis-py's names. What is not here is refused: an unknown one would fail at the first use,
 # and some would break the store (`decode_responses`).

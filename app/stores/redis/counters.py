@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import groupby
 
-from app.stores import LEASE, TokenResult, TokenTake
+from app.stores.counters import LEASE, TokenResult, TokenTake
 from app.stores.redis.event_log import CommandRunner
 
 HASTE = 0.5  # seconds for a connection, and for an answer: nobody is to wait for what only holds others back

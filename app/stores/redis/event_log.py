@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from app.stores import Batch, LeaseState, RunKey, RunState
+from app.stores.event_log import Batch, LeaseState, RunKey, RunState
 
 BLOCK = 2.0  # seconds that one call may wait for a batch
 FOLLOWERS = 500  # calls that wait at once, each on a connection; those beyond them look now and then

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Callable, Collection
 from typing import Any, Protocol, TypeVar
 
-from app.stores import Batch, LeaseState, RunKey, RunState
+from app.stores.event_log import Batch, LeaseState, RunKey, RunState
 from app.stores.sqlite.schema import PADDING
 
 T = TypeVar("T")
