@@ -38,6 +38,7 @@ from app.responses.generate import Deadline, Generation, NoAnswer, OneAnswer
 from app.responses.questions import Questions
 from app.responses.run import Caller, Run, Storage
 from app.responses.tool_loop import ToolLoop, loop_options
+from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.sessions import DeclaredTool
 from app.stores import Change, Store, apply_with
 from app.stores.event_log import RunKey
@@ -88,6 +89,7 @@ class Responses:
         self._max_input_tokens = max_input_tokens
         self._max_output_seconds = max_output_seconds
         self._tools = {type: (name, tool) for name, tool in (tools or {}).items() for type in tool.types}
+        self._approvals = Approvals(store)
         self._tool_limits = tool_limits or ToolLimits()
 
     @property
@@ -139,10 +141,14 @@ class Responses:
         questions = self.questions(request, context, caller, model)
         declared = self._declared(request, caller, context, response) if generate else []
         if declared:
-            options = loop_options(request, context, declared, self._tool_limits, caller.dialect)
+            claim = partial(self._approvals.claim, caller.owner)
+            options = loop_options(request, context, declared, self._tool_limits, caller.dialect, claim)
             loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle)
             self._check_size(loop.first_body())
             generation: Generation = loop
+        elif context.approvals:
+            message = "The tools whose calls are approved have to be among the request's 'tools' again."
+            raise InvalidRequest(message, param="tools")
         else:
             generation = self._generation(questions, builder, generate=generate)
         log_context.bind(response_id=response["id"])
@@ -202,7 +208,14 @@ class Responses:
             save = partial(self._background.save, _run_key(response["id"], caller))
         input = [turns.input_item(item, context.key) for item in context.new]
         recorded = turns.recorded_request(request, known_beside(self.backend.profile(response["model"]).request))
-        return Storage(save, partial(self.conversations.addition, request, caller.owner), input, recorded)
+
+        def addition(turn: Turn) -> list[Change]:
+            return [
+                *self.conversations.addition(request, caller.owner, turn),
+                *self._approvals.offered(turn, caller.owner),
+            ]
+
+        return Storage(save, addition, input, recorded)
 
     async def compact(
         self, request: compaction.CompactResponse, caller: Caller, observers: Sequence[Observer] = ()

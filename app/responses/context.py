@@ -7,11 +7,18 @@ It may be kept in the store, in the memory of a connection, in a conversation, o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from app.core.history import rewrites
 from app.core.history import turns as history
+from app.core.history.approvals import (
+    APPROVAL_REQUEST,
+    APPROVAL_RESPONSE,
+    ApprovedCall,
+    answers_approvals,
+    find_approvals,
+)
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import Upstream
 from app.core.types.ids import chain_key, new_key
@@ -35,6 +42,7 @@ class Context:
     brought: dict[str, Upstream]  # the part of it that came with the request, sealed
     compacts: bool  # is a summary wanted, in place of an answer?
     warnings: list[str]
+    approvals: Sequence[ApprovedCall] = ()  # the calls that the request approves
 
 
 class InputFileSource(Protocol):
@@ -70,6 +78,10 @@ class ContextLoader:
         new = await search.resolved(request.items(), known, upstream)
         warnings: list[str] = []
         new, brought = decrypt_items(new, self.seals, owner, key=key, known=upstream, warnings=warnings)
+        approvals: list[ApprovedCall] = []
+        if answers_approvals(new):
+            new = await search.with_stored_requests(new, known, upstream)
+            approvals = find_approvals(said, new, upstream, await search.around(new))
         if request.conversation:
             new = [item for item in new if str(item.get("id")) not in known]
             if not request.store:
@@ -79,7 +91,8 @@ class ContextLoader:
         if turns:
             history.check_outputs(said, new)
             new = rewrites.drop_repeated_prompt(said, new, warnings)
-        return await self._context(turns, new, upstream, brought, owner, key, warnings)
+        context = await self._context(turns, new, upstream, brought, owner, key, warnings)
+        return replace(context, approvals=approvals) if approvals else context
 
     async def stored(self, response_id: str, owner: str) -> tuple[list[Turn], Context]:
         """
@@ -202,6 +215,34 @@ class _TurnLookup:
                 item, upstream[item["id"]] = found
             resolved.append(item)
         return resolved
+
+    async def with_stored_requests(
+        self, items: list[Item], known: Mapping[str, Item], upstream: dict[str, Upstream]
+    ) -> list[Item]:
+        """Put requests for approval as they were stored in the place of a client's copies of them."""
+        return [found[0] if (found := await self._stored_request(item, known, upstream)) else item for item in items]
+
+    async def _stored_request(
+        self, item: Item, known: Mapping[str, Item], upstream: dict[str, Upstream]
+    ) -> tuple[Item, Upstream] | None:
+        id = item.get("id")
+        if (
+            item["type"] != APPROVAL_REQUEST
+            or not isinstance(id, str)
+            or id in known
+            or not (bucket := self._bucket(id))
+        ):
+            return None
+        found = history.find_item((await self._all(bucket)).values(), str(id))
+        if found:
+            upstream[str(id)] = found[1]
+        return found
+
+    async def around(self, items: Sequence[Item]) -> list[Turn]:
+        """Return all turns of the chains whose requests for approval the items answer, siblings too."""
+        ids = [str(item.get("approval_request_id")) for item in items if item["type"] == APPROVAL_RESPONSE]
+        buckets = dict.fromkeys(bucket for id in ids if (bucket := self._bucket(id)))
+        return [Turn.of(record) for bucket in buckets for record in (await self._all(bucket)).values()]
 
     async def _all(self, bucket: str) -> dict[str, bytes]:
         records = await self._store.all(bucket)

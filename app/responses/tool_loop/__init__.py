@@ -12,12 +12,13 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from app.backends import ChatRequest
 from app.core.dialects import Dialect
+from app.core.history.approvals import ApprovedCall
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, settled
 from app.core.stream.event_types import ToolBinding
@@ -45,16 +46,11 @@ logger = logging.getLogger(__name__)
 SAME_CALLS = 3  # of the same function with the same arguments: then the model is to answer
 CANCEL_TIMEOUT = 5.0  # seconds in which a tool that is cancelled has to stop
 
+# Takes an approval, by the id of its request; returns False where somebody has taken it before.
+Claim: TypeAlias = Callable[[str], Awaitable[bool]]
+
+ALREADY_USED = "This approval has been used already, so the call was not run again."
 NO_OBJECT = "The arguments of this call are not a JSON object, so it was not run."
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovedCall:
-    """A call that the caller has approved in this request."""
-
-    request: Item  # the `mcp_approval_request`, as it was stored
-    call_id: str | None  # of the call, as the backend knows it
-    earlier: tuple[Item, Upstream] | None = None  # the item of the call, where it was made before
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,8 @@ class LoopOptions:
     parallel: bool = True
     max_tool_calls: int | None = None
     max_output_tokens: int | None = None
-    approved: Sequence[ApprovedCall] = ()
+    approvals: Sequence[ApprovedCall] = ()
+    claim: Claim | None = None
     shows_tool_usage: bool = False
 
     def hosted(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
@@ -99,6 +96,7 @@ def loop_options(
     declared: Sequence[DeclaredTool],
     limits: ToolLimits,
     dialect: Dialect,
+    claim: Claim,
 ) -> LoopOptions:
     """Return what a request says of its hosted tools."""
     return LoopOptions(
@@ -111,6 +109,8 @@ def loop_options(
         parallel=request.parallel_tool_calls,
         max_tool_calls=request.max_tool_calls,
         max_output_tokens=request.max_output_tokens,
+        approvals=context.approvals,
+        claim=claim,
         shows_tool_usage=dialect.schema,
     )
 
@@ -247,9 +247,10 @@ class ToolLoop:
         opening = asyncio.create_task(self._sessions.open(self._options.items, LoopReport(self)))
         async for events in self._while([opening], quiet=open_after):
             yield events
-        if self._options.approved:
-            yield self.builder.take()
-            async for events in self._run_all(self._approved_calls()):
+        if self._options.approvals:
+            yield self.builder.take()  # from here on nothing is taken back
+            calls = [await self._approved_call(approval) for approval in self._options.approvals]
+            async for events in self._run_all([call for call in calls if call in self.builder.running]):
                 yield events
         while True:
             question = self._question = self._next_question()
@@ -345,38 +346,39 @@ class ToolLoop:
 
     # Calls.
 
-    def _approved_calls(self) -> list[OpenCall]:
-        """Open the items of the calls that the caller has approved; those that were made before are shown again."""
-        opened = []
-        for approved in self._options.approved:
-            request = approved.request
-            label, name = str(request.get("server_label")), str(request.get("name"))
-            found = next(
-                (
-                    one.function
-                    for one in self._sessions.functions
-                    if (one.function.server_label, one.function.name) == (label, name)
-                ),
-                HostedFunction(name, "mcp_call", namespace=label, fields={"server_label": label, "name": name}),
-            )
-            kind = ITEM_TYPES[found.item]
-            fields = dict(found.fields)
-            if "approval_request_id" in kind.empty:
-                fields["approval_request_id"] = request["id"]
-            call = self.builder.call(approved.call_id or self.builder.new_id("call"), ToolBinding(kind, fields, found))
-            self.builder.arguments(call, str(request.get("arguments") or "{}"))
-            self.builder.close_call(call)
-            self.note(call.item["id"], approval_request_id=request["id"])
-            if approved.earlier:
-                self._repeat(call, *approved.earlier)
-            else:
-                opened.append(call)
-        return opened
+    async def _approved_call(self, approval: ApprovedCall) -> OpenCall:
+        """
+        Open the item of a call that the caller has approved, as it was stored.
+
+        It ends at once where it was made before, and where the approval was used by another request.
+        """
+        request = approval.request
+        label, name = str(request.get("server_label")), str(request.get("name"))
+        function = next(
+            (
+                one.function
+                for one in self._sessions.functions
+                if (one.function.server_label, one.function.name) == (label, name)
+            ),
+            HostedFunction(name, "mcp_call", namespace=label, fields={"server_label": label, "name": name}),
+        )
+        kind, fields = ITEM_TYPES[function.item], dict(function.fields)
+        if "approval_request_id" in kind.empty:
+            fields["approval_request_id"] = request["id"]
+        call = self.builder.call(approval.call_id or self.builder.new_id("call"), ToolBinding(kind, fields, function))
+        self.builder.arguments(call, str(request.get("arguments") or "{}"))
+        self.builder.close_call(call)
+        self.note(call.item["id"], approval_request_id=request["id"], round=-1)
+        if approval.earlier:
+            self._repeat(call, *approval.earlier)
+        elif self._options.claim and not await self._options.claim(request["id"]):
+            self._end(call, Outcome.failed(ALREADY_USED))
+        return call
 
     def _repeat(self, call: OpenCall, item: Item, upstream: Upstream) -> None:
         """End a call as it ended when it was made."""
-        known = {"id", "type", *call.kind.empty} - {"output", "error", "result", "outputs"}
-        fields = {name: value for name, value in item.items() if name not in known | {"status"}}
+        own = ("id", "type", "status", "approval_request_id")
+        fields = {name: value for name, value in item.items() if name not in own}
         if (notes := upstream.get(NOTES)) and "output" in notes:
             self.note(call.item["id"], output=notes["output"])
         self.builder.end_call(call, str(item.get("status") or "completed"), fields)

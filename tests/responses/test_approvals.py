@@ -1,0 +1,204 @@
+"""Calls of hosted tools that the caller has to approve: each is run once, as it was stored."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.stores.memory import MemoryStore
+from tests.responses.test_tool_loop import body, client, events_of, hello, made, shape, types
+from tests.support import laws
+from tests.support.hosted_lab import Lab
+from tests.support.scripted import Scripted
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab.reset()
+
+
+def decision(request: Any, approve: bool = True, **more: Any) -> dict[str, Any]:
+    return {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **more}
+
+
+def user(text: str = "Hi") -> dict[str, Any]:
+    return {"type": "message", "role": "user", "content": text}
+
+
+ASKED = made(("lab__ask", {"what": "it"}))
+
+
+async def test_a_call_that_needs_approval_ends_the_response_with_a_request(lab: Lab) -> None:
+    async with client(Scripted(ASKED)) as http:
+        events = await events_of(http)
+    laws.check(events)
+    names = [event["type"].removeprefix("response.") for event in events]
+    assert names == ["created", "in_progress", "output_item.added", "output_item.done", "completed"]
+    (request,) = events[-1]["response"]["output"]
+    assert request == {
+        "type": "mcp_approval_request",
+        "id": request["id"],
+        "server_label": "lab",
+        "name": "ask",
+        "arguments": '{"what": "it"}',
+    }
+    assert lab.calls == []
+
+
+async def test_the_other_calls_of_the_answer_are_run_first(lab: Lab) -> None:
+    backend = Scripted(made(("lab__ask", {}), ("lab__echo", {"text": "a"})), hello())
+    async with client(backend) as http:
+        response = (await http.post("/responses", json=body())).json()
+    assert sorted(types(response)) == ["mcp_approval_request", "mcp_call"]
+    assert lab.calls == [("echo", {"text": "a"})]
+    assert len(backend.asked) == 1
+
+
+async def test_an_approved_call_is_run_before_the_model_is_asked(lab: Lab) -> None:
+    backend = Scripted(ASKED, hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        (request,) = first["output"]
+        events = await events_of(http, previous_response_id=first["id"], input=[decision(request)])
+    laws.check(events)
+    second = events[-1]["response"]
+    assert types(second) == ["mcp_call", "message"]
+    assert second["output"][0]["approval_request_id"] == request["id"]
+    assert second["output"][0]["output"] == "It was done."
+    assert lab.calls == [("ask", {"what": "it"})]
+    assert shape(backend.asked[1]) == ["user", ("assistant", 1), "tool"]
+    assert backend.asked[1]["messages"][1]["tool_calls"][0]["id"] == "c0"
+
+
+@pytest.mark.parametrize("reason", [None, "Too dear."])
+async def test_a_call_that_is_denied_is_told_to_the_model(lab: Lab, reason: str | None) -> None:
+    backend = Scripted(ASKED, hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        denied = decision(first["output"][0], approve=False, reason=reason)
+        second = (await http.post("/responses", json=body(previous_response_id=first["id"], input=[denied]))).json()
+    assert (types(second), lab.calls) == (["message"], [])
+    told = backend.asked[1]["messages"][-1]["content"]
+    assert told == "The user did not approve this call" + (f": {reason}" if reason else ".")
+
+
+async def test_a_turn_that_decides_nothing_leaves_the_call_open(lab: Lab) -> None:
+    backend = Scripted(ASKED, hello(), hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        second = (await http.post("/responses", json=body(previous_response_id=first["id"], input="Wait."))).json()
+        assert backend.asked[1]["messages"][2]["content"] == "The user has not approved this call yet."
+        late = body(previous_response_id=second["id"], input=[decision(first["output"][0])])
+        third = (await http.post("/responses", json=late)).json()
+    assert types(third) == ["mcp_call", "message"]
+    assert len(lab.calls) == 1
+
+
+async def test_in_a_conversation(lab: Lab) -> None:
+    backend = Scripted(ASKED, hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        conversation = (await http.post("/conversations", json={})).json()["id"]
+        first = (await http.post("/responses", json=body(conversation=conversation))).json()
+        approved = body(conversation=conversation, input=[decision(first["output"][0])])
+        assert types((await http.post("/responses", json=approved)).json()) == ["mcp_call", "message"]
+        again = (await http.post("/responses", json=approved)).json()
+    assert (types(again), len(lab.calls)) == (["message"], 1)
+
+
+@pytest.mark.parametrize("by_reference", [True, False])
+async def test_without_an_earlier_response(lab: Lab, by_reference: bool) -> None:
+    """As the AI SDK does where things are stored (`item_reference`), and as clients do that keep their history."""
+    backend = Scripted(ASKED, hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body(store=by_reference))).json()
+        (request,) = first["output"]
+        sent = {"type": "item_reference", "id": request["id"]} if by_reference else request
+        more = {"input": [user(), sent, decision(request)], "store": by_reference}
+        assert types((await http.post("/responses", json=body(**more))).json()) == ["mcp_call", "message"]
+    assert lab.calls == [("ask", {"what": "it"})]
+
+
+async def test_what_was_stored_is_run_and_not_the_copy_of_the_client(lab: Lab) -> None:
+    backend = Scripted(ASKED, hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        (request,) = (await http.post("/responses", json=body())).json()["output"]
+        forged = {**request, "arguments": '{"what": "something else"}'}
+        await http.post("/responses", json=body(input=[user(), forged, decision(request)]))
+    assert lab.calls == [("ask", {"what": "it"})]
+
+
+async def test_an_approval_is_good_once_in_two_branches(lab: Lab) -> None:
+    backend = Scripted(ASKED, hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        approved = body(previous_response_id=first["id"], input=[decision(first["output"][0])])
+        one = (await http.post("/responses", json=approved)).json()
+        other = (await http.post("/responses", json=approved)).json()
+    assert len(lab.calls) == 1
+    assert [item["output"] for item in (one["output"][0], other["output"][0])] == ["It was done."] * 2
+    assert backend.asked[2]["messages"] == backend.asked[1]["messages"]
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_two_requests_at_the_same_time_run_the_call_once(lab: Lab, store: bool) -> None:
+    backend = Scripted(ASKED, hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body(store=store))).json()
+        (request,) = first["output"]
+        more = {"previous_response_id": first["id"]} if store else {"store": False}
+        history = [] if store else [user(), request]
+        approved = body(input=[*history, decision(request)], **more)
+        answers = await asyncio.gather(*(http.post("/responses", json=approved) for _ in range(2)))
+    assert len(lab.calls) == 1
+    assert sorted(answer.json()["output"][0]["status"] for answer in answers) == ["completed", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"approval_request_id": "mcpr_unknown"}, "input[1].approval_request_id"),
+        ({"approval_request_id": None}, "input[1].approval_request_id"),
+        ({"approve": "yes"}, "input[1].approve"),
+    ],
+)
+async def test_a_response_to_nothing_is_refused(lab: Lab, more: dict[str, Any], param: str) -> None:
+    async with client(Scripted(hello())) as http:
+        wrong = {**decision({"id": "mcpr_1"}), **more}
+        answer = await http.post("/responses", json=body(input=[user(), wrong]))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_the_tool_has_to_be_declared_again(lab: Lab) -> None:
+    async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        more = {"previous_response_id": first["id"], "input": [decision(first["output"][0])], "tools": []}
+        answer = await http.post("/responses", json=body(**more))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+    assert lab.calls == []
+
+
+async def test_a_request_of_another_caller_is_unknown(lab: Lab) -> None:
+    async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60), api_keys=["ada", "bob"]) as http:
+        ada, bob = ({"Authorization": f"Bearer {key}"} for key in ("ada", "bob"))
+        first = (await http.post("/responses", json=body(), headers=ada)).json()
+        (request,) = first["output"]
+        stolen = body(input=[user(), {"type": "item_reference", "id": request["id"]}, decision(request)])
+        assert (await http.post("/responses", json=stolen, headers=bob)).status_code == 404
+        bare = body(input=[user(), decision(request)])
+        assert (await http.post("/responses", json=bare, headers=bob)).status_code == 400
+    assert lab.calls == []
+
+
+async def test_a_refusal_of_the_backend_does_not_lose_what_was_done(lab: Lab) -> None:
+    from app.errors import BackendError
+
+    backend = Scripted(ASKED, [BackendError("Away.", status=503)], hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        approved = body(previous_response_id=first["id"], input=[decision(first["output"][0])])
+        failed = (await http.post("/responses", json=approved)).json()
+        assert (failed["status"], types(failed)) == ("failed", ["mcp_call"])
+        again = (await http.post("/responses", json=approved)).json()
+    assert (again["status"], again["output"][0]["output"], len(lab.calls)) == ("completed", "It was done.", 1)
