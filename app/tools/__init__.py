@@ -74,6 +74,7 @@ __all__ = [
 TOOLS: dict[str, str] = {
     "demo": "app.tools.demo:DemoTool",
     "mcp": "app.tools.mcp:MCPTool",
+    "web_search": "app.tools.web_search:WebSearchTool",
 }
 
 OutcomeStatus: TypeAlias = Literal["completed", "incomplete", "failed"]

@@ -71,6 +71,9 @@ def valid(event: Event) -> None:
         return
     type_ = _OPENAI.get(event["type"], event["type"])
     if _OPENAI_EVENTS.match(type_) or event.get("item", {}).get("type") in _OPENAI_ITEMS:
+        if event["type"] == "response.output_item.added" and event["item"]["type"] == "web_search_call":
+            # OpenAI's own stream has no action there yet, whatever the type of its SDK says.
+            event = {**event, "item": {"action": {"type": "search", "query": ""}, **event["item"]}}
         told = _OPENAI_EVENT.validate_python(event).model_dump(exclude_unset=True, by_alias=True)
         assert told == event
         return

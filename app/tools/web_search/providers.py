@@ -1,0 +1,237 @@
+"""
+Search services: how each is queried, and how its results are read.
+
+A service is a row of `PROVIDERS`: one request, and where in its JSON the results are. Any other is a class at an import
+path, with the methods of `SearchProvider`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import httpx
+
+from app.tools.guard import GuardedTransport, OutboundRefused
+from app.tools.web_search.settings import WebSearchSettings
+
+MAX_ANSWER_BYTES = 8_000_000  # of a search service; Tavily and Exa send the text of pages
+
+
+class SearchFailed(Exception):
+    """A search without results to show; the message is fit for the model and the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """What to search for."""
+
+    text: str
+    count: int = 8  # of results, at most
+    allowed_domains: Sequence[str] = ()  # and their subdomains; empty: any
+    blocked_domains: Sequence[str] = ()
+    country: str | None = None  # two letters, ISO 3166-1
+    result_chars: int = 2000  # of text of each result, at most
+
+    @property
+    def with_sites(self) -> str:
+        """The text with `site:` operators, for services that have no field for domains."""
+        sites = " OR ".join(f"site:{domain}" for domain in self.allowed_domains)
+        excluded = " ".join(f"-site:{domain}" for domain in self.blocked_domains)
+        return " ".join(filter(None, (self.text, f"({sites})" if " OR " in sites else sites, excluded)))
+
+    def permits(self, url: str) -> bool:
+        """Tell whether a URL is in the domains that were asked for."""
+        return is_in_domains(url, self.allowed_domains, self.blocked_domains)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """One page that a search found."""
+
+    url: str
+    title: str
+    text: str = ""
+    published: str | None = None  # when, as the service writes it
+
+
+class SearchProvider(Protocol):
+    """A search service. The class has `from_settings(settings, key)`, which raises `ValueError`."""
+
+    async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
+        """Return the results, best first; raises `SearchFailed`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close what the provider has open."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchAPI:
+    """The HTTP API of a search service."""
+
+    path: str
+    results: tuple[str, ...]  # the keys that lead to the list of results
+    text: Callable[[Mapping[str, Any]], Iterable[Any]]  # the pieces of text of a result, best first
+    params: Callable[[SearchQuery], dict[str, Any]]  # of the query string, or the JSON body where `method` is POST
+    url: str | None = None  # of the service, where there is one for all
+    method: str = "GET"
+    key_header: str | None = None  # the header of the key; None: the service needs none
+    key_prefix: str = ""
+    published: str = "publishedDate"
+    hints: Mapping[int, str] = field(default_factory=dict)  # what to do about a status
+
+
+PROVIDERS: dict[str, SearchAPI] = {
+    "searxng": SearchAPI(
+        path="/search",
+        results=("results",),
+        text=lambda result: (result.get("content"),),
+        params=lambda query: {"q": query.with_sites, "format": "json"},
+        hints={403: "its `search.formats` has to list `json`"},
+    ),
+    "brave": SearchAPI(
+        url="https://api.search.brave.com",
+        path="/res/v1/web/search",
+        results=("web", "results"),
+        text=lambda result: (result.get("description"), *(result.get("extra_snippets") or ())),
+        params=lambda query: {"q": query.with_sites, "count": min(query.count, 20), "country": query.country},
+        key_header="X-Subscription-Token",
+        published="page_age",
+    ),
+    "tavily": SearchAPI(
+        url="https://api.tavily.com",
+        path="/search",
+        method="POST",
+        results=("results",),
+        text=lambda result: (result.get("content"), result.get("raw_content")),
+        params=lambda query: {
+            "query": query.text,
+            "max_results": min(query.count, 20),
+            "include_domains": [*query.allowed_domains],
+            "exclude_domains": [*query.blocked_domains],
+        },
+        key_header="Authorization",
+        key_prefix="Bearer ",
+        published="published_date",
+    ),
+    "exa": SearchAPI(
+        url="https://api.exa.ai",
+        path="/search",
+        method="POST",
+        results=("results",),
+        text=lambda result: (result.get("summary"), *(result.get("highlights") or ()), result.get("text")),
+        params=lambda query: {
+            "query": query.text,
+            "numResults": query.count,
+            "includeDomains": [*query.allowed_domains] or None,
+            "excludeDomains": [*query.blocked_domains] or None,
+            "userLocation": query.country,
+            "contents": {"text": {"maxCharacters": query.result_chars}},
+        },
+        key_header="x-api-key",
+    ),
+}
+
+
+class HTTPSearchProvider:
+    """A service of the table, asked over HTTP."""
+
+    def __init__(
+        self, api: SearchAPI, url: str, key: str | None, *, params: Mapping[str, Any], timeout: float, name: str
+    ) -> None:
+        headers = {api.key_header: f"{api.key_prefix}{key}"} if api.key_header and key else {}
+        self._api = api
+        self._name = name
+        self._params = params
+        self._url = url.rstrip("/") + api.path
+        self._http = httpx.AsyncClient(
+            headers={**headers, "accept": "application/json"},
+            timeout=timeout,
+            transport=GuardedTransport("any", max_bytes=MAX_ANSWER_BYTES),
+            trust_env=False,
+        )
+
+    @classmethod
+    def from_settings(cls, settings: WebSearchSettings, key: str | None) -> HTTPSearchProvider:
+        """Return the provider that the settings name; raises `ValueError`."""
+        api = PROVIDERS[settings.provider]
+        url = settings.url or api.url
+        if url is None:
+            raise ValueError(f"url: needed for {settings.provider}: the base URL of the server")
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise ValueError("url: should be the base URL of a server, such as http://127.0.0.1:8888")
+        if api.key_header and not key:
+            raise ValueError(f"api_key_env: needed for {settings.provider}: the variable that holds its key")
+        return cls(api, url, key, params=settings.params, timeout=settings.timeout, name=settings.provider)
+
+    async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
+        """Return the results; raises `SearchFailed`."""
+        params = {name: value for name, value in self._api.params(query).items() if value is not None} | {
+            **self._params
+        }
+        try:
+            if self._api.method == "POST":
+                response = await self._http.post(self._url, json=params)
+            else:
+                response = await self._http.get(self._url, params=params)
+        except OutboundRefused as error:
+            raise SearchFailed(str(error)) from None
+        except httpx.TimeoutException:
+            raise SearchFailed("The search service did not answer in time.") from None
+        except httpx.HTTPError:
+            raise SearchFailed("The search service cannot be reached.") from None
+        if response.status_code != 200:
+            hint = self._api.hints.get(response.status_code)
+            status = f"{self._name} answered with status {response.status_code}"
+            raise SearchFailed(f"The search failed: {status}{f'; {hint}' if hint else ''}.")
+        try:
+            answer = response.json()
+        except ValueError:
+            raise SearchFailed("The answer of the search service cannot be read.") from None
+        return [*self._read(answer, query)]
+
+    def _read(self, answer: Any, query: SearchQuery) -> Iterable[SearchResult]:
+        for key in self._api.results:
+            answer = answer.get(key) if isinstance(answer, dict) else None
+        for result in answer if isinstance(answer, list) else ():
+            url = result.get("url") if isinstance(result, dict) else None
+            if not isinstance(url, str) or urlsplit_host(url) is None:
+                continue
+            pieces = [piece.strip() for piece in self._api.text(result) if isinstance(piece, str)]
+            text = "\n".join(dict.fromkeys(filter(None, pieces)))
+            title, published = result.get("title"), result.get(self._api.published)
+            yield SearchResult(
+                url,
+                title if isinstance(title, str) and title else url,
+                text[: query.result_chars],
+                published if isinstance(published, str) else None,
+            )
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+
+def urlsplit_host(url: str) -> str | None:
+    """Return the host of an HTTP URL, in lower case; None for what is none."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return None
+    return host.rstrip(".") if host and parts.scheme in ("http", "https") else None
+
+
+def is_in_domains(url: str, allowed: Sequence[str], blocked: Sequence[str] = ()) -> bool:
+    """Tell whether a URL is in one of the allowed domains, subdomains included, and in none of the blocked ones."""
+    host = urlsplit_host(url)
+    if host is None:
+        return False
+    within = [
+        any(host == domain or host.endswith(f".{domain}") for domain in domains) for domains in (allowed, blocked)
+    ]
+    return (within[0] or not allowed) and not within[1]

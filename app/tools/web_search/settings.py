@@ -1,0 +1,58 @@
+"""
+The table `[tools.web_search]`.
+
+    [tools.web_search]
+    provider = "searxng"                       # searxng, brave, tavily, exa, or an import path
+    url = "http://127.0.0.1:8888"
+    api_key_env = "SEARCH_KEY"
+    open_pages = false
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+
+class WebSearchSettings(BaseModel):
+    """How the web is searched."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    provider: str = "searxng"
+    """The search service: searxng, brave, tavily or exa; or the import path `package.module:Class` of a provider."""
+    url: str | None = None
+    """Base URL of the service; needed for SearXNG, which one runs oneself."""
+    api_key: SecretStr | None = None
+    """Key of the service."""
+    api_key_env: str | None = None
+    """The environment variable that holds the key."""
+    params: dict[str, Any] = {}
+    """More parameters for each search, in the service's own names: `{ engines = "wikipedia" }`."""
+    timeout: float = Field(15, gt=0)
+    """Seconds that a search may take, and the fetching of a page."""
+    open_pages: bool = False
+    """Lets the model open web pages that it names, and search in them."""
+    allow_private: bool = False
+    """Lets these pages be on private addresses, and at `http://` URLs: for an operator's own network."""
+
+    def key(self, environment: Mapping[str, str]) -> str | None:
+        """Return the key of the service; raises `ValueError` where its variable is not set."""
+        if self.api_key is not None:
+            return self.api_key.get_secret_value()
+        if self.api_key_env is None:
+            return None
+        if not (key := environment.get(self.api_key_env)):
+            raise ValueError(f"api_key_env: the variable {self.api_key_env} is not set")
+        return key
+
+
+def read_web_search_settings(table: Mapping[str, Any]) -> WebSearchSettings:
+    """Read the table; raises `ValueError` that names each field that is wrong."""
+    try:
+        return WebSearchSettings.model_validate(dict(table))
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
+        raise ValueError("; ".join(problems)) from None

@@ -1,0 +1,333 @@
+"""Searching the web, and opening pages: what the model is shown, and what the caller sees."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from app.main import create_app
+from app.settings import SettingsError
+from app.tools.guard import FetchedPage
+from app.tools.web_search import pages
+from app.tools.web_search.pages import matches
+from tests.support import laws
+from tests.support.build import call, delta, finish
+from tests.support.scripted import Scripted
+from tests.support.serving import serving, settings
+
+RESULTS = [
+    {"url": "https://lisboa.example.pt/weather", "title": "Weather in Lisbon", "content": "Sunny, 21 degrees."},
+    {"url": "https://news.example.com/a", "title": "News", "content": "Nothing new."},
+    {"url": "https://lisboa.example.pt/weather", "title": "The same again", "content": "Sunny."},
+    {"url": "javascript:alert(1)", "title": "No page", "content": ""},
+    {"title": "Nothing", "content": "without a URL"},
+]
+
+
+class SearXNG:
+    """A stand-in for a SearXNG server, with the fields of its JSON."""
+
+    def __init__(self) -> None:
+        self.queries: list[dict[str, str]] = []
+        self.answer: Callable[[], Any] = lambda: {"query": "", "number_of_results": 0, "results": RESULTS}
+        self.app = FastAPI()
+        self.app.get("/search")(self.search)
+
+    async def search(self, request: Request) -> Any:
+        self.queries.append(dict(request.query_params))
+        answer = self.answer()
+        return answer if isinstance(answer, HTMLResponse | JSONResponse) else JSONResponse(answer)
+
+
+@pytest.fixture
+async def searxng() -> AsyncIterator[SearXNG]:
+    server = SearXNG()
+    async with serving(server.app) as url:
+        server.url = url  # type: ignore[attr-defined]
+        yield server
+
+
+def searching(query: Any = "weather in Lisbon", name: str = "web_search", **arguments: Any) -> list[Any]:
+    """A model's answer that calls the tool."""
+    return [call(0, "c0", name, json.dumps(arguments or {"query": query})), finish("tool_calls")]
+
+
+def answering(text: str) -> list[Any]:
+    return [*(delta(content=piece) for piece in text), finish("stop")]
+
+
+@contextlib.asynccontextmanager
+async def client(searxng: SearXNG, *answers: list[Any], **table: Any) -> AsyncIterator[tuple[Any, Scripted]]:
+    backend = Scripted(*answers)
+    table = {"url": searxng.url, **table}  # type: ignore[attr-defined]
+    async with serving(create_app(settings(tools={"web_search": table}), backend=backend)) as url:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as openai_client:
+            yield openai_client, backend
+
+
+def shown(backend: Scripted) -> str:
+    """What the model was shown of the last call."""
+    return str(backend.asked[-1]["messages"][-1]["content"])
+
+
+async def test_the_model_searches_and_answers(searxng: SearXNG) -> None:
+    async with client(searxng, searching(), answering("It is sunny.")) as (openai_client, backend):
+        response = await openai_client.responses.create(
+            model="m", input="Weather in Lisbon?", tools=[{"type": "web_search"}]
+        )
+    search, message = response.output
+    assert (search.type, search.status, search.action.type) == ("web_search_call", "completed", "search")
+    assert search.action.query == "weather in Lisbon"
+    assert message.content[0].text == "It is sunny."
+    assert [query["q"] for query in searxng.queries] == ["weather in Lisbon"]
+    assert searxng.queries[0]["format"] == "json"
+    assert "[Weather in Lisbon](https://lisboa.example.pt/weather)" in shown(backend)
+    assert "The same again" not in shown(backend) and "javascript" not in shown(backend)
+
+
+async def test_the_stream_has_openais_events_in_their_order(searxng: SearXNG) -> None:
+    async with client(searxng, searching(), answering("Sunny.")) as (openai_client, _):
+        async with openai_client.responses.stream(
+            model="m", input="Weather?", tools=[{"type": "web_search"}]
+        ) as stream:
+            events = [event async for event in stream]
+    kinds = [event.type for event in events]
+    search = kinds.index("response.web_search_call.in_progress")
+    assert kinds[search - 1 : search + 4] == [
+        "response.output_item.added",
+        "response.web_search_call.in_progress",
+        "response.web_search_call.searching",
+        "response.web_search_call.completed",
+        "response.output_item.done",
+    ]
+    assert kinds[-1] == "response.completed"
+
+
+async def test_the_next_turn_knows_what_was_found(searxng: SearXNG) -> None:
+    async with client(searxng, searching(), answering("Sunny."), answering("21.")) as (openai_client, backend):
+        tools = [{"type": "web_search"}]
+        first = await openai_client.responses.create(model="m", input="Weather?", tools=tools)
+        await openai_client.responses.create(model="m", input="Degrees?", tools=tools, previous_response_id=first.id)
+    assert "Sunny, 21 degrees." in json.dumps(backend.asked[-1]["messages"])
+    assert len(searxng.queries) == 1
+
+
+async def test_sources_and_results_are_shown_to_those_who_include_them(searxng: SearXNG) -> None:
+    async with client(searxng, searching(), answering("Sunny.")) as (openai_client, _):
+        tools = [{"type": "web_search"}]
+        plain = await openai_client.responses.create(model="m", input="Weather?", tools=tools)
+    async with client(searxng, searching(), answering("Sunny.")) as (openai_client, _):
+        whole = await openai_client.responses.create(
+            model="m",
+            input="Weather?",
+            tools=tools,
+            include=["web_search_call.action.sources", "web_search_call.results"],
+        )
+    assert plain.output[0].action.sources is None
+    assert "results" not in plain.output[0].to_dict()
+    assert [source.url for source in whole.output[0].action.sources] == [
+        "https://lisboa.example.pt/weather",
+        "https://news.example.com/a",
+    ]
+    assert [result["title"] for result in whole.output[0].to_dict()["results"]] == ["Weather in Lisbon", "News"]
+
+
+async def test_only_allowed_domains_are_shown(searxng: SearXNG) -> None:
+    tool = {"type": "web_search", "filters": {"allowed_domains": ["https://EXAMPLE.pt/"]}}
+    async with client(searxng, searching(), answering("Sunny.")) as (openai_client, backend):
+        await openai_client.responses.create(model="m", input="Weather?", tools=[tool])
+    assert "lisboa.example.pt" in shown(backend)
+    assert "news.example.com" not in shown(backend)
+    assert searxng.queries[0]["q"] == "weather in Lisbon site:example.pt"
+
+
+async def test_the_model_knows_where_the_user_is(searxng: SearXNG) -> None:
+    place = {"type": "approximate", "city": "Porto", "country": "PT", "timezone": "Europe/Lisbon"}
+    tool = {"type": "web_search_preview", "user_location": place, "search_context_size": "low"}
+    async with client(searxng, answering("Hello.")) as (openai_client, backend):
+        await openai_client.responses.create(model="m", input="Hi", tools=[tool])
+    described = backend.asked[0]["tools"][0]["function"]["description"]
+    assert "Porto, PT (timezone Europe/Lisbon)" in described
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda: JSONResponse({}, 403), "`search.formats` has to list `json`"),
+        (lambda: JSONResponse({}, 500), "status 500"),
+        (lambda: HTMLResponse("<html>"), "cannot be read"),
+        (lambda: {"results": "none"}, None),
+        (lambda: [1], None),
+    ],
+)
+async def test_a_search_that_fails_is_told_to_the_model(searxng: SearXNG, answer: Any, message: str | None) -> None:
+    searxng.answer = answer
+    async with client(searxng, searching(), answering("I do not know.")) as (openai_client, backend):
+        response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
+    assert response.status == "completed"
+    assert response.output[0].status == ("failed" if message else "completed")
+    assert (message or "Nothing was found") in shown(backend)
+
+
+async def test_a_search_service_that_is_away_is_told_to_the_model(searxng: SearXNG) -> None:
+    async with client(searxng, searching(), answering("?"), url="http://127.0.0.1:1") as (openai_client, backend):
+        response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
+    assert response.output[0].status == "failed"
+    assert "cannot be reached" in shown(backend)
+
+
+async def test_a_query_that_is_none_is_refused(searxng: SearXNG) -> None:
+    async with client(searxng, searching(17), answering("?")) as (openai_client, backend):
+        response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
+    assert response.output[0].status == "failed"
+    assert "`query` should be a text" in shown(backend)
+    assert searxng.queries == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"filters": {"allowed_domains": ["not a domain"]}}, "tools[0].filters.allowed_domains.0"),
+        ({"search_context_size": "huge"}, "tools[0].search_context_size"),
+    ],
+)
+async def test_a_declaration_that_is_wrong_is_a_400(searxng: SearXNG, tool: dict[str, Any], param: str) -> None:
+    async with client(searxng, answering("?")) as (openai_client, _):
+        with pytest.raises(openai.BadRequestError) as refusal:
+            await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search", **tool}])
+    assert refusal.value.param == param
+
+
+async def test_tool_usage_is_told_in_openais_dialect(searxng: SearXNG) -> None:
+    async with client(searxng, searching(), answering("Sunny.")) as (openai_client, _):
+        response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
+    assert response.to_dict()["tool_usage"] == {"web_search": {"num_requests": 1}}
+
+
+# Pages.
+
+PAGE = (
+    "<html><head><title>A page</title></head><body><article><p>The first paragraph tells of the weather in Lisbon, and"
+    " is long enough to be taken for the text of the page.</p><p>The second one has a needle in it, between other"
+    " words that do not matter to anybody.</p></article><script>alert(1)</script></body></html>"
+)
+
+
+@pytest.fixture
+def web(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A web of one page at each URL; the guard itself has tests of its own."""
+    fetched: list[str] = []
+
+    async def fetch(url: str, **options: Any) -> FetchedPage:
+        fetched.append(url)
+        if "missing" in url:
+            return FetchedPage(httpx.URL(url), 404, "text/html", b"")
+        if "image" in url:
+            return FetchedPage(httpx.URL(url), 200, "image/png", b"\x89PNG")
+        if "plain" in url:
+            return FetchedPage(httpx.URL(url), 200, "text/plain; charset=latin-1", "café".encode("latin-1"))
+        return FetchedPage(httpx.URL(url), 200, "text/html; charset=utf-8", PAGE.encode())
+
+    monkeypatch.setattr(pages, "fetch", fetch)
+    return fetched
+
+
+async def test_pages_are_opened_and_searched_where_the_operator_allows_it(searxng: SearXNG, web: list[str]) -> None:
+    url = "https://example.com/page"
+    opening = searching(name="open_page", url=url)
+    finding = searching(name="find_in_page", url=url, pattern="NEEDLE")
+    async with client(searxng, opening, finding, answering("Found."), open_pages=True) as (openai_client, backend):
+        response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
+    opened, found, _ = response.output
+    assert (opened.action.type, opened.action.url, opened.status) == ("open_page", url, "completed")
+    assert (found.action.type, found.action.pattern, found.status) == ("find_in_page", "NEEDLE", "completed")
+    texts = [message["content"] for message in backend.asked[-1]["messages"] if message["role"] == "tool"]
+    assert "weather in Lisbon" in texts[0] and "alert(1)" not in texts[0]
+    assert "has a needle in it" in texts[1]
+    assert web == [url]  # it was remembered
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("https://example.com/missing", "status 404"),
+        ("https://example.com/image", "image/png"),
+        ("https://other.example.org/", "not in the domains"),
+        ("", "should be the URL"),
+    ],
+)
+async def test_pages_that_cannot_be_shown(searxng: SearXNG, web: list[str], url: str, message: str) -> None:
+    tool = {"type": "web_search", "filters": {"allowed_domains": ["example.com"]}}
+    opening = searching(name="open_page", url=url)
+    async with client(searxng, opening, answering("?"), open_pages=True) as (openai_client, backend):
+        response = await openai_client.responses.create(model="m", input="?", tools=[tool])
+    assert response.output[0].status == "failed"
+    assert message in shown(backend)
+
+
+async def test_plain_text_is_read_by_its_charset(searxng: SearXNG, web: list[str]) -> None:
+    opening = searching(name="open_page", url="https://example.com/plain")
+    async with client(searxng, opening, answering("?"), open_pages=True) as (openai_client, backend):
+        await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
+    assert "café" in shown(backend)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1/", "https://127.0.0.1/", "https://169.254.169.254/latest", "file:///x"]
+)
+async def test_pages_of_private_networks_are_not_opened(searxng: SearXNG, url: str) -> None:
+    opening = searching(name="open_page", url=url)
+    async with client(searxng, opening, answering("?"), open_pages=True) as (openai_client, _):
+        response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
+    assert response.output[0].status == "failed"
+
+
+@pytest.mark.parametrize("tool", [{}, {"external_web_access": False}])
+async def test_no_pages_are_opened_otherwise(searxng: SearXNG, tool: dict[str, Any]) -> None:
+    async with client(searxng, answering("Hi."), open_pages=bool(tool)) as (openai_client, backend):
+        await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search", **tool}])
+    assert [tool["function"]["name"] for tool in backend.asked[0]["tools"]] == ["web_search"]
+
+
+def test_matches_are_shown_with_what_stands_around_them() -> None:
+    text = f"{'a' * 300} Needle {'b' * 900} needle"
+    assert matches(text, "needle") == [f"{'a' * 199} Needle {'b' * 199}", f"{'b' * 199} needle"]
+    assert len(matches("x " * 100_000, "x")) == 20
+    assert matches("a.c abc", "a.c") == ["a.c abc"]
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, "url: needed for searxng"),
+        ({"url": "localhost"}, "should be the base URL"),
+        ({"provider": "brave"}, "api_key_env: needed for brave"),
+        ({"provider": "brave", "api_key_env": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE is not set"),
+        ({"provider": "bing"}, "not one of searxng, brave, tavily, exa"),
+        ({"provider": "no.such:Thing"}, "cannot be imported"),
+        ({"url": "http://a", "open_page": True}, "open_page"),
+    ],
+)
+def test_a_table_that_is_wrong_is_refused_at_start(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match="web_search") as error:
+        create_app(settings(tools={"web_search": table}), backend=Scripted([]))
+    assert message in str(error.value)
+
+
+async def test_events_of_a_search_hold_the_laws(searxng: SearXNG) -> None:
+    async with client(searxng, searching(), answering("Sunny.")) as (openai_client, _):
+        async with httpx.AsyncClient(base_url=str(openai_client.base_url)) as http:
+            body = {"model": "m", "input": "?", "tools": [{"type": "web_search"}], "stream": True}
+            answer = await http.post("responses", json=body)
+    laws.check([json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")])
