@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 Annotation: TypeAlias = Mapping[str, Any]
 
 # Models write what they were shown, several numbers in one mark, or the name of the source beside the number.
-_MARK = re.compile(r"【([0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19})(?:†[^】\n]{0,100})?】")
-_BEGINNING = re.compile(r"【(?:[0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19}(?: ?[,;] ?)?(?:†[^】\n]{0,100})?)?\Z")
+_MARK = re.compile(r"【([0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19})(?:†[^【】\n]{0,100})?】")
+_BEGINNING = re.compile(r"【(?:[0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19}(?: ?[,;] ?)?(?:†[^【】\n]{0,100})?)?\Z")
 _LONGEST = 300  # characters of a mark
 _NUMBER = re.compile(r"[0-9]+")
 

@@ -66,6 +66,10 @@ ALPHABET = st.lists(
 )
 
 
+def test_a_mark_within_what_began_as_one() -> None:
+    assert split("【1†【1】") == split("【1†", "【1】") == ("【1†", [(3, "a")])
+
+
 @given(ALPHABET, st.data())
 def test_it_does_not_matter_where_a_text_is_cut(parts: list[str], data: Any) -> None:
     written = "".join(parts)
