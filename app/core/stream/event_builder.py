@@ -223,7 +223,7 @@ class EventBuilder:
             "id": self.new_id(kind.prefix),
             **({"call_id": call_id} if kind.call_id else {}),
             **callee.fields,
-            **({kind.field: kind.value("")} if kind.field else {}),
+            **({kind.field: "" if kind.delta else kind.value("")} if kind.field else {}),
             **{name: value for name, value in kind.empty.items() if name not in callee.fields},
             **({"status": "in_progress"} if kind.has_status else {}),
         }

@@ -175,7 +175,7 @@ class ToolLoop:
         lifecycle: ResponseLifecycle,
     ) -> None:
         self.builder = builder
-        self.warnings: list[str] = []
+        self._warnings: list[str] = []  # of the sessions, and of the rounds that have ended
         self._questions = questions
         limits = options.limits
         self._sessions = ToolSessions(
@@ -198,6 +198,12 @@ class ToolLoop:
         self._usage: dict[str, Any] | None = None  # of the rounds that have ended
         self._tool_usage: dict[str, Counter[str]] = {}
         self._first_item = 0  # of this round's output
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return what was adapted or left out by now, a sentence each."""
+        asked = self._question.warnings if self._question else ()
+        return list(dict.fromkeys([*self._warnings, *asked]))
 
     async def events(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
         """
@@ -281,6 +287,7 @@ class ToolLoop:
     def _next_question(self) -> Question | None:
         """Return the question of the next round; None where the response has to end."""
         options = self._options
+        self._warnings = self.warnings
         left = options.max_output_tokens
         if left is not None and self._usage:
             left -= self._usage["output_tokens"]
@@ -524,8 +531,8 @@ class ToolLoop:
 
     def warn(self, message: str) -> None:
         """Tell the caller of something that was left out or adapted."""
-        if message not in self.warnings:
-            self.warnings.append(message)
+        if message not in self._warnings:
+            self._warnings.append(message)
             logger.warning("request adapted", extra={"reason": message})
             self._changed.set()
 

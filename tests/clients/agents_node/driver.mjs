@@ -63,8 +63,8 @@ const lab = (approve) =>
 const hostedResults = ({ rawResponses }) =>
   rawResponses
     .flatMap(({ output }) => output)
-    .filter((item) => item.type === "hosted_tool_call" && item.name === "add")
-    .map((item) => item.output ?? item.providerData?.output)
+    .filter((item) => item.type === "hosted_tool_call" && item.name === "mcp_call")
+    .map((item) => item.output)
     .filter((output) => output != null);
 const hostedShown = (result) => ({ text: result.finalOutput, results: hostedResults(result) });
 

@@ -155,7 +155,8 @@ def blocks(message: Any, type: str) -> list[Any]:
 
 
 def hosted_results(message: Any) -> list[Any]:
-    standard = [block["output"] for block in blocks(message, "server_tool_result") if "output" in block]
+    results = (block.get("output") for block in blocks(message, "server_tool_result"))
+    standard = [output for output in results if isinstance(output, str)]
     return standard or [block["output"] for block in blocks(message, "mcp_call")]
 
 

@@ -1,0 +1,76 @@
+"""Hosted tools, as the clients see them: a real MCP server that Antiphon asks, and a scripted model that calls it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.answers import calling, saying
+from tests.clients.clients import CLIENTS, Driver
+from tests.support.mcp_lab import Lab
+from tests.support.serving import antiphon
+from tests.support.upstream import Upstream
+
+ADDING = json.dumps({"a": 1, "b": 2})
+SHOWN = {"text": "It is 3.", "results": ["3"]}
+
+# Who can be given an MCP server at all, and who can be asked for an approval.
+OPENAI = ["openai-python", "openai-python-2", "openai-node", "openai-node-6"]
+AGENTS = ["agents-python", "agents-node"]
+LANGCHAIN = ["langchain", "langchain-v1"]
+AI_SDK = ["ai-sdk-openai", "ai-sdk-6-openai"]
+ASKED = [*OPENAI, *AGENTS, *LANGCHAIN, *AI_SDK]
+ALL = [*ASKED, "pydantic-ai"]
+STREAMING = [*OPENAI, *AGENTS, *LANGCHAIN]
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with Lab().serve() as lab:
+        yield lab
+
+
+@pytest.fixture
+async def client(name: str, upstream: Upstream, lab: Lab, tmp_path: Path) -> AsyncIterator[Driver]:
+    tools: dict[str, Any] = {"mcp": {"servers": {"lab": {"url": lab.url, "require_approval": "never"}}}}
+    async with antiphon(backend_url=upstream.url, tools=tools) as url:
+        yield Driver(CLIENTS[name], f"{url}/v1", tmp_path)
+
+
+def adds(upstream: Upstream) -> None:
+    upstream.say(calling("lab__add", ADDING))
+    upstream.say(saying("It is ", "3."))
+
+
+def told(upstream: Upstream) -> list[str]:
+    return [message["content"] for message in upstream.requests[-1].json["messages"] if message["role"] == "tool"]
+
+
+@pytest.mark.parametrize("scenario", ["hosted", "hosted_streamed"])
+@pytest.mark.parametrize("name", ALL)
+async def test_a_call(client: Driver, upstream: Upstream, lab: Lab, scenario: str) -> None:
+    adds(upstream)
+    assert await client.shows(scenario) == SHOWN
+    assert lab.calls == [("add", {"a": 1, "b": 2})] and told(upstream) == ["3"]
+
+
+@pytest.mark.parametrize("name", ASKED)
+async def test_the_turn_after_it_on_the_server(name: str, client: Driver, upstream: Upstream, lab: Lab) -> None:
+    adds(upstream)
+    upstream.say(saying("It is still 3."))
+    assert (await client.shows("hosted_turns"))["text"] == "It is still 3."
+    assert told(upstream) == ["3"]
+    assert lab.lists == (2 if name in AI_SDK else 1)  # it refers to the calls, and not to the list
+
+
+# The AI SDK says that it leaves such calls out where nothing is stored, and pydantic-ai sends none back.
+@pytest.mark.parametrize("name", [*OPENAI, "agents-python", *LANGCHAIN])
+async def test_the_turn_after_it_with_what_the_client_sends_back(client: Driver, upstream: Upstream, lab: Lab) -> None:
+    adds(upstream)
+    upstream.say(saying("It is still 3."))
+    assert (await client.shows("hosted_replayed"))["text"] == "It is still 3."
+    assert lab.calls == [("add", {"a": 1, "b": 2})] and told(upstream) == ["3"]

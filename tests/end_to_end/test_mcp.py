@@ -1,0 +1,354 @@
+"""Responses whose model calls tools of MCP servers: real servers, over real sockets, from request to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.clients.answers import saying
+from tests.support.mcp_lab import LONG_NAME, PIXEL, Lab
+from tests.support.serving import antiphon
+from tests.support.upstream import DONE, Upstream, call, finish, sse, usage
+from tests.support.upstream import upstream as upstream
+
+SEVEN = {"a": 3, "b": 4}
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with Lab().serve() as lab:
+        yield lab
+
+
+def calling(*calls: tuple[str, Any]) -> list[Any]:
+    """An answer that calls some functions."""
+    pieces = []
+    for index, (name, arguments) in enumerate(calls):
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        pieces += [call(index, id=f"call_{index}", name=name), call(index, arguments=written)]
+    return sse(*pieces, finish("tool_calls"), usage(), DONE)
+
+
+@asynccontextmanager
+async def asked(
+    upstream: Upstream, mcp: dict[str, Any], key: str = "", **settings: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server with these MCP servers."""
+    async with antiphon(backend_url=upstream.url, tools={"mcp": mcp}, **settings) as url:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        async with httpx.AsyncClient(base_url=f"{url}/v1", headers=headers, timeout=30) as client:
+            yield client
+
+
+def declared(lab: Lab, **more: Any) -> dict[str, Any]:
+    return {"servers": {"lab": {"url": lab.url, "require_approval": "never", **more}}}
+
+
+MCP = {"type": "mcp", "server_label": "lab"}
+
+
+async def respond(client: httpx.AsyncClient, *tools: dict[str, Any], **body: Any) -> dict[str, Any]:
+    answer = await client.post("/responses", json={"model": "m", "input": "Add.", "tools": tools or [MCP], **body})
+    assert answer.status_code == 200, answer.text
+    response: dict[str, Any] = answer.json()
+    return response
+
+
+async def events(client: httpx.AsyncClient, *tools: dict[str, Any], **body: Any) -> list[dict[str, Any]]:
+    request = {"model": "m", "input": "Add.", "tools": tools or [MCP], "stream": True, **body}
+    answer = await client.post("/responses", json=request)
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+
+
+def types(response: dict[str, Any]) -> list[str]:
+    return [item["type"] for item in response["output"]]
+
+
+def only(response: dict[str, Any], type: str) -> dict[str, Any]:
+    (item,) = (item for item in response["output"] if item["type"] == type)
+    assert isinstance(item, dict)
+    return item
+
+
+def text(response: dict[str, Any]) -> str:
+    return "".join(part["text"] for part in only(response, "message")["content"])
+
+
+def told(upstream: Upstream, request: int = -1) -> list[Any]:
+    """What the model was told by tools in a request."""
+    messages = upstream.requests[request].json["messages"]
+    return [message["content"] for message in messages if message["role"] == "tool"]
+
+
+def offered(upstream: Upstream, request: int = -1) -> set[str]:
+    return {tool["function"]["name"] for tool in upstream.requests[request].json.get("tools", ())}
+
+
+async def test_a_model_calls_a_tool_and_answers(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("lab__add", SEVEN)))
+    upstream.say(saying("It is 7."))
+    async with asked(upstream, declared(lab)) as client:
+        response = await respond(client)
+    assert types(response) == ["mcp_list_tools", "mcp_call", "message"]
+    listed, called = only(response, "mcp_list_tools"), only(response, "mcp_call")
+    assert "error" not in listed and {"name", "input_schema"} <= set(listed["tools"][0])
+    assert {name: called[name] for name in ("server_label", "name", "output", "error", "status")} == {
+        "server_label": "lab",
+        "name": "add",
+        "output": "7",
+        "error": None,
+        "status": "completed",
+    }
+    assert json.loads(called["arguments"]) == SEVEN
+    assert (text(response), told(upstream), lab.calls) == ("It is 7.", ["7"], [("add", SEVEN)])
+    assert response["usage"]["input_tokens"] == 10
+
+
+async def test_the_events_are_those_that_clients_know(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("lab__add", SEVEN)))
+    upstream.say(saying("It is 7."))
+    async with asked(upstream, declared(lab)) as client:
+        seen = await events(client)
+    names = [event["type"].removeprefix("response.") for event in seen]
+    assert [name for name in names if not name.startswith(("output_text", "content_part"))] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "mcp_list_tools.in_progress",
+        "mcp_list_tools.completed",
+        "output_item.done",
+        "output_item.added",
+        "mcp_call.in_progress",
+        "mcp_call_arguments.delta",
+        "mcp_call_arguments.done",
+        "mcp_call.completed",
+        "output_item.done",
+        "output_item.added",
+        "output_item.done",
+        "completed",
+    ]
+    added = [event["item"] for event in seen if event["type"] == "response.output_item.added"]
+    assert added[0]["tools"] == [] and "error" not in added[0]
+    assert (added[1]["arguments"], added[1]["output"], added[1]["status"]) == ("", None, "in_progress")
+    assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
+
+
+async def test_a_list_is_read_once_in_a_conversation(upstream: Upstream, lab: Lab) -> None:
+    upstream.always(saying("Hello."))
+    async with Lab("other", only="echo").serve() as other:
+        both = {"servers": {name: {"url": one.url} for name, one in (("lab", lab), ("other", other))}}
+        async with asked(upstream, both) as client:
+            first = await respond(client)
+            second = await respond(client, previous_response_id=first["id"])
+            also = {**MCP, "server_label": "other"}
+            third = await respond(client, MCP, also, previous_response_id=second["id"])
+            replayed = [{"role": "user", "content": "Hi."}, *third["output"], {"role": "user", "content": "Go on."}]
+            fourth = await respond(client, MCP, also, input=replayed, store=False)
+    assert [types(response) for response in (first, second, third, fourth)] == [
+        ["mcp_list_tools", "message"],
+        ["message"],
+        ["mcp_list_tools", "message"],
+        ["mcp_list_tools", "message"],  # of `lab`: its list was not sent back
+    ]
+    assert only(third, "mcp_list_tools")["server_label"] == "other"
+    assert {"lab__add", "other__echo"} <= offered(upstream, 2) and lab.lists == 2
+    assert "lab__add" in offered(upstream, 1)
+
+
+async def test_two_servers_may_have_a_tool_of_one_name(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("lab__echo", {"value": "one"}), ("other__echo", {"value": "two"})))
+    upstream.say(saying("Done."))
+    async with Lab("other").serve() as other:
+        servers = {
+            name: {"url": one.url, "require_approval": "never"} for name, one in (("lab", lab), ("other", other))
+        }
+        async with asked(upstream, {"servers": servers}) as client:
+            response = await respond(client, MCP, {**MCP, "server_label": "other"})
+        assert (lab.calls, other.calls) == ([("echo", {"value": "one"})], [("echo", {"value": "two"})])
+    assert [item["output"] for item in response["output"] if item["type"] == "mcp_call"] == ['"one"', '"two"']
+
+
+async def test_calls_of_one_answer_run_side_by_side(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("lab__meet", {}), ("lab__meet", {})))
+    upstream.say(saying("Done."))
+    async with asked(upstream, declared(lab)) as client:
+        response = await respond(client)
+    assert [item["output"] for item in response["output"] if item["type"] == "mcp_call"] == ["met", "met"]
+
+
+async def test_names_of_tools_of_any_length_are_found_again(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(saying("Hello."))
+    async with asked(upstream, declared(lab, allowed_tools=[LONG_NAME])) as client:
+        await respond(client)
+        (name,) = offered(upstream)
+        assert len(name) <= 64 and len(f"lab__{LONG_NAME}") > 64
+        upstream.say(calling((name, {})))
+        upstream.say(saying("Done."))
+        called = only(await respond(client), "mcp_call")
+    assert (called["name"], called["output"]) == (LONG_NAME, "long")
+
+
+async def test_images_are_shown_to_the_model(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("lab__picture", {})))
+    upstream.say(saying("A pixel."))
+    async with asked(upstream, declared(lab)) as client:
+        called = only(first := await respond(client), "mcp_call")
+        assert PIXEL in json.dumps(upstream.requests[-1].json["messages"])
+        upstream.say(saying("Still a pixel."))
+        await respond(client, previous_response_id=first["id"])
+    assert called["output"].startswith("One pixel:") and PIXEL not in called["output"]
+    assert PIXEL in json.dumps(upstream.requests[-1].json["messages"])
+
+
+async def test_results_that_are_too_long_are_cut(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("lab__huge", {})))
+    upstream.say(saying("Much."))
+    async with (
+        antiphon(backend_url=upstream.url, tools={"max_result_chars": 1000, "mcp": declared(lab)}) as url,
+        httpx.AsyncClient(base_url=f"{url}/v1") as client,
+    ):
+        called = only(await respond(client), "mcp_call")
+    assert len(called["output"]) == 1000 and "cut off" in called["output"]
+    assert told(upstream) == [called["output"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("lab__fail", {}, "It does not work."),
+        ("lab__add", {"a": "one"}, "validation"),
+        ("lab__add", "[1, 2]", "JSON object"),
+    ],
+)
+async def test_a_call_that_fails_is_told_and_the_answer_goes_on(
+    upstream: Upstream, lab: Lab, name: str, arguments: Any, words: str
+) -> None:
+    upstream.say(calling((name, arguments)))
+    upstream.say(saying("It failed."))
+    async with asked(upstream, declared(lab)) as client:
+        response = await respond(client)
+    called = only(response, "mcp_call")
+    assert (called["status"], called["output"], text(response)) == ("failed", None, "It failed.")
+    assert called["error"]["type"] == "mcp_tool_execution_error" and words in json.dumps(called["error"])
+    assert words in told(upstream)[0]
+    assert isinstance(json.loads(called["arguments"]), dict)
+
+
+async def test_a_server_that_is_away_is_told_and_the_answer_goes_on(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(saying("I cannot add."))
+    servers = {"lab": {"url": lab.url}, "gone": {"url": "http://127.0.0.1:9/mcp"}}
+    async with asked(upstream, {"servers": servers}) as client:
+        seen = await events(client, MCP, {**MCP, "server_label": "gone"})
+    response = seen[-1]["response"]
+    assert response["status"] == "completed"
+    lists = {item["server_label"]: item for item in response["output"] if item["type"] == "mcp_list_tools"}
+    assert lists["gone"]["error"] == "The MCP server cannot be reached." and lists["gone"]["tools"] == []
+    assert "error" not in lists["lab"] and "lab__add" in offered(upstream)
+    assert "response.mcp_list_tools.failed" in {event["type"] for event in seen}
+
+
+async def test_no_more_functions_than_backends_take(upstream: Upstream) -> None:
+    many = Lab(only="add")
+    for number in range(140):
+        many.server.add_tool(many.echo, name=f"tool_{number}")
+    upstream.say(saying("So many."))
+    async with many.serve(), asked(upstream, declared(many)) as client:
+        request = {"model": "m", "input": "Hi.", "tools": [MCP]}
+        answer = await client.post("/responses", json=request)
+    assert len(offered(upstream)) == 128
+    assert "functions were left out" in answer.headers["x-antiphon-warning"]
+
+
+# The way out.
+
+
+async def test_secrets_of_a_caller_are_nowhere(
+    upstream: Upstream, lab: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    port = lab.url.split(":")[2].split("/")[0]
+    table = {"allow_urls": [f"http://127.0.0.1:{port}/*"], "allow_private": True}
+    tool = {
+        "type": "mcp",
+        "server_label": "mine",
+        "server_url": f"{lab.url}?key=CANARY-of-the-url",
+        "authorization": "CANARY-token-of-the-caller",
+        "headers": {"X-Key": "CANARY-header-of-the-caller"},
+        "require_approval": "never",
+    }
+    upstream.say(calling(("mine__tell_secret", {}), ("mine__fail", {})))
+    upstream.say(saying("Done."))
+    upstream.always(saying("Done."))
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    async with asked(upstream, table, key="CANARY-key-of-ours", store_url=store, log_level="debug") as client:
+        seen = await events(client, tool)
+        response = seen[-1]["response"]
+        stored = (await client.get(f"/responses/{response['id']}")).text
+        items = (await client.get(f"/responses/{response['id']}/input_items")).text
+        metrics = (await client.get(f"{str(client.base_url).removesuffix('/v1/')}/metrics")).text
+        wrong = await client.post(
+            "/responses",
+            json={"model": "m", "input": "Hi.", "tools": [{**tool, "server_url": "https://CANARY.example/"}]},
+        )
+    assert response["tools"][0]["server_url"] == lab.url.removesuffix("/mcp")
+    sent = [headers for headers in lab.headers if headers.get("x-key") == "CANARY-header-of-the-caller"]
+    assert sent and {headers["authorization"] for headers in sent} == {"Bearer CANARY-token-of-the-caller"}
+    assert not any("CANARY-key-of-ours" in str(headers) for headers in lab.headers)
+    with sqlite3.connect(tmp_path / "store.db") as database:
+        kept = "\n".join(database.iterdump())
+    everything = [json.dumps(seen), stored, items, metrics, kept, caplog.text, wrong.text]
+    everything += [request.body.decode() for request in upstream.requests]
+    assert [text for text in everything if "CANARY" in text] == []
+
+
+async def test_a_server_that_no_caller_may_name(upstream: Upstream, lab: Lab) -> None:
+    tool = {"type": "mcp", "server_label": "mine", "server_url": lab.url}
+    async with asked(upstream, declared(lab)) as client:
+        answer = await client.post("/responses", json={"model": "m", "input": "Hi.", "tools": [tool]})
+        # Where it is the operator's own server after all, it is asked.
+    assert answer.status_code == 200 or answer.json()["error"]["param"] == "tools[0].server_url"
+    async with asked(upstream, {"allow_urls": ["https://*/*"]}) as client:
+        request = {"model": "m", "input": "Hi.", "tools": [{**tool, "server_url": "https://169.254.169.254/latest"}]}
+        answer = await client.post("/responses", json=request)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request", "tools[0].server_url")
+    assert upstream.requests == []
+
+
+async def test_without_a_table_mcp_is_left_out(upstream: Upstream) -> None:
+    upstream.say(saying("Hello."))
+    async with antiphon(backend_url=upstream.url) as url, httpx.AsyncClient(base_url=f"{url}/v1") as client:
+        answer = await client.post("/responses", json={"model": "m", "input": "Hi.", "tools": [MCP]})
+    assert answer.status_code == 200 and "'mcp'" in answer.headers["x-antiphon-warning"]
+
+
+async def test_a_program_is_asked_like_any_server(upstream: Upstream) -> None:
+    upstream.say(calling(("time__get_current_time", {"timezone": "Europe/Lisbon"})))
+    upstream.say(saying("It is late."))
+    command = [sys.executable, "-m", "mcp_server_time"]
+    table = {"servers": {"time": {"command": command, "require_approval": "never"}}}
+    async with asked(upstream, table) as client:
+        called = only(await respond(client, {"type": "mcp", "server_label": "time"}), "mcp_call")
+    assert "Europe/Lisbon" in called["output"]
+
+
+async def test_a_client_that_goes_takes_its_calls_with_it(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("lab__sleep", {})))
+    async with asked(upstream, declared(lab)) as client:
+        request = {"model": "m", "input": "Sleep.", "tools": [MCP], "stream": True}
+        async with client.stream("POST", "/responses", json=request) as answer:
+            assert answer.status_code == 200
+            await lab.asleep.wait()
+        async with asyncio.timeout(30):
+            await lab.cancelled.wait()
