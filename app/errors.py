@@ -79,8 +79,11 @@ class APIError(Exception):
         """
         The headers of an HTTP answer.
 
-        `Retry-After` is in whole seconds, and a 429 always has one: Codex gives up at once without it.
+        A 401 says how to show a key (RFC 9110, 11.6.1). `Retry-After` is in whole seconds, and a 429 always has one:
+        Codex gives up at once without it.
         """
+        if self.status == 401:
+            return {"WWW-Authenticate": "Bearer"}
         wait = self.retry_after
         if wait is None and self.status == 429:
             wait = 1

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
-from fastapi.middleware.cors import CORSMiddleware
 
 from app import __version__
 from app.api import errors
 from app.api.auth import Auth
+from app.api.middleware.cors import Cors
+from app.api.middleware.key_required import KeyRequired
 from app.api.middleware.origins import Origins
 from app.api.middleware.request_id import RequestId
 from app.api.openapi import Documented
@@ -43,7 +44,7 @@ from app.responses.background import Background
 from app.responses.encryption import ContentCipher
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
 from app.settings.reloading import compare_settings
-from app.settings.validation import environment
+from app.settings.validation import PageAccess, environment
 from app.stores import STORES, Store
 from app.stores.counters import CountingStore
 from app.stores.event_log import LoggingStore
@@ -165,12 +166,13 @@ def create_app(
                 stack.push_async_callback(lambda: background.aclose(end.left(settings.shutdown_grace)))
             yield {shutdown.STATE_KEY: end}
 
-    app = Documented(**ABOUT, lifespan=lifespan)
+    document = None if settings.docs == "off" else "/openapi.json"
+    app = Documented(**ABOUT, openapi_url=document, lifespan=lifespan)
     _add_routes(app, settings, api, files)
     _add_pages(app, responses, settings, metrics)
     app.router.routes[:0] = http.fast_routes(api, "/v1", "")
     errors.install(app)
-    _surround(app, settings, metrics, tracing)
+    _surround(app, settings, auth, metrics, tracing)
     return app
 
 
@@ -215,23 +217,31 @@ def _add_pages(app: FastAPI, responses: Responses, settings: Settings, metrics: 
     app.include_router(health.routes(responses))
     if metrics:
         app.include_router(operation.routes(metrics))
-    app.include_router(studio.docs_routes())
+    if settings.docs != "off":
+        app.include_router(studio.docs_routes())
     if settings.studio:
         app.include_router(studio.studio_routes())
 
 
-def _surround(app: FastAPI, settings: Settings, metrics: Metrics | None, tracing: Tracing | None) -> None:
+def pages_of(settings: Settings) -> dict[str, PageAccess]:
+    """Return who may see the pages beside the API, by their paths."""
+    return {"/metrics": settings.metrics, "/docs": settings.docs, "/openapi.json": settings.docs}
+
+
+def _surround(app: FastAPI, settings: Settings, auth: Auth, metrics: Metrics | None, tracing: Tracing | None) -> None:
     """Put around an application what has to do with all of its requests; what is added last is outermost."""
+    behind_key = [path for path, access in pages_of(settings).items() if access == "key"]
+    if behind_key:
+        app.add_middleware(KeyRequired, auth=auth, paths=behind_key)
     if not settings.api_keys:
         app.add_middleware(Origins, allowed=frozenset(settings.cors_origins))
-    if settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=settings.cors_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["*"],
-        )
+    app.add_middleware(
+        Cors,
+        allow_origins=settings.cors_origins,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=["*"],
+    )
     if tracing:
         app.add_middleware(tracing.middleware)
     app.add_middleware(RequestId, metrics=metrics)
@@ -249,13 +259,13 @@ def about(settings: Settings, responses: Responses) -> dict[str, Any]:
         "tools": [],
         "background": responses.has_background,
         "key_required": bool(settings.api_keys),
-        "metrics": settings.metrics,
+        "metrics": settings.metrics != "off",
     }
 
 
 def build_metrics(settings: Settings) -> Metrics | None:
     """Return the metrics of this process, if there are to be any."""
-    return Metrics(environment().get(MULTIPROCESS)) if settings.metrics else None
+    return Metrics(environment().get(MULTIPROCESS)) if settings.metrics != "off" else None
 
 
 def build_tracing(settings: Settings) -> Tracing | None:

@@ -11,6 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from app.core.dialects import needs_strings
 from app.errors import APIError, InvalidRequest, NotFound
@@ -18,6 +20,8 @@ from app.errors import APIError, InvalidRequest, NotFound
 logger = logging.getLogger(__name__)
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+POLICY_VIOLATION = 1008  # of WebSockets
 
 STOPPED = APIError("The server was stopped before the answer was complete. Ask again.", status=503, retry_after=1)
 
@@ -28,6 +32,14 @@ def answer(error: APIError, *, nulls: bool = True) -> Response:
     if not nulls:
         body = {"error": {name: value or "" for name, value in error.payload().items()}}
     return Response(orjson.dumps(body), error.status, headers=error.headers(), media_type="application/json")
+
+
+async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request, or one for a WebSocket, with an error."""
+    if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
+        await answer(error)(scope, receive, send)
+    else:
+        await WebSocket(scope, receive, send).close(POLICY_VIOLATION, error.message)
 
 
 def report(error: APIError) -> None:
@@ -41,6 +53,16 @@ def install(app: FastAPI) -> None:
     """Answer whatever is raised in a route."""
     app.add_exception_handler(APIError, _api_error)
     app.add_exception_handler(HTTPException, _http_exception)
+    not_found = app.router.default
+
+    async def no_route(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await not_found(scope, receive, send)
+            return
+        error = NotFound(f"There is no WebSocket at {scope['path'][:1000]} here.", code="unknown_url")
+        await refuse(error, scope, receive, send)
+
+    app.router.default = no_route
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

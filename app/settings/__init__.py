@@ -48,6 +48,7 @@ from app.settings.validation import (
     LimitStoreURL,
     Networks,
     Options,
+    PageAccess,
     ProfileName,
     Seconds,
     Secrets,
@@ -120,6 +121,8 @@ class Settings(BaseSettings):
     """Origins of web pages that may call the server, separated by commas; `*` for any. Where no key is wanted, other
     pages than those of this machine are refused."""
 
+    docs: PageAccess = "open"
+    """Serve `/docs` and `/openapi.json`: `open`, to those who show a `key`, or `off`."""
     studio: bool = True
     """Serve the studio at `/studio`: a page to talk to a model and to see what happens. It uses the API with the
     caller's key."""
@@ -221,8 +224,9 @@ class Settings(BaseSettings):
     log_content: bool = False
     """Let prompts and answers into the log, at level `debug`."""
 
-    metrics: bool = True
-    """Answer `GET /metrics`, for Prometheus, to whoever reaches the port."""
+    metrics: PageAccess = "open"
+    """Answer `GET /metrics`, for Prometheus: `open` to whoever reaches the port, to those who show a `key` of
+    ANTIPHON_API_KEYS, or `off`."""
     otel: bool = False
     """Send traces and metrics by OpenTelemetry; needs `pip install 'antiphon[otel]'`. Where to is said by
     OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT."""
@@ -281,6 +285,9 @@ class Settings(BaseSettings):
                 "other machines. To serve everybody set ANTIPHON_ALLOW_OPEN=true; to serve this machine only, "
                 "ANTIPHON_HOST=127.0.0.1"
             )
+        for name in ("metrics", "docs"):
+            if getattr(self, name) == "key" and not self.api_keys:
+                raise ValueError(f"ANTIPHON_{name.upper()}: `key` needs a key, in ANTIPHON_API_KEYS")
         if self.workers > 1 and self.store_url.startswith("memory:"):
             raise ValueError(
                 f"ANTIPHON_STORE_URL: should be a store that {self.workers} workers can share, such as "

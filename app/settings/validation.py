@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from ipaddress import ip_network
 from pkgutil import resolve_name
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
@@ -168,6 +168,17 @@ def _profile_name(name: str) -> str:
     return name
 
 
+def _access(value: Any) -> Any:
+    """Return who may see a page, for what may be a boolean, as it once was."""
+    return {"true": "open", "1": "open", "false": "off", "0": "off"}.get(
+        str(value).lower(), value.lower() if isinstance(value, str) else value
+    )
+
+
+PageAccess: TypeAlias = Annotated[
+    Literal["open", "key", "off"],
+    BeforeValidator(_access),
+]
 AllowedOrigins: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_origin)]], NoDecode, BeforeValidator(_split)]
 
 

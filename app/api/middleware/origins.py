@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
-from app.api.errors import answer
-from app.errors import APIError, InvalidRequest
-
-POLICY_VIOLATION = 1008
+from app.api.errors import refuse
+from app.errors import InvalidRequest
 
 
 class Origins:
@@ -46,16 +43,33 @@ class Origins:
         """Tell if a page may ask the server at `host`; `of_any`: may it be a page of any server of this machine?"""
         if origin in self._allowed or "*" in self._allowed:
             return True
-        try:
-            url = urlsplit(origin)
-            name = url.hostname or ""
-        except ValueError:
-            return False
-        if url.scheme not in ("http", "https"):
-            return bool(url.scheme)  # a page without an origin, `null`, may be anybody's
-        own = url.netloc == host
+        page = _split(origin)
+        own = page.netloc == host
+        if is_local_page(origin):
+            return own or of_any or page.scheme not in _WEB
         # Nobody can lead an address elsewhere, as one can a name: a page from there is this server's.
-        return (own and _address(name) is not None) or (_is_here(name) and (own or of_any))
+        return own and page.scheme in _WEB and _address(page.hostname or "") is not None
+
+
+_WEB = ("http", "https")
+
+
+def is_local_page(origin: str) -> bool:
+    """Tell if a page is of this machine: of a server here, or of an application (`app://`, `file://`)."""
+    page = _split(origin)
+    if page.scheme not in _WEB:
+        return bool(page.scheme)  # a page without an origin, `null`, may be anybody's
+    return _is_here(page.hostname or "")
+
+
+def _split(origin: str) -> SplitResult:
+    """Return the parts of an origin; empty ones, if it is none."""
+    try:
+        page = urlsplit(origin)
+        _ = page.hostname
+    except ValueError:
+        return SplitResult("", "", "", "", "")
+    return page
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
@@ -72,11 +86,3 @@ def _address(name: str) -> IPv4Address | IPv6Address | None:
         return ip_address(name)
     except ValueError:
         return None
-
-
-async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request, or one for a WebSocket, with an error."""
-    if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
-        await answer(error)(scope, receive, send)
-    else:
-        await WebSocket(scope, receive, send).close(POLICY_VIOLATION, error.message)

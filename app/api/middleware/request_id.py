@@ -8,11 +8,13 @@ import re
 import secrets
 import time
 from contextlib import nullcontext
+from functools import partial
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.errors import STOPPED, answer, unexpected
+from app.api.errors import STOPPED, answer, refuse, unexpected
+from app.api.middleware.host import host_error
 from app.api.middleware.paths import normalized_path
 from app.observability import log_context
 from app.observability.metrics import Metrics
@@ -40,12 +42,13 @@ class RequestId:
         id = given if _SANE.fullmatch(given) else f"req_{secrets.token_hex(16)}"
         log_context.reset(request_id=id)
         scope["path"] = normalized_path(scope["path"])
+        app = self._app if (error := host_error(scope)) is None else partial(refuse, error)
         if scope["type"] == "http":
-            await self._http(id, scope, receive, send)
+            await self._http(app, id, scope, receive, send)
             return
-        await self._websocket(scope, receive, send)
+        await self._websocket(app, scope, receive, send)
 
-    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _websocket(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         status = 0
 
@@ -57,11 +60,11 @@ class RequestId:
 
         try:
             with self._metrics.socket() if self._metrics else nullcontext():
-                await self._app(scope, receive, send_and_see)
+                await app(scope, receive, send_and_see)
         finally:
             _log_access(scope, "WEBSOCKET", status, began)
 
-    async def _http(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _http(self, app: ASGIApp, id: str, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         state = scope.setdefault("state", {})
         state["send"] = send  # for a stream, of whose pieces nobody between here and the route wants to know
@@ -79,7 +82,7 @@ class RequestId:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_id)
+            await app(scope, receive, send_with_id)
         except asyncio.CancelledError:  # by uvicorn: the server has to stop, and has waited long enough
             if status:
                 raise

@@ -18,8 +18,7 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
-from app.api.errors import report
-from app.api.middleware.origins import refuse
+from app.api.errors import refuse, report
 from app.api.request_body import off_loop, too_large
 from app.api.routes.responses import ApiContext
 from app.api.routes.websocket_frames import Create, envelope, read_frame

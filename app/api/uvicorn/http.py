@@ -160,12 +160,15 @@ class Http(HttpToolsProtocol):
         self._close_after(SHUTDOWN_HEAD_TIMEOUT)
 
     def _refuse(self, error: APIError) -> None:
-        """End the connection, with a reason where no answer is under way."""
+        """End the connection: with a reason, or behind the answer that is under way, if that can still be."""
         if self._refused:
             return
         self._refused = True
         self.logger.warning("%s", error.message)
         self._stop_waiting()
+        if self.cycle and not (self.cycle.response_complete or self.cycle.more_body):
+            self.cycle.keep_alive = False  # the request before is whole, and is answered
+            return
         if (self.cycle and not self.cycle.response_complete) or not self.transport.can_write_eof():
             self.transport.close()
             return

@@ -115,6 +115,8 @@ class ChunkReader:
             usage = groq.get("usage") if isinstance(groq, dict) else None
         if usage:
             self._count(usage)
+        if (tier := chunk.get("service_tier")) and isinstance(tier, str):
+            self.service_tier = tier
         choice = _first(chunk.get("choices"))
         if choice is None:
             self._cite(chunk.get("citations"), chunk.get("search_results"))
@@ -132,8 +134,6 @@ class ChunkReader:
                 self._feed_delta(delta, choice)
         if (citations := chunk.get("citations")) or "search_results" in chunk or self._sources:
             self._cite(citations, chunk.get("search_results"))
-        if (tier := chunk.get("service_tier")) and isinstance(tier, str):
-            self.service_tier = tier
         if (reason := choice.get("finish_reason")) and reason != NO_REASON:
             self._finish(str(reason), choice.get("native_finish_reason"))
 

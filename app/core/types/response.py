@@ -39,7 +39,7 @@ def new_response(
             "summary": reasoning.summary if reasoning else None,
         },
         "safety_identifier": request.safety_identifier,
-        "service_tier": "default" if request.service_tier == "auto" else request.service_tier,
+        "service_tier": "default",  # which is used, as long as the backend names no other
         "store": store,
         "temperature": _or(request.temperature, 1.0),
         "text": _text(request, schema),

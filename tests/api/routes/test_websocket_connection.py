@@ -61,6 +61,12 @@ async def test_without_a_key_that_is_known_there_is_no_connection() -> None:
             laws.check(await ask(client))
 
 
+@pytest.mark.parametrize("path", ["/nowhere", "/v1/models", "/v1/responses/resp_x", "/"])
+async def test_elsewhere_there_is_no_connection(path: str) -> None:
+    async with listening(Scripted(HELLO)) as url:
+        assert await turned_away(url, path=path) == (404, "unknown_url")
+
+
 async def test_a_browser_may_have_its_key_among_the_subprotocols() -> None:
     offered = ["realtime", "openai-insecure-api-key.one"]
     async with listening(Scripted(HELLO), api_keys="one") as url:

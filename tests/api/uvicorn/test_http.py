@@ -180,3 +180,27 @@ async def test_half_a_request_does_not_end_the_answer_to_the_one_before(monkeypa
         writer.write(b"thz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         assert b"HTTP/1.1 200" in await reader.read()
         writer.close()
+
+
+ASK = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: 29\r\n\r\n" + b'{"model": "m", "input": "Hi"}'
+
+
+@pytest.mark.parametrize("behind", [b"\0", b"x y z\r\n\r\n", b"\x16\x03\x01", b"X: " + b"x" * 2 * MAX_HEAD_BYTES])
+@pytest.mark.parametrize("requests", [1, 2])
+async def test_what_stands_behind_a_whole_request_does_not_end_its_answer(requests: int, behind: bytes) -> None:
+    go = asyncio.Event()
+    app = create_app(settings(), backend=Scripted([go, {"choices": [{"delta": {"content": "Hi"}}]}]))
+    async with serving(app, http=HTTP) as served:
+        reader, writer = await connected(served)
+        writer.write(ASK * requests + behind)
+        go.set()
+        said = await reader.read()
+        assert said.count(b"HTTP/1.1 200 ") == requests
+        assert said.count(b'"status":"completed"') >= requests
+        writer.close()
+
+
+async def test_what_is_wrong_within_a_request_ends_it(url: str) -> None:
+    with pytest.raises(ConnectionError):
+        answer = await said_to(url, CHUNKED + b"2\r\n{}\r\nnonsense\r\n")
+        raise ConnectionError(answer)  # closed, and not reset

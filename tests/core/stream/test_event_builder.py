@@ -625,3 +625,5 @@ def test_the_tier_that_served_is_told() -> None:
     events = answer(whole({**delta(content="Hi"), "service_tier": "flex"}))
     assert [event["response"]["service_tier"] for event in (events[0], events[-1])] == ["default", "flex"]
     assert answer(whole(delta(content="Hi")))[-1]["response"]["service_tier"] == "default"
+    alone = [*whole(delta(content="Hi")), {"choices": [], "service_tier": "priority"}]
+    assert answer(alone)[-1]["response"]["service_tier"] == "priority"
