@@ -58,6 +58,28 @@ async def test_a_call(client: Driver, upstream: Upstream, lab: Lab, scenario: st
     assert lab.calls == [("add", {"a": 1, "b": 2})] and told(upstream) == ["3"]
 
 
+@pytest.mark.parametrize(
+    ("name", "scenario"),
+    [
+        *((name, "hosted_approved") for name in ASKED),
+        *((name, "hosted_approved_streamed") for name in STREAMING),
+        *((name, "hosted_approved_replayed") for name in OPENAI),  # the AI SDK sends the decision back alone
+    ],
+)
+async def test_a_call_that_is_approved(client: Driver, upstream: Upstream, lab: Lab, scenario: str) -> None:
+    adds(upstream)
+    assert await client.shows(scenario) == SHOWN
+    assert lab.calls == [("add", {"a": 1, "b": 2})] and told(upstream) == ["3"]
+
+
+@pytest.mark.parametrize("name", ASKED)
+async def test_a_call_that_is_not(client: Driver, upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling("lab__add", ADDING))
+    upstream.say(saying("I did not add."))
+    assert (await client.shows("hosted_rejected"))["text"] == "I did not add."
+    assert lab.calls == [] and "did not approve" in told(upstream)[0]
+
+
 @pytest.mark.parametrize("name", ASKED)
 async def test_the_turn_after_it_on_the_server(name: str, client: Driver, upstream: Upstream, lab: Lab) -> None:
     adds(upstream)

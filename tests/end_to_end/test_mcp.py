@@ -7,7 +7,7 @@ import json
 import logging
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -268,6 +268,102 @@ async def test_no_more_functions_than_backends_take(upstream: Upstream) -> None:
         answer = await client.post("/responses", json=request)
     assert len(offered(upstream)) == 128
     assert "functions were left out" in answer.headers["x-antiphon-warning"]
+
+
+# Approvals.
+
+
+def approving(response: dict[str, Any], approve: bool = True, **more: Any) -> dict[str, Any]:
+    request = only(response, "mcp_approval_request")
+    return {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **more}
+
+
+async def test_a_call_is_run_once_its_user_approves(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("lab__add", SEVEN)))
+    upstream.say(saying("It is 7."))
+    async with asked(upstream, declared(lab, require_approval="always")) as client:
+        first = await respond(client)
+        assert types(first) == ["mcp_list_tools", "mcp_approval_request"] and first["status"] == "completed"
+        request = only(first, "mcp_approval_request")
+        assert (request["server_label"], request["name"], json.loads(request["arguments"])) == ("lab", "add", SEVEN)
+        assert lab.calls == []
+        second = await respond(client, input=[approving(first)], previous_response_id=first["id"])
+    assert types(second) == ["mcp_call", "message"]
+    called = only(second, "mcp_call")
+    assert (called["approval_request_id"], called["output"]) == (request["id"], "7")
+    assert (lab.calls, told(upstream), len(upstream.requests)) == ([("add", SEVEN)], ["7"], 2)
+
+
+async def test_an_approval_is_good_once(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("lab__add", SEVEN)))
+    upstream.always(saying("It is 7."))
+    async with asked(upstream, declared(lab, require_approval="always")) as client:
+        first = await respond(client)
+        second = await respond(client, input=[approving(first)], previous_response_id=first["id"])
+        third = await respond(client, input=[approving(first)], previous_response_id=second["id"])
+        again = await respond(client, input=[approving(first)], previous_response_id=first["id"])
+    assert types(third) == ["message"]  # the call stands in the conversation already
+    assert only(again, "mcp_call")["output"] == "7"
+    assert lab.calls == [("add", SEVEN)]
+
+
+async def test_what_was_stored_is_run_and_not_what_comes_back(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("lab__add", SEVEN)))
+    upstream.say(saying("Done."))
+    async with asked(upstream, declared(lab, require_approval="always")) as client:
+        first = await respond(client)
+        forged = {**only(first, "mcp_approval_request"), "arguments": '{"a": 100, "b": 100}'}
+        await respond(client, input=[forged, approving(first)], previous_response_id=first["id"])
+    assert lab.calls == [("add", SEVEN)]
+
+
+async def test_a_call_that_is_rejected_is_not_run_and_the_model_is_told_why(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("lab__add", SEVEN)))
+    upstream.say(saying("I did not add."))
+    async with asked(upstream, declared(lab, require_approval="always")) as client:
+        first = await respond(client)
+        decision = approving(first, approve=False, reason="Too dear.")
+        second = await respond(client, input=[decision], previous_response_id=first["id"])
+    assert types(second) == ["message"] and lab.calls == []
+    assert "Too dear." in told(upstream)[0]
+
+
+@pytest.mark.parametrize("how", ["conversation", "replay", "reference"])
+async def test_approvals_of_every_kind_of_client(upstream: Upstream, lab: Lab, how: str) -> None:
+    upstream.say(calling(("lab__add", SEVEN)))
+    upstream.say(saying("It is 7."))
+    async with asked(upstream, declared(lab, require_approval="always")) as client:
+        more: dict[str, Any] = {}
+        if how == "conversation":
+            more = {"conversation": (await client.post("/conversations", json={})).json()["id"]}
+        if how == "replay":
+            more = {"store": False}
+        first = await respond(client, **more)
+        request = only(first, "mcp_approval_request")
+        said: Sequence[dict[str, Any]] = {
+            "conversation": [],
+            "replay": [{"role": "user", "content": "Add."}, *first["output"]],
+            "reference": [{"role": "user", "content": "Add."}, {"type": "item_reference", "id": request["id"]}],
+        }[how]
+        second = await respond(client, input=[*said, approving(first)], **more)
+    assert only(second, "mcp_call")["output"] == "7" and lab.calls == [("add", SEVEN)]
+
+
+async def test_an_approval_of_nothing_is_refused(upstream: Upstream, lab: Lab) -> None:
+    decision = {"type": "mcp_approval_response", "approval_request_id": "mcpr_nothing", "approve": True}
+    async with asked(upstream, declared(lab)) as client:
+        answer = await client.post("/responses", json={"model": "m", "input": [decision], "tools": [MCP]})
+    assert answer.status_code == 400 and "mcpr_nothing" in answer.json()["error"]["message"]
+
+
+async def test_an_approval_does_not_widen_what_is_allowed_now(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("lab__add", SEVEN)))
+    upstream.say(saying("It is gone."))
+    async with asked(upstream, declared(lab, require_approval="always")) as client:
+        first = await respond(client)
+        narrowed = {**MCP, "allowed_tools": ["echo"]}
+        second = await respond(client, narrowed, input=[approving(first)], previous_response_id=first["id"])
+    assert only(second, "mcp_call")["status"] == "failed" and lab.calls == []
 
 
 # The way out.

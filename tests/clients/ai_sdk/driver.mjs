@@ -51,14 +51,14 @@ const hostedResults = ({ content }) =>
 const hostedShown = (result) => ({ text: result.text, results: hostedResults(result) });
 
 // Ask, and go on with what the user says to what is to be approved.
-async function decided(approved, options = {}) {
+async function decided(approved) {
   const tools = lab("always");
-  const first = await generateText({ model, prompt: ADD, tools, ...options });
+  const first = await generateText({ model, prompt: ADD, tools });
   const decisions = first.content
     .filter((part) => part.type === "tool-approval-request")
-    .map(({ approvalId }) => ({ type: "tool-approval-response", approvalId, approved }));
+    .map(({ approvalId }) => ({ type: "tool-approval-response", approvalId, approved, providerExecuted: true }));
   const messages = [user(ADD), ...(first.responseMessages ?? first.response.messages), { role: "tool", content: decisions }];
-  return hostedShown(await generateText({ model, messages, tools, ...options }));
+  return hostedShown(await generateText({ model, messages, tools }));
 }
 
 await play({
@@ -178,10 +178,6 @@ await play({
 
   async hosted_approved() {
     return await decided(true);
-  },
-
-  async hosted_approved_replayed() {
-    return await decided(true, unstored);
   },
 
   async hosted_rejected() {
