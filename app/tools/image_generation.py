@@ -1,0 +1,412 @@
+"""
+The hosted tool `image_generation`, through the images API of a backend.
+
+    [tools.image_generation]
+    backend = "default"            # its /images/generations and /images/edits
+    model = "gpt-image-1"
+
+The model is offered one function, `image_generation`, with a prompt. Where the conversation has images, sent by the
+caller or made before, it may choose to edit the latest of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import httpx
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.core.profile import TransportOptions
+from app.core.redaction import redact
+from app.core.types.request import Item
+from app.errors import InvalidRequest
+from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost, ToolSession
+from app.tools.guard import GuardedTransport, OutboundRefused
+
+MAX_IMAGE_ANSWER_BYTES = 200_000_000  # of an images API: base64, partial images included
+MAX_EDITED_IMAGES = 4  # the latest ones of the conversation
+
+_DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,", re.IGNORECASE)
+
+
+class ImageSettings(BaseModel):
+    """The table `[tools.image_generation]`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    backend: str = "default"
+    """Name of the backend whose images API is used."""
+    model: str | None = None
+    """The model that makes images; the backend's own default where it is left out."""
+    models: list[str] = []
+    """Globs of other models that callers may name."""
+    timeout: float = Field(300, gt=0)
+    """Seconds that an image may take."""
+
+
+class ImageMask(BaseModel):
+    """`input_image_mask` of a declaration."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    image_url: str | None = None
+
+
+class ImageDeclaration(BaseModel):
+    """A tool of the type `image_generation`, as a request declares it; the rest of its fields go to the backend."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    action: Literal["auto", "generate", "edit"] | None = None
+    model: str | None = None
+    partial_images: int | None = Field(None, ge=0, le=3)
+    input_image_mask: ImageMask | None = None
+    background: str | None = None
+    input_fidelity: str | None = None
+    moderation: str | None = None
+    output_compression: int | None = Field(None, ge=0, le=100)
+    output_format: str | None = None
+    quality: str | None = None
+    size: str | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return what is sent to the backend as it was declared."""
+        return self.model_dump(exclude_none=True, exclude={"action", "input_image_mask", "model", "partial_images"})
+
+
+class ImageFailed(Exception):
+    """An image that was not made; the message is fit for the model and the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputImage:
+    """An image to be edited."""
+
+    media_type: str
+    data: bytes
+
+
+class ImageGenerationTool:
+    """Serves declarations of `image_generation`."""
+
+    types = ("image_generation",)
+
+    def __init__(self, settings: ImageSettings, api: ImagesAPI) -> None:
+        self._settings = settings
+        self._api = api
+
+    @classmethod
+    def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> ImageGenerationTool:
+        """Make the tool of its table; raises `ValueError`."""
+        try:
+            settings = ImageSettings.model_validate(dict(table))
+        except ValidationError as error:
+            problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
+            raise ValueError("; ".join(problems)) from None
+        backend = host.backends.get(settings.backend)
+        if backend is None:
+            raise ValueError(f"backend: there is no backend {settings.backend!r}; there are {', '.join(host.backends)}")
+        if not backend.url:
+            raise ValueError(f"backend: {settings.backend!r} has no URL, and so no images API")
+        if backend.passes_keys:
+            raise ValueError(f"backend: {settings.backend!r} takes the callers' own keys, which no tool is given")
+        return cls(settings, ImagesAPI(backend.options().transport, settings.timeout))
+
+    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
+        """Return the session for a declaration; raises `InvalidRequest`."""
+        try:
+            declared = ImageDeclaration.model_validate(dict(declaration.tool))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            field = ".".join(map(str, problem["loc"]))
+            message = f"Invalid value for image generation: {problem['msg']}."
+            raise InvalidRequest(message, param=f"{declaration.place}.{field}") from None
+        mask = None
+        if declared.input_image_mask and (url := declared.input_image_mask.image_url):
+            mask = _image_of(url)
+            if mask is None:
+                message = "A mask has to be a data URL with an image in base64."
+                raise InvalidRequest(message, param=f"{declaration.place}.input_image_mask.image_url")
+        return self._open(declared, mask)
+
+    @asynccontextmanager
+    async def _open(self, declared: ImageDeclaration, mask: InputImage | None) -> AsyncIterator[ToolSession]:
+        yield ImageSession(self._settings, self._api, declared, mask)
+
+    async def check(self) -> Mapping[str, str | None]:
+        """Return that nothing is known to be wrong: to try it would make, and cost, an image."""
+        return {}
+
+    async def aclose(self) -> None:
+        """Close the connections to the backend."""
+        await self._api.aclose()
+
+
+class ImageSession:
+    """The tool during one response."""
+
+    def __init__(
+        self, settings: ImageSettings, api: ImagesAPI, declared: ImageDeclaration, mask: InputImage | None
+    ) -> None:
+        self._api = api
+        self._declared = declared
+        self._mask = mask
+        self._settings = settings
+
+    async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
+        """Return the one function; it can edit where there are images."""
+        properties: dict[str, Any] = {"prompt": {"type": "string", "description": _PROMPT}}
+        action = self._declared.action or "auto"
+        edits = action != "generate" and next(images_of(items), None) is not None
+        if edits and action == "auto":
+            properties["action"] = {"type": "string", "enum": ["generate", "edit"], "description": _ACTION}
+        if self._declared.model and self._model() != self._declared.model:
+            report.warn(f"The image model '{self._declared.model}' is not offered here, so another one is used.")
+        return [
+            HostedFunction(
+                "image_generation",
+                "image_generation_call",
+                "Make an image" + (", or edit the latest images of the conversation." if edits else "."),
+                {"type": "object", "properties": properties, "required": ["prompt"], "additionalProperties": False},
+            )
+        ]
+
+    def _model(self) -> str | None:
+        """Return the model that makes the images: the caller's, where it may be chosen."""
+        named = self._declared.model
+        if named and any(fnmatchcase(named, pattern) for pattern in self._settings.models):
+            return named
+        return self._settings.model
+
+    async def run(self, call: ToolCall, report: Report) -> Outcome:
+        """Make an image."""
+        prompt = call.arguments.get("prompt")
+        if not isinstance(prompt, str) or not prompt.strip():
+            return Outcome.failed("`prompt` should be a text that says what to make.")
+        images = self._edited(call)
+        action = "edit" if images else "generate"
+        options = {**self._declared.options(), "model": self._model(), "prompt": prompt}
+        if not images:
+            options.pop("input_fidelity", None)
+        partial = self._declared.partial_images or 0
+        try:
+            made: dict[str, Any] = {}
+            async for event in self._api.images(options, images, self._mask if images else None, partial):
+                if event.get("type", "").endswith(".partial_image"):
+                    self._show(event, report)
+                else:
+                    made = event
+            result = _result_of(made)
+        except ImageFailed as error:
+            return Outcome.failed(str(error))
+        item = next((entry for entry in made.get("data") or () if isinstance(entry, dict)), {})
+        revised = item.get("revised_prompt") or made.get("revised_prompt") or prompt
+        known = {name: made.get(name, options.get(name)) for name in _ECHOED}
+        return Outcome(
+            f"The image was made, and the user sees it: {revised}",
+            {"result": result, "revised_prompt": revised, "action": action, **_without_none(known)},
+            usage=_usage(made),
+        )
+
+    def _edited(self, call: ToolCall) -> list[InputImage]:
+        """Return the images to be edited, oldest first; none where a new one is to be made."""
+        declared = self._declared.action or "auto"
+        wanted = call.arguments.get("action") if declared == "auto" else declared
+        if wanted != "edit":
+            return []
+        latest = [image for image, _ in zip(images_of(call.items), range(MAX_EDITED_IMAGES), strict=False)]
+        return latest[::-1]
+
+    def _show(self, event: Mapping[str, Any], report: Report) -> None:
+        if isinstance(image := event.get("b64_json"), str):
+            index = event.get("partial_image_index")
+            shown = {name: event.get(name) for name in _ECHOED}
+            report.event(
+                "partial_image",
+                partial_image_b64=image,
+                partial_image_index=index if isinstance(index, int) else 0,
+                **_without_none(shown),
+            )
+
+
+# With these a server refuses fields that it does not know, such as `stream`.
+_REFUSED_FIELDS = (400, 404, 422, 501)
+
+_PROMPT = "What the image should show, or how it should be changed, in every detail that matters."
+_ACTION = "`edit` changes the latest images of the conversation, `generate` makes a new one."
+_ECHOED = ("background", "output_format", "quality", "size")
+
+
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def images_of(items: Sequence[Item]) -> Iterator[InputImage]:
+    """Yield the images of a conversation, latest first: those that were made, and those that the caller has sent."""
+    for item in reversed(items):
+        if item.get("type") == "image_generation_call":
+            image = _decoded(item.get("output_format") or "png", item.get("result"))
+            if image:
+                yield image
+        elif item.get("type") == "message" and isinstance(content := item.get("content"), list):
+            for part in reversed(content):
+                if isinstance(part, dict) and part.get("type") == "input_image" and (image := _image_of(part)):
+                    yield image
+
+
+def _image_of(source: Any) -> InputImage | None:
+    url = source.get("image_url") if isinstance(source, dict) else source
+    if not isinstance(url, str) or not (match := _DATA_URL.match(url)):
+        return None
+    return _decoded(match[1].lower().removeprefix("image/"), url[match.end() :])
+
+
+def _decoded(form: str, data: Any) -> InputImage | None:
+    if not isinstance(data, str) or not data:
+        return None
+    try:
+        return InputImage(f"image/{form}", base64.b64decode(data, validate=True))
+    except binascii.Error:
+        return None
+
+
+def _result_of(made: Mapping[str, Any]) -> str:
+    """Return the image in base64; raises `ImageFailed`."""
+    data = made.get("data")
+    entries: Iterable[Any] = data if isinstance(data, list) else (made,)
+    for entry in entries:
+        if isinstance(entry, dict) and isinstance(image := entry.get("b64_json"), str) and image:
+            return image
+    raise ImageFailed("The backend returned no image in base64.")
+
+
+def _usage(made: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    usage = made.get("usage")
+    if not isinstance(usage, dict):
+        return {}
+    counts = {name: usage[name] for name in ("input_tokens", "output_tokens", "total_tokens") if _is_count(usage, name)}
+    return {"image_gen": counts} if counts else {}
+
+
+def _is_count(usage: Mapping[str, Any], name: str) -> bool:
+    return isinstance(usage.get(name), int) and usage[name] >= 0
+
+
+class ImagesAPI:
+    """The images API of a backend."""
+
+    def __init__(self, options: TransportOptions, timeout: float) -> None:
+        headers = {**options.headers}
+        if options.api_key:
+            headers[options.auth_header] = f"{options.auth_scheme} {options.api_key}".strip()
+        self._url = (options.base_url or "").rstrip("/")
+        self._query = {**options.query}
+        self._http = httpx.AsyncClient(
+            headers=headers,
+            timeout=timeout,
+            transport=GuardedTransport("any", max_bytes=MAX_IMAGE_ANSWER_BYTES),
+            trust_env=False,
+        )
+
+    async def images(
+        self, options: Mapping[str, Any], images: Sequence[InputImage], mask: InputImage | None, partial: int
+    ) -> AsyncIterator[dict[str, Any]]:
+        """
+        Yield the events of making one image: partial ones where the backend streams them, and the answer last.
+
+        Raises `ImageFailed`.
+        """
+        fields = _without_none(options)
+        if str(fields.get("model") or "").startswith(("dall-e", "sd", "flux")):
+            fields["response_format"] = "b64_json"  # others know nothing else, and refuse the field
+        streamed = {"stream": True, "partial_images": partial} if partial else {}
+        try:
+            async with self._asked({**fields, **streamed}, images, mask) as response:
+                if not streamed or response.status_code not in _REFUSED_FIELDS:
+                    async for event in _events(response):
+                        yield event
+                    return
+            # A server that does not stream images refuses the fields; nothing has been made.
+            async with self._asked(fields, images, mask) as response:
+                async for event in _events(response):
+                    yield event
+        except OutboundRefused as error:
+            raise ImageFailed(str(error)) from None
+        except httpx.TimeoutException:
+            raise ImageFailed("The backend did not make the image in time.") from None
+        except httpx.HTTPError:
+            raise ImageFailed("The backend that makes images cannot be reached.") from None
+
+    def _asked(
+        self, fields: Mapping[str, Any], images: Sequence[InputImage], mask: InputImage | None
+    ) -> AbstractAsyncContextManager[httpx.Response]:
+        if not images:
+            url = f"{self._url}/images/generations"
+            return self._http.stream("POST", url, json=dict(fields), params=self._query)
+        files = [("image[]" if len(images) > 1 else "image", _as_file(image)) for image in images]
+        if mask:
+            files.append(("mask", _as_file(mask)))
+        form = {name: _as_form(value) for name, value in fields.items()}
+        return self._http.stream("POST", f"{self._url}/images/edits", data=form, files=files, params=self._query)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+
+def _as_file(image: InputImage) -> tuple[str, bytes, str]:
+    return f"image.{image.media_type.partition('/')[2]}", image.data, image.media_type
+
+
+def _as_form(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    """Yield what a backend answers: its events, or its one JSON object."""
+    if response.status_code != 200:
+        raise ImageFailed(_refusal(response.status_code, await response.aread()))
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        yield _object(await response.aread())
+        return
+    async for line in response.aiter_lines():
+        if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
+            event = _object(data)
+            if event.get("type") == "error" or "error" in event:
+                raise ImageFailed(_message(event) or "The backend could not make the image.")
+            yield event
+
+
+def _object(data: bytes | str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(data)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ImageFailed("The backend's answer is no image.")
+    return value
+
+
+def _refusal(status: int, body: bytes) -> str:
+    """Return why a backend did not make an image: its own words for what the prompt did wrong, else the status."""
+    try:
+        message = _message(orjson.loads(body))
+    except ValueError:
+        message = None
+    if status == 400 and message:
+        return message
+    return f"The backend did not make the image: it answered with status {status}."
+
+
+def _message(answer: Any) -> str | None:
+    error = answer.get("error") if isinstance(answer, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    return redact(message)[:500] if isinstance(message, str) and message else None
