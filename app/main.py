@@ -247,8 +247,8 @@ def _surround(app: FastAPI, settings: Settings, auth: Auth, metrics: Metrics | N
     app.add_middleware(RequestId, metrics=metrics)
 
 
-def about(settings: Settings, responses: Responses) -> dict[str, Any]:
-    """Return what is configured, without anything secret: what `GET /v1/antiphon/about` answers."""
+def about(settings: Settings, responses: Responses, owner: str) -> dict[str, Any]:
+    """Return what is configured, without anything secret: what `GET /v1/antiphon/about` answers to that caller."""
     backend = responses.backend
     unknown = [{"name": "default", "profile": backend.profile("").name, "url": None, "models": ["*"]}]
     return {
@@ -256,7 +256,7 @@ def about(settings: Settings, responses: Responses) -> dict[str, Any]:
         "version": __version__,
         "backends": backend.describe() if isinstance(backend, Router) else unknown,
         "store": {"kind": settings.store_url.partition("://")[0], "ttl": settings.store_ttl},
-        "tools": [],
+        "tools": responses.offered_tools(owner),
         "background": responses.has_background,
         "key_required": bool(settings.api_keys),
         "metrics": settings.metrics != "off",

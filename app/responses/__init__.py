@@ -42,13 +42,23 @@ from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.sessions import DeclaredTool
 from app.stores import Change, Store, apply_with
 from app.stores.event_log import RunKey
-from app.tools import Declaration, HostedTool, ToolLimits
+from app.tools import Declaration, DeclaringTool, HostedTool, ToolLimits
 
 __all__ = ["Caller", "Responses", "Run", "find_model"]
 
 logger = logging.getLogger(__name__)
 
 _WARNINGS_LOGGED = 20  # of one request, in which a caller can have any number of things to be left out
+
+
+# What a declaration of a hosted tool needs beside its type; one that has to name something of the caller's is not here.
+_NEEDED: dict[str, dict[str, Any]] = {
+    "web_search": {},
+    "image_generation": {},
+    "code_interpreter": {"container": {"type": "auto"}},
+    "shell": {"environment": {"type": "container_auto"}},
+    "antiphon:demo": {},
+}
 
 
 class Responses:
@@ -101,6 +111,16 @@ class Responses:
         """Set other limits for the responses that are created from now on."""
         self._max_input_tokens = max_input_tokens
         self._max_output_seconds = max_output_seconds
+
+    def offered_tools(self, owner: str) -> list[dict[str, Any]]:
+        """Return declarations of the hosted tools that a caller may switch on, without anything secret."""
+        offered: list[dict[str, Any]] = []
+        for tool in {id(tool): tool for _, tool in self._tools.values()}.values():
+            if isinstance(tool, DeclaringTool):
+                offered += map(dict, tool.declarations(owner))
+            else:
+                offered += [{"type": type_, **_NEEDED[type_]} for type_ in list(tool.types)[:1] if type_ in _NEEDED]
+        return offered
 
     def within(self, memory: Store) -> Responses:
         """Return these responses as one connection has them: those that are not stored are remembered in `memory`."""

@@ -48,7 +48,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
@@ -56,6 +56,7 @@ from app.core.types.request import Item, Part
 __all__ = [
     "TOOLS",
     "Declaration",
+    "DeclaringTool",
     "HostedFunction",
     "HostedTool",
     "Outcome",
@@ -221,6 +222,15 @@ class ToolSession(Protocol):
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
         """Run a call, once."""
+        ...
+
+
+@runtime_checkable
+class DeclaringTool(Protocol):
+    """A hosted tool that can say how a caller may declare it, where its type alone does not."""
+
+    def declarations(self, owner: str) -> Sequence[Mapping[str, Any]]:
+        """Return declarations for requests of that owner, without anything secret."""
         ...
 
 

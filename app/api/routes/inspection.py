@@ -54,8 +54,8 @@ _ABOUT = {
 }
 
 
-def inspection_routes(api: ApiContext, about: Callable[[], dict[str, Any]]) -> APIRouter:
-    """Return the routes, without the `/v1`; `about` says what is configured."""
+def inspection_routes(api: ApiContext, about: Callable[[str], dict[str, Any]]) -> APIRouter:
+    """Return the routes, without the `/v1`; `about` says to an owner what is configured."""
     router = APIRouter(prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     inspection = Inspection(api.responses)
 
@@ -99,7 +99,6 @@ def inspection_routes(api: ApiContext, about: Callable[[], dict[str, Any]]) -> A
 
     @router.get("/about", summary="Say what is configured", openapi_extra=shows(_ABOUT))
     async def tell(request: Request) -> Response:
-        api.auth.caller(request.headers)
-        return json(about())
+        return json(about(api.auth.caller(request.headers).owner))
 
     return router

@@ -2,7 +2,10 @@
 A backend that is built in: no model, no network, the same answer to the same question every time.
 
 It speaks Chat Completions as a real server does, so that everything can be tried without one: text, reasoning, tool
-calls with fitting arguments, structured output, usage, log probabilities, limits.
+calls with fitting arguments, structured output, images, errors, usage, log probabilities, limits.
+
+    Show me some Markdown.    Draw a picture.    Think: what is an antiphon?    Count to 100.
+    Fail with a 429.          Fail in the middle.
 """
 
 from __future__ import annotations
@@ -16,10 +19,13 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from app.backends import DONE, ChatRequest, Chunk, Translation
+from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
 from app.core.profile import Profile
-from app.errors import InvalidRequest
+from app.errors import BackendError, InvalidRequest
 
+_THINK = re.compile(r"^think\b", re.IGNORECASE)
+_SHOWCASE = dict.fromkeys((showcase.MARKDOWN, showcase.PICTURE, showcase.BREAKS), showcase.PIECE_PAUSE)
 _NAME = re.compile(r"\bmy name is ([A-Z][\w-]*)", re.IGNORECASE)
 
 
@@ -36,11 +42,18 @@ class DemoBackend:
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
         """Answer in chunks: see `Backend.stream`."""
-        yield self._stream(request.body)
+        prompt = _Turn(request.body).prompt
+        error = showcase.wanted_failure(prompt)
+        if error and not showcase.breaks_off(prompt):
+            raise error
+        yield self._stream(request.body, error)
 
-    async def _stream(self, body: dict[str, Any]) -> AsyncIterator[list[Chunk]]:
+    async def _stream(self, body: dict[str, Any], error: BackendError | None) -> AsyncIterator[list[Chunk]]:
+        pause = max(self._delay, answer_to(body).pause)
         for chunk in chunks_of(body):
-            await asyncio.sleep(self._delay)
+            await asyncio.sleep(pause)
+            if error and chunk is not DONE and chunk.get("choices") and chunk["choices"][0]["finish_reason"]:
+                raise error
             yield [chunk]
 
     async def count_tokens(self, request: ChatRequest) -> int:
@@ -96,13 +109,14 @@ class DemoAnswer(NamedTuple):
     content: str = ""
     tool: str = ""
     arguments: str = ""
+    pause: float = 0  # seconds between its pieces
 
 
 def answer_to(body: dict[str, Any]) -> DemoAnswer:
     """Decide what to say to a request."""
     turn = _Turn(body)
-    thinks = body.get("reasoning_effort") not in (None, "none")
-    reasoning = f'The user says: "{turn.prompt}" I will answer by the rules of a demo.' if thinks else ""
+    effort = body.get("reasoning_effort") or ("low" if _THINK.search(turn.prompt) else "none")
+    reasoning = f'The user says: "{turn.prompt}" I will answer by the rules of a demo.' if effort != "none" else ""
     if tool := turn.tool():
         value = _fitting(tool.get("parameters") or {"type": "object"}, turn.prompt, f"function '{tool['name']}'")
         return DemoAnswer(reasoning, tool=tool["name"], arguments=json.dumps(value, ensure_ascii=False))
@@ -113,7 +127,8 @@ def answer_to(body: dict[str, Any]) -> DemoAnswer:
     text = turn.text()
     if format.get("type") == "json_object":
         text = json.dumps({"answer": text}, ensure_ascii=False)
-    return DemoAnswer(reasoning, text)
+    shown = _SHOWCASE.get(text, 0)
+    return DemoAnswer(reasoning, text, pause=shown)
 
 
 def _fitting(schema: Any, prompt: str, whose: str) -> Any:
@@ -143,6 +158,8 @@ class _Turn:
             name = (choice.get("function") or {}).get("name")
             tools = [tool for tool in tools if tool.get("name") == name]
         if not tools or choice == "none" or self._results:
+            return None
+        if choice == "auto" and self.text() in _SHOWCASE:
             return None
         words = set(re.findall(r"[a-z]{3,}", self.prompt.lower()))
         best: dict[str, Any] = max(
@@ -179,10 +196,16 @@ def _count(match: re.Match[str], said: str) -> str:
     return f"{', '.join(map(str, range(first, last + 1)))}."
 
 
+_ANTIPHON = "An antiphon is a chant that two sides sing in turn: one calls, the other answers."
+
 _REPLIES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...] = (
     (re.compile(r"what(?: is|'s) my name", re.IGNORECASE), _name),
     (re.compile(r"\bcount (?:from (\d+) )?to (\d+)", re.IGNORECASE), _count),
     (re.compile(r"^say (?:hello|hi)\b", re.IGNORECASE), lambda match, said: "Hello there, friend!"),
+    (re.compile(r"^fail\b", re.IGNORECASE), lambda match, said: showcase.BREAKS),
+    (re.compile(r"\bmarkdown\b", re.IGNORECASE), lambda match, said: showcase.MARKDOWN),
+    (re.compile(r"\bdraw\b", re.IGNORECASE), lambda match, said: showcase.PICTURE),
+    (re.compile(r"\bwhat is an antiphon\b", re.IGNORECASE), lambda match, said: _ANTIPHON),
     (_NAME, lambda match, said: f"Nice to meet you, {match[1]}!"),
 )
 

@@ -244,7 +244,7 @@ export class Talk {
     const { response } = live;
     const foot = [];
     const error = failure ?? (response?.status === "failed" && live.error ? new ApiError(live.error.message, live.error) : null);
-    if (error) foot.push(failureView(error, turn.requestId));
+    if (error) foot.push(failureView(error, turn.requestId || error.requestId));
     else if (stopped && !response?.background) foot.push(h("p", { class: "note" }, "Stopped. Nothing of this answer is stored; the next message continues from the turn before it."));
     else if (response?.status === "incomplete") foot.push(h("p", { class: "note warn" }, incomplete(response)));
     const usable = live.ended && response.status !== "failed";

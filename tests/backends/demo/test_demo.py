@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from app.backends import DONE, ChatRequest, Chunk
 from app.backends.demo import DemoBackend
 from app.core.profile import Profile
-from app.errors import InvalidRequest
+from app.errors import BackendError, InvalidRequest
 
 WEATHER = {
     "type": "function",
@@ -220,3 +221,37 @@ async def test_it_is_always_there() -> None:
     async with backend.stream(ChatRequest({"messages": [user("Say hello.")]})) as reads:
         assert len([read async for read in reads]) == 7
     await backend.aclose()
+
+
+async def test_it_shows_markdown_and_an_image() -> None:
+    assert "```python" in (await said("Show me some Markdown.")).text
+    encoded = (await said("Draw a picture.")).text.partition("data:image/png;base64,")[2].partition(")")[0]
+    assert base64.b64decode(encoded).startswith(b"\x89PNG")
+
+
+async def test_it_thinks_when_it_is_told_to() -> None:
+    assert (await said("Think: what is an antiphon?")).reasoning
+    assert not (await said("Think: what is an antiphon?", reasoning_effort="none")).reasoning
+
+
+@pytest.mark.parametrize(
+    ("prompt", "status", "code"),
+    [
+        ("Fail with an error.", 502, "server_error"),
+        ("Fail with a 429.", 429, "rate_limit_exceeded"),
+        ("fail: context", 400, "context_length_exceeded"),
+    ],
+)
+async def test_it_fails_on_request(prompt: str, status: int, code: str) -> None:
+    with pytest.raises(BackendError) as raised:
+        await said(prompt)
+    assert (raised.value.status, raised.value.code) == (status, code)
+
+
+async def test_it_breaks_off_on_request() -> None:
+    pieces = []
+    with pytest.raises(BackendError):
+        async with DemoBackend().stream(ChatRequest({"messages": [user("Fail in the middle.")]})) as reads:
+            async for chunks in reads:
+                pieces += chunks
+    assert len(pieces) > 10

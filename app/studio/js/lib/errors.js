@@ -13,9 +13,10 @@ const ADVICE = {
 };
 
 export function advice(error) {
+  if (error.retryAfter) return `Retry in ${error.retryAfter} s.`;
   if (ADVICE[error.code]) return ADVICE[error.code];
   if (error.status === 401 || error.status === 403) return ADVICE.invalid_api_key;
-  if (error.status === 429) return error.retryAfter ? `Retry in ${error.retryAfter} s.` : ADVICE.rate_limit_exceeded;
+  if (error.status === 429) return ADVICE.rate_limit_exceeded;
   if (error.param) return `Change “${error.param}”, then retry.`;
   if (error.status >= 500) return "Retry; if it stays, `antiphon check` says what is wrong, and the server's log has more.";
   return "Retry.";

@@ -35,9 +35,9 @@ export class EventLog {
     this.ended ??= performance.now() - this.began;
   }
 
-  // Tokens a second, from the first token to the last; null where that says nothing.
+  // Tokens a second, from the first token to the last; null where these are too few or too close to say anything.
   rate(usage) {
     const tokens = usage?.output_tokens ?? 0;
-    return tokens > 1 && this.last > this.first ? (tokens - 1) / ((this.last - this.first) / 1000) : null;
+    return tokens >= 10 && this.last - this.first >= 50 ? (tokens - 1) / ((this.last - this.first) / 1000) : null;
   }
 }

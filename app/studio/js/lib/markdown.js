@@ -10,6 +10,7 @@ import { copyButton, h } from "./dom.js";
 import { plain, webUrl } from "./text.js";
 
 const LONGEST_TAIL = 8_000; // characters of an unfinished block that are rendered anew with each frame
+const LONGEST_BLOCK = 1_000; // characters of a text node, after which the next line begins another
 const LONGEST_WHOLE = 100_000; // characters of an answer that is rendered once more as a whole, when it is complete
 const LONGEST_CODE = 30_000; // characters of a block of code that gets colours
 
@@ -38,9 +39,9 @@ marked.use({
   },
 });
 
-const html = (tokens) => dressed(DOMPurify.sanitize(marked.parser(tokens), ALLOWED));
+const html = (tokens, coloured = true) => dressed(DOMPurify.sanitize(marked.parser(tokens), ALLOWED), coloured);
 
-function dressed(fragment) {
+function dressed(fragment, coloured) {
   for (const link of fragment.querySelectorAll("a")) {
     const url = webUrl(link.getAttribute("href"));
     if (!url) {
@@ -61,7 +62,7 @@ function dressed(fragment) {
     table.replaceWith(region);
     region.append(table);
   }
-  for (const code of fragment.querySelectorAll("pre > code")) code.parentElement.replaceWith(coded(code));
+  for (const code of fragment.querySelectorAll("pre > code")) code.parentElement.replaceWith(coded(code, coloured));
   return fragment;
 }
 
@@ -74,11 +75,11 @@ function pictured(image) {
   return url ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, `Image: ${label}`) : label;
 }
 
-function coded(code) {
+function coded(code, coloured) {
   const text = code.textContent;
   const language = /language-([\w+#-]+)/.exec(code.className)?.[1] ?? "";
   const body = h("code", {}, text);
-  if (text.length < LONGEST_CODE && hljs.getLanguage(language)) colour(body, text, language);
+  if (coloured && text.length < LONGEST_CODE && hljs.getLanguage(language)) colour(body, text, language);
   return h("div", { class: "code" },
     h("div", { class: "code-head" }, h("span", {}, language || "code"), copyButton(text, "Code")),
     h("pre", { tabindex: 0, role: "region", "aria-label": `Code${language ? `, ${language}` : ""}` }, body));
@@ -129,17 +130,17 @@ export class GrowingMarkdown {
       this.tail.replaceChildren();
       this.#appendRaw(this.open);
     } else {
-      this.tail.replaceChildren(html(tokens.slice(last)));
+      this.tail.replaceChildren(html(tokens.slice(last), false)); // colours come when a block is complete
     }
   }
 
   // Long text goes into many small blocks, so that the browser lays out only the last of them anew.
   #appendRaw(text) {
-    for (const piece of text.split(/(?<=\n)/)) {
-      const block = this.tail.lastElementChild;
-      if (!block || (block.textContent.length > 1000 && block.textContent.endsWith("\n"))) this.tail.append(h("div", {}, piece));
-      else block.firstChild.appendData(piece);
-    }
+    const last = this.tail.lastElementChild?.firstChild;
+    let cut = last ? text.length : 0;
+    if (last?.length > LONGEST_BLOCK) cut = text.indexOf("\n") + 1 || text.length;
+    if (cut) last.appendData(text.slice(0, cut));
+    if (cut < text.length) this.tail.append(h("div", {}, text.slice(cut)));
   }
 
   // The text is complete: render it as a whole, so that references across blocks are resolved too.

@@ -37,7 +37,7 @@ export function webUrl(text) {
   }
 }
 
-// JSON laid out, if it is JSON; long strings of base64 are told by their length.
+// A value as JSON, laid out, and a text too, if it is JSON; long strings of base64 are told by their length.
 export function pretty(value) {
   let parsed = value;
   if (typeof value === "string") {
@@ -47,7 +47,11 @@ export function pretty(value) {
       return plain(value);
     }
   }
-  return plain(JSON.stringify(parsed, (_, each) => (isBlob(each) ? `${each.slice(0, 40)}… (${count(each.length)} characters)` : each), 2));
+  return laidOut(parsed);
+}
+
+export function laidOut(value) {
+  return plain(JSON.stringify(value, (_, each) => (isBlob(each) ? `${each.slice(0, 40)}… (${count(each.length)} characters)` : each), 2));
 }
 
 const isBlob = (value) => typeof value === "string" && value.length > 2000 && !/\s/.test(value.slice(0, 2000));

