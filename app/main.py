@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,8 +36,10 @@ from app.api.routes import responses as http
 from app.api.routes.inspection import inspection_routes
 from app.api.uvicorn import shutdown
 from app.backends import BACKENDS, Backend
+from app.backends.routing.replicas import RoutingHooks
 from app.backends.routing.router import Router
 from app.observability import logging as logs
+from app.observability.labels import ModelLabels
 from app.observability.metrics import MULTIPROCESS, Metrics
 from app.responses import Responses
 from app.responses.background import Background
@@ -120,9 +122,11 @@ def create_app(
     metrics = build_metrics(settings)
     tracing = tracing or build_tracing(settings)
     observers = [observer for observer in (metrics, tracing) if observer]
-    watched = partial(_watched, observers)
-    queued = metrics.queued if metrics else lambda change: None
-    backend = watched(backend) if backend else build_backend(settings, watched, queued)
+    hooks = build_hooks(metrics, tracing)
+    backend = hooks.wrap(backend, "default", "1") if backend else build_backend(settings, hooks)
+    labels = ModelLabels(backend.models, backend.model_label if isinstance(backend, Router) else lambda name: None)
+    for observer in observers:
+        observer.models = labels
     store = store or build_store(settings)
     measured = metrics.store(store) if metrics else store
     background = build_background(settings, store, measured)
@@ -153,6 +157,7 @@ def create_app(
             await stack.enter_async_context(purging(store))
             stack.push_async_callback(limits.aclose)
             stack.push_async_callback(backend.aclose)
+            stack.push_async_callback(labels.aclose)
             if files:
                 files.start()
                 stack.push_async_callback(files.aclose)
@@ -277,10 +282,15 @@ def build_tracing(settings: Settings) -> Tracing | None:
     return Tracing.from_environment()
 
 
-def _watched(observers: Iterable[Metrics | Tracing], backend: Backend) -> Backend:
-    for observer in observers:
-        backend = observer.backend(backend)
-    return backend
+def build_hooks(metrics: Metrics | None, tracing: Tracing | None) -> RoutingHooks:
+    """Return what is measured of the servers of all backends, and traced."""
+
+    def wrap(backend: Backend, name: str, number: str) -> Backend:
+        for observer in (metrics, tracing):
+            backend = observer.backend(backend, name, number) if observer else backend
+        return backend
+
+    return RoutingHooks(wrap, metrics.queued, metrics.health) if metrics else RoutingHooks(wrap)
 
 
 def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
@@ -297,13 +307,9 @@ def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
     )
 
 
-def build_backend(
-    settings: Settings,
-    watched: Callable[[Backend], Backend] = lambda backend: backend,
-    queued: Callable[[int], None] = lambda change: None,
-) -> Router:
-    """Return the backends of the settings, as one; `watched` is put around each of their servers."""
-    return Router(settings.served(), lambda served: watched(_backend(served)), queued)
+def build_backend(settings: Settings, hooks: RoutingHooks = RoutingHooks()) -> Router:  # noqa: B008 (frozen)
+    """Return the backends of the settings, as one."""
+    return Router(settings.served(), _backend, hooks)
 
 
 @dataclass

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from prometheus_client import (
@@ -30,14 +30,13 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from app import __version__
 from app.backends import Backend, BackendWrapper, ChatRequest, Chunk
 from app.errors import BackendError, StoreUnavailable
-from app.observability.labels import BoundedLabels
+from app.observability.labels import BoundedLabels, ModelLabels
 from app.observability.lifecycle import ResponseLifecycle
 from app.stores import Change, Store
 
 # The variable in which the client library has the directory; it is read when the library is loaded.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
-MODEL_LABELS = 100  # that have a label of their own
 ERROR_LABELS = 50  # of errors, likewise
 
 # Seconds. The first three are those that OpenTelemetry's conventions for generative AI advise, and some beyond.
@@ -58,7 +57,8 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # when a series began is as much again
         self._directory = directory
         self._registry = registry = CollectorRegistry()
-        self._models, self._kinds = BoundedLabels(MODEL_LABELS), BoundedLabels(ERROR_LABELS)
+        self.models = ModelLabels()
+        self._kinds = BoundedLabels(ERROR_LABELS)
         if directory is None:
             ProcessCollector(registry=registry)
             PlatformCollector(registry=registry)
@@ -92,10 +92,21 @@ class Metrics:
             "tokens", "Tokens: cached ones are part of the input, reasoning is part of the output.", "model", "kind"
         )
 
-        self._queue = gauge("backend_queue", "Requests that wait for a backend with a place for them.")
-        self._waiting = gauge("backend_waiting", "Questions to backends that no answer has begun to.")
-        self._status = histogram("backend_answer", "Time until a backend begins its answer.", TO_FIRST)
-        self._errors = counter("backend_errors", "Failures and refusals of backends, also those tried again.", "kind")
+        server = ("backend", "replica")
+        self._queue = gauge("backend_queue", "Requests that wait for a backend with a place for them.", "backend")
+        self._waiting = gauge("backend_waiting", "Questions to backends that no answer has begun to.", *server)
+        self._status = histogram("backend_answer", "Time until a backend begins its answer.", TO_FIRST, *server)
+        self._errors = counter(
+            "backend_errors", "Failures and refusals of backends, also those tried again.", *server, "kind"
+        )
+        # Where a process sees a server fail, it is not up.
+        self._up = Gauge(
+            "antiphon_backend_up",
+            "Whether a server has not failed in its last request or check.",
+            server,
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
 
         self._store = histogram("store", "Time for one operation of the store.", STORE, "operation")
         self._store_errors = counter("store_errors", "Operations that the store failed in.", "operation")
@@ -106,12 +117,14 @@ class Metrics:
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """A response is being made."""
         self._open(lifecycle.way).inc()
+        self.models.expect(str(lifecycle.response["model"]))
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """It is over."""
         self._open(lifecycle.way).dec()
-        status = lifecycle.status
-        model = self._models(str(lifecycle.response["model"]), confirmed=lifecycle.confirmed)
+        self.models.resolve(str(lifecycle.response["model"]), partial(self._record, lifecycle, lifecycle.status))
+
+    def _record(self, lifecycle: ResponseLifecycle, status: str, model: str) -> None:
         self._responses(model, lifecycle.way, status).inc()
         self._whole(model, lifecycle.way).observe(lifecycle.seconds)
         if lifecycle.failure:
@@ -133,9 +146,16 @@ class Metrics:
         """An HTTP request was answered; `route` is the path's pattern."""
         self._requests(method, route, str(status)).inc()
 
-    def queued(self, change: int) -> None:
+    def queued(self, backend: str, change: int) -> None:
         """So many more requests wait for a backend, or fewer."""
-        self._queue().inc(change)
+        self._queue(backend).inc(change)
+
+    def health(self, backend: str, replica: str, up: bool | None) -> None:
+        """A server has answered, or failed; None: it is not asked any more."""
+        if up is None and self._directory is None:
+            self._up.remove(backend, replica)
+        else:  # the files of several processes have no way to take back what was said
+            self._up.labels(backend, replica).set(up is not False)
 
     @contextmanager
     def socket(self) -> Iterator[None]:
@@ -175,9 +195,9 @@ class Metrics:
         """Return a store that is measured."""
         return _MeasuredStore(store, self)
 
-    def backend(self, backend: Backend) -> Backend:
-        """Return a backend that is measured."""
-        return _MeasuredBackend(backend, self)
+    def backend(self, backend: Backend, name: str = "default", replica: str = "1") -> Backend:
+        """Return a backend that is measured: one server of the backend `name`, numbered from 1."""
+        return _MeasuredBackend(backend, self, (name, replica))
 
     @contextmanager
     def storing(self, operation: str) -> Iterator[None]:
@@ -192,19 +212,19 @@ class Metrics:
             self._store(operation).observe(time.perf_counter() - began)
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
+    def asking(self, server: tuple[str, str]) -> Iterator[None]:
         """Measure how long a backend takes to begin its answer, which the context is around."""
         began = time.perf_counter()
-        self._waiting().inc()
+        self._waiting(*server).inc()
         try:
             yield
         finally:
-            self._waiting().dec()
-        self._status().observe(time.perf_counter() - began)
+            self._waiting(*server).dec()
+        self._status(*server).observe(time.perf_counter() - began)
 
-    def failed(self, error: BackendError) -> None:
+    def failed(self, server: tuple[str, str], error: BackendError) -> None:
         """A backend failed, or refused."""
-        self._errors(self._kinds(error.code)).inc()
+        self._errors(*server, self._kinds(error.code)).inc()
 
 
 class _MeasuredStore:
@@ -245,21 +265,22 @@ class _MeasuredStore:
 class _MeasuredBackend(BackendWrapper):
     """Passes the chunks on untouched: what becomes of them is seen where the context ends."""
 
-    def __init__(self, backend: Backend, metrics: Metrics) -> None:
+    def __init__(self, backend: Backend, metrics: Metrics, server: tuple[str, str]) -> None:
         super().__init__(backend)
         self._metrics = metrics
+        self._server = server  # its labels
 
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
         """Ask, and answer in chunks: see `Backend.stream`."""
         try:
             with ExitStack() as waiting:
-                waiting.enter_context(self._metrics.asking())
+                waiting.enter_context(self._metrics.asking(self._server))
                 async with self._backend.stream(request) as chunks:
                     waiting.close()
                     yield chunks
         except BackendError as error:
-            self._metrics.failed(error)
+            self._metrics.failed(self._server, error)
             raise
 
 

@@ -50,7 +50,7 @@ from app.core.profile import Profile
 from app.core.types.response import usage_of
 from app.errors import BackendError
 from app.observability import log_context
-from app.observability.labels import BoundedLabels
+from app.observability.labels import ModelLabels
 from app.observability.lifecycle import ResponseLifecycle, clock
 
 P = ParamSpec("P")
@@ -58,7 +58,6 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-MODEL_LABELS_OF_SPANS = 100  # that are told apart in metrics
 FLUSH_TIMEOUT = 5.0  # seconds to send what is left when the server stops
 
 _SILENT = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds, and nobody's request
@@ -115,7 +114,7 @@ class Tracing:
     def __init__(self, traces: TracerProvider, meters: MeterProvider) -> None:
         self._providers = (traces, meters)
         self.tracer = traces.get_tracer("antiphon", __version__)
-        self.labels = BoundedLabels(MODEL_LABELS_OF_SPANS)
+        self.models = ModelLabels()
         meter = meters.get_meter("antiphon", __version__)
 
         def seconds(name: str, text: str, advice: list[float]) -> Histogram:
@@ -148,7 +147,7 @@ class Tracing:
             meters = sdk_metrics.MeterProvider([reader], resource=resource, shutdown_on_exit=False)
         return cls(traces, meters)
 
-    def backend(self, backend: Backend) -> Backend:
+    def backend(self, backend: Backend, name: str = "default", replica: str = "1") -> Backend:
         """Return a backend to which each question is a span."""
         return _TracedBackend(backend, self)
 
@@ -158,14 +157,18 @@ class Tracing:
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """A response is being made."""
+        self.models.expect(str(lifecycle.response["model"]))
 
-    @_harmless
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """It is over."""
+        self.models.resolve(str(lifecycle.response["model"]), functools.partial(self._record, lifecycle))
+
+    @_harmless
+    def _record(self, lifecycle: ResponseLifecycle, model: str) -> None:
         told = {
             **_OPERATION,
             "gen_ai.provider.name": "antiphon",
-            "gen_ai.request.model": self.labels(str(lifecycle.response["model"]), confirmed=lifecycle.confirmed),
+            "gen_ai.request.model": model,
         }
         failed = {"error.type": lifecycle.failure.code} if lifecycle.failure else {}
         self._request.record(lifecycle.seconds, {**told, **failed})
@@ -349,11 +352,6 @@ class _Question:
             "gen_ai.response.finish_reasons": [said["finish"]] if "finish" in said else None,
             "gen_ai.response.time_to_first_chunk": self._first and self._first - self._began,
         }
-        labels = {
-            **_OPERATION,
-            **self._provider,
-            "gen_ai.request.model": tracing.labels(self._model, confirmed=bool(self._first) and not self._failure),
-        }
         if usage:
             told |= {
                 "gen_ai.usage.input_tokens": usage["input_tokens"],
@@ -361,8 +359,14 @@ class _Question:
                 "gen_ai.usage.cache_read.input_tokens": usage["input_tokens_details"]["cached_tokens"],
                 "gen_ai.usage.reasoning.output_tokens": usage["output_tokens_details"]["reasoning_tokens"],
             }
-            for kind in ("input", "output"):
-                tracing.tokens.record(usage[f"{kind}_tokens"], {**labels, "gen_ai.token.type": kind})
-        tracing.operation.record(clock() - self._began, {**labels, **self._failure})
+        tracing.models.resolve(self._model, functools.partial(self._record, usage, clock() - self._began))
         span.set_attributes({name: value for name, value in told.items() if value is not None})
         span.end()
+
+    @_harmless
+    def _record(self, usage: Mapping[str, Any] | None, seconds: float, model: str) -> None:
+        labels = {**_OPERATION, **self._provider, "gen_ai.request.model": model}
+        for kind in ("input", "output") if usage else ():
+            assert usage
+            self._tracing.tokens.record(usage[f"{kind}_tokens"], {**labels, "gen_ai.token.type": kind})
+        self._tracing.operation.record(seconds, {**labels, **self._failure})

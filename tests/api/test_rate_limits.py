@@ -351,7 +351,7 @@ def process(folder: Path, **variables: str) -> Iterator[str]:
             stderr=out,
         )
     try:
-        while not (found := re.search(r"running on (http://\S+)", log.read_text())):
+        while not (found := re.search(r" on (http://[^,\s]+), backend", log.read_text())):
             assert server.poll() is None, log.read_text()
             time.sleep(0.05)
         yield found[1]

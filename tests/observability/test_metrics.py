@@ -26,14 +26,14 @@ from app.core.stream.chunk_reader import DONE
 from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels
 from app.observability.lifecycle import ResponseLifecycle
-from app.observability.metrics import MODEL_LABELS, Metrics
+from app.observability.metrics import Metrics
 from app.stores.memory import MemoryStore
 from tests.support import sockets
 from tests.support.build import delta, finish
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE as END
-from tests.support.upstream import Upstream, chunk, sse
+from tests.support.upstream import Upstream, chunk, sse, status
 from tests.support.upstream import finish as stop
 
 ROOT = Path(__file__).parents[2]
@@ -132,14 +132,13 @@ async def test_failures_are_told_apart() -> None:
         await ask(http, stream=True)
         await ask(http, stream=True)
         told = await scrape(http)
-    assert told("backend_errors_total", kind="rate_limit_exceeded") == 1
-    assert told("backend_errors_total", kind="server_error") == 1
+    assert told("backend_errors_total", backend="default", replica="1", kind="rate_limit_exceeded") == 1
+    assert told("backend_errors_total", backend="default", replica="1", kind="server_error") == 1
     assert told("response_failures_total", kind="rate_limit_exceeded") == 1
     assert told("responses_total", model="m", way="sse", status="incomplete") == 1
-    # No backend had answered to the name before.
-    assert told("responses_total", model="other", way="json", status="failed") == 1
+    assert told("responses_total", model="m", way="json", status="failed") == 1
     assert told("http_requests_total", method="POST", route="/responses", status="429") == 1
-    assert told("backend_answer_seconds_count") == 2
+    assert told("backend_answer_seconds_count", backend="default", replica="1") == 2
 
 
 async def test_a_stream_that_ends_without_an_end_is_a_failure() -> None:
@@ -158,11 +157,11 @@ async def test_what_is_open_is_seen_while_it_is_open() -> None:
         while not backend.asked:
             await asyncio.sleep(0.01)
         told = await scrape(http)
-        assert (told("responses_open", way="json"), told("backend_waiting")) == (1, 1)
+        assert (told("responses_open", way="json"), told("backend_waiting", backend="default", replica="1")) == (1, 1)
         go.set()
         await asking
         told = await scrape(http)
-        assert (told("responses_open", way="json"), told("backend_waiting")) == (0, 0)
+        assert (told("responses_open", way="json"), told("backend_waiting", backend="default", replica="1")) == (0, 0)
 
 
 async def test_who_waits_for_a_place_at_a_backend_is_in_the_queue() -> None:
@@ -171,12 +170,12 @@ async def test_who_waits_for_a_place_at_a_backend_is_in_the_queue() -> None:
         upstream.always(go, sse(chunk("Hi"), stop(), END))
         async with served(backends={"local": {"url": upstream.url, "max_concurrency": 1}}) as http:
             asking = [asyncio.ensure_future(ask(http)) for _ in range(3)]
-            while (told := await scrape(http))("backend_queue") != 2:
+            while (told := await scrape(http))("backend_queue", backend="local") != 2:
                 await asyncio.sleep(0.01)
-            assert told("backend_waiting") == 1
+            assert told("backend_waiting", backend="local", replica="1") == 1
             go.set()
             assert [answer.status_code for answer in await asyncio.gather(*asking)] == [200] * 3
-            assert (await scrape(http))("backend_queue") == 0
+            assert (await scrape(http))("backend_queue", backend="local") == 0
 
 
 async def test_a_client_that_goes_leaves_an_interrupted_response_and_nothing_open() -> None:
@@ -189,10 +188,10 @@ async def test_a_client_that_goes_leaves_an_interrupted_response_and_nothing_ope
         while backend.open:
             await asyncio.sleep(0.01)
         told = await scrape(http)
-    assert told("responses_total", model="other", way="sse", status="interrupted") == 1
+    assert told("responses_total", model="m", way="sse", status="interrupted") == 1
     assert told("responses_open", way="sse") == 0
     # Nobody came to say what it has cost, so that was estimated.
-    assert told("tokens_total", model="other", kind="input") > 0
+    assert told("tokens_total", model="m", kind="input") > 0
 
 
 @pytest.mark.parametrize("said", [[], HELLO[:1]], ids=["before its first word", "in the middle"])
@@ -201,9 +200,9 @@ async def test_a_background_response_that_is_cancelled_is_counted_as_that(said: 
         id = (await ask(http, background=True)).json()["id"]
         assert (await http.post(f"/v1/responses/{id}/cancel")).json()["status"] == "cancelled"
         told = await scrape(http)
-    assert told("responses_total", model="other", way="background", status="cancelled") == 1
-    assert told("response_seconds_count", model="other", way="background") == 1
-    assert told("tokens_total", model="other", kind="input") > 0
+    assert told("responses_total", model="m", way="background", status="cancelled") == 1
+    assert told("response_seconds_count", model="m", way="background") == 1
+    assert told("tokens_total", model="m", kind="input") > 0
 
 
 async def test_a_background_response_that_the_backend_refuses_has_failed_and_costs_nothing() -> None:
@@ -213,7 +212,7 @@ async def test_a_background_response_that_the_backend_refuses_has_failed_and_cos
         while (await http.get(f"/v1/responses/{id}")).json()["status"] != "failed":
             await asyncio.sleep(0.01)
         told = await scrape(http)
-    assert told("responses_total", model="other", way="background", status="failed") == 1
+    assert told("responses_total", model="m", way="background", status="failed") == 1
     assert told("response_failures_total", kind="rate_limit_exceeded") == 1
     assert not told.labels("kind") & {"input", "output"}
 
@@ -264,7 +263,7 @@ async def test_whatever_becomes_of_responses_nothing_stays_open() -> None:
                 await sockets.ask(socket, model=7)
             while (told := await scrape(http))("websockets_open"):
                 await asyncio.sleep(0.01)
-    gauges = {"responses_open", "backend_waiting", "backend_queue", "websockets_open"}
+    gauges = {"responses_open", "backend_waiting", "websockets_open"}
     values = {name: value for (name, _), value in told.samples.items() if name.removeprefix("antiphon_") in gauges}
     assert values.keys() == {f"antiphon_{name}" for name in gauges}
     assert set(values.values()) == {0}
@@ -279,11 +278,11 @@ async def test_who_goes_while_it_waits_is_not_in_the_queue_any_more() -> None:
         upstream.always(go, sse(chunk("Hi"), stop(), END))
         async with served(backends={"local": {"url": upstream.url, "max_concurrency": 1}}) as http:
             first, *others = [asyncio.ensure_future(ask(http, stream=stream)) for stream in (True, True, False)]
-            while (await scrape(http))("backend_queue") != 2:
+            while (await scrape(http))("backend_queue", backend="local") != 2:
                 await asyncio.sleep(0.01)
             for one in others:
                 one.cancel()
-            while (await scrape(http))("backend_queue"):
+            while (await scrape(http))("backend_queue", backend="local"):
                 await asyncio.sleep(0.01)
             go.set()
             assert (await first).status_code == 200
@@ -343,13 +342,60 @@ async def test_a_turn_for_which_no_backend_is_asked_proves_no_name() -> None:
     assert "made-up" not in told.text
 
 
-def test_there_is_an_end_to_names_that_backends_answer_to() -> None:
-    labels = BoundedLabels(MODEL_LABELS)
+def test_there_is_an_end_to_labels() -> None:
+    labels = BoundedLabels(100)
     assert labels("early", confirmed=False) == "other"
-    known = [labels(f"model-{number}") for number in range(MODEL_LABELS)]
-    assert known == [f"model-{number}" for number in range(MODEL_LABELS)]
+    known = [labels(f"label-{number}") for number in range(100)]
+    assert known == [f"label-{number}" for number in range(100)]
     assert labels("one-too-many") == "other"
-    assert labels("model-0", confirmed=False) == "model-0"
+    assert labels("label-0", confirmed=False) == "label-0"
+
+
+async def test_names_become_labels_by_the_backends_lists_and_the_settings_alone() -> None:
+    async with Upstream() as upstream:
+        upstream.always(sse(chunk("Hi"), stop(), END))
+        upstream.models = [{"id": "qwen3-8b"}, {"id": "listed"}]
+        served_by = {
+            "globs": {"url": upstream.url, "models": ["qwen*"], "aliases": {"fast": "qwen3-8b"}},
+            "all": {"url": upstream.url},
+        }
+        async with served(backends=served_by) as http:
+            for model in ("made-up-1", "qwen3-8b", "qwen-made-up", "fast", "listed", *(f"m{n}" for n in range(120))):
+                assert (await ask(http, model=model)).json()["status"] == "completed"
+            told = await scrape(http)
+    assert told.labels("model") == {"qwen3-8b", "qwen*", "fast", "listed", "other"}
+    assert told("responses_total", model="other", way="json", status="completed") == 121
+
+
+async def test_a_backend_that_does_not_list_its_models_leaves_the_names_of_the_settings() -> None:
+    async with Upstream() as upstream:
+        upstream.models = None
+        upstream.always(sse(chunk("Hi"), stop(), END))
+        async with served(backends={"local": {"url": upstream.url, "models": ["spelled-out", "*"]}}) as http:
+            for model in ("spelled-out", "made-up"):
+                await ask(http, model=model)
+            told = await scrape(http)
+    assert told.labels("model") == {"spelled-out", "other"}
+
+
+async def test_servers_are_told_apart_and_which_of_them_are_up() -> None:
+    async with Upstream() as good, Upstream() as bad:
+        good.always(sse(chunk("Hi"), stop(), END))
+        bad.always(status(503))
+        local = {"url": good.url, "replicas": [bad.url], "max_failures": 1, "check_interval": 0}
+        async with served(backends={"local": local, "spare": {"url": good.url}}) as http:
+            for _ in range(8):
+                await ask(http)
+            told = await scrape(http)
+    up = {server: told("backend_up", backend=server[0], replica=server[1]) for server in ALL_SERVERS}
+    assert up == {("local", "1"): 1, ("local", "2"): 0, ("spare", "1"): 1}
+    failed = told("backend_errors_total", backend="local", replica="2", kind="server_is_overloaded")
+    assert failed == len(bad.requests) >= 1
+    assert told("backend_answer_seconds_count", backend="local", replica="1") == 8
+    assert "127.0.0.1" not in told.text
+
+
+ALL_SERVERS = (("local", "1"), ("local", "2"), ("spare", "1"))
 
 
 async def test_other_formats_are_there_for_who_asks() -> None:
@@ -466,7 +512,7 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 
 
 async def test_any_worker_answers_for_all_and_for_none_that_is_dead(workers: Workers) -> None:
-    [url] = workers.wait_for(r"running on (http://\S+)")
+    [url] = workers.wait_for(r" on (http://[^,\s]+), backend")
     workers.wait_for("startup complete", 2)
     each_anew = httpx.Limits(max_keepalive_connections=0)  # so that both get some
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=each_anew) as http:

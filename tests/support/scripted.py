@@ -75,7 +75,7 @@ class Scripted:
             self.waiting -= 1
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
-        return [{"id": "scripted", "object": "model", "created": 0, "owned_by": "tests"}]
+        return [{"id": id, "object": "model", "created": 0, "owned_by": "tests"} for id in ("scripted", "m")]
 
     async def check(self) -> None:
         pass

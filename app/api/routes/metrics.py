@@ -9,6 +9,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from app.observability.metrics import Metrics
 
+LABELS_TIMEOUT = 1.0  # seconds to wait for the labels of responses that have just ended
+
 
 def routes(metrics: Metrics) -> APIRouter:
     """Return the route."""
@@ -16,6 +18,7 @@ def routes(metrics: Metrics) -> APIRouter:
 
     @router.get("/metrics", summary="Metrics, for Prometheus", response_class=PlainTextResponse)
     async def expose(request: Request) -> Response:
+        await metrics.models.settle(LABELS_TIMEOUT)
         # With several processes this reads a file of each.
         body, media_type = await asyncio.to_thread(metrics.expose, request.headers.get("accept", ""))
         return Response(body, media_type=media_type)

@@ -64,14 +64,25 @@ class BackendConfig(Protocol):
     def each(self) -> Sequence[Any]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class RoutingHooks:
+    """What others do with the servers of all backends, and hear of them; a server is a backend's name and a number."""
+
+    wrap: Callable[[Backend, str, str], Backend] = lambda backend, name, number: backend
+    queued: Callable[[str, int], None] = lambda name, change: None  # a request begins to wait (1), or ends (-1)
+    health: Callable[[str, str, bool | None], None] = lambda name, number, up: None  # None: it is not asked any more
+
+
 @dataclass(eq=False, slots=True)
 class Replica:
     """One server."""
 
+    number: str  # from 1, in the order of the settings
     url: str
     backend: Backend
     circuit: Circuit
     load: int = 0  # requests that it is working on
+    up: bool = True  # it has not failed in its last request or check
 
     @property
     def shown(self) -> str:
@@ -88,8 +99,7 @@ class _Waiter:
 
 class ReplicaPool:
     """
-    The servers of the backend `name`; `build` makes the backend of the settings of one of them, and `queued` hears of
-    each request that begins to wait (1), or ends (-1).
+    The servers of the backend `name`; `build` makes the backend of the settings of one of them.
     """
 
     def __init__(
@@ -97,15 +107,21 @@ class ReplicaPool:
         name: str,
         served: BackendConfig,
         build: Callable[[Any], Backend],
-        queued: Callable[[int], None] = lambda change: None,
+        hooks: RoutingHooks = RoutingHooks(),
     ) -> None:
         self.name = name
         self.served = served
+        self._hooks = hooks
         self.replicas = [
-            Replica(one.url, build(one), Circuit(served.max_failures, served.recovery)) for one in served.each()
+            Replica(
+                str(number),
+                one.url,
+                hooks.wrap(build(one), name, str(number)),
+                Circuit(served.max_failures, served.recovery),
+            )
+            for number, one in enumerate(served.each(), 1)
         ]
         self._waiters: deque[_Waiter] = deque()
-        self._queued = queued
         self._failure: BackendError | None = None  # the last
         self._mean_duration = 1.0  # seconds that a request takes, as a running mean
         self._watching: asyncio.Task[None] | None = None
@@ -202,12 +218,24 @@ class ReplicaPool:
 
     @contextmanager
     def _located(self, replica: Replica) -> Iterator[None]:
-        """Say in an error that leaves the context which server it is of, for operators."""
+        """Say in an error that leaves the context which server it is of, for operators; note whether it is up."""
         try:
             yield
         except BackendError as error:
             error.server = f"{self.name} {replica.shown}".rstrip()
+            self._set_up(replica, not is_ill(error))
             raise
+        self._set_up(replica, True)
+
+    def _set_up(self, replica: Replica, up: bool) -> None:
+        if replica.up != up:
+            replica.up = up
+            self._hooks.health(self.name, replica.number, up)
+
+    def announce(self) -> None:
+        """Tell of the health of every server."""
+        for replica in self.replicas:
+            self._hooks.health(self.name, replica.number, replica.up)
 
     # Who gets what.
 
@@ -218,7 +246,7 @@ class ReplicaPool:
             raise self._busy(f"and {most} requests wait already")
         waiter = _Waiter(but, only_candidate)
         self._waiters.append(waiter)
-        self._queued(1)
+        self._hooks.queued(self.name, 1)
         self._serve()
         try:
             async with asyncio.timeout(self.served.queue_timeout):
@@ -232,7 +260,7 @@ class ReplicaPool:
             raise
         finally:
             self._waiters.remove(waiter)
-            self._queued(-1)
+            self._hooks.queued(self.name, -1)
 
     def _ready(self, but: Collection[Replica], only_candidate: bool) -> list[Replica]:
         """Return the servers that may be asked; raise `BackendError` if there are none."""
@@ -320,7 +348,8 @@ class ReplicaPool:
     async def _check(self, replica: Replica) -> None:
         try:
             async with asyncio.timeout(_CHECK):
-                await replica.backend.check()
+                with self._located(replica):
+                    await replica.backend.check()
         except (BackendError, TimeoutError):
             return
         logger.info("backend %s: %s answers again", self.name, replica.shown or "it")

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from app.backends import ChatRequest, Chunk, TokenCounter, Translation, Translator
 from app.backends.routing.circuit_breaker import is_for_another
-from app.backends.routing.replicas import BackendConfig, Replica, ReplicaPool, first_good
+from app.backends.routing.replicas import BackendConfig, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
 from app.errors import APIError, BackendError, NotFound
 
@@ -32,22 +32,24 @@ class Router:
     The backend that asks others.
 
     `served` are the settings of the backends by name, in the order in which they are asked whether they serve a model;
-    `build` makes the backend of the settings of one server; `queued` hears of each request that begins to wait for one
-    (1), or ends (-1).
+    `build` makes the backend of the settings of one server.
     """
 
     def __init__(
         self,
         served: Mapping[str, BackendConfig],
         build: Callable[[Any], Any],
-        queued: Callable[[int], None] = lambda change: None,
+        hooks: RoutingHooks = RoutingHooks(),  # noqa: B008 (frozen)
     ) -> None:
-        self._pool = partial(ReplicaPool, build=build, queued=queued)
+        self._hooks = hooks
+        self._pool = partial(ReplicaPool, build=build, hooks=hooks)
         self._leaving: dict[ReplicaPool, asyncio.Task[None]] = {}
         self._serve({name: self._pool(name, settings) for name, settings in served.items()})
 
     def _serve(self, pools: dict[str, ReplicaPool]) -> None:
         self._pools = pools
+        for pool in pools.values():
+            pool.announce()
         self._route = lru_cache(maxsize=1024)(self._routed)  # each request asks for the way to its model several times
 
     def renew(self, served: Mapping[str, BackendConfig]) -> None:
@@ -59,9 +61,26 @@ class Router:
         old = self._pools
         kept = {name: old[name] for name, settings in served.items() if name in old and old[name].served == settings}
         self._serve({name: kept.get(name) or self._pool(name, settings) for name, settings in served.items()})
+        served_now = {(pool.name, replica.number) for pool in self._pools.values() for replica in pool.replicas}
         for name, pool in old.items():
+            for replica in pool.replicas:
+                if (name, replica.number) not in served_now:
+                    self._hooks.health(name, replica.number, None)
             if name not in kept:
                 self._leaving[pool] = asyncio.create_task(self._drain(pool))
+
+    def model_label(self, model: str) -> str | None:
+        """
+        Return what the settings call a model: its name if they have it, or the glob that serves it; None if neither.
+
+        (`*` is none: it serves whatever a caller makes up.)
+        """
+        for pool in self._pools.values():
+            if model in pool.served.aliases or model in pool.served.aliases.values():
+                return model
+            if (claim := _claim(pool, model)) and set(claim) != {"*"}:
+                return claim
+        return None
 
     def profile(self, model: str) -> Profile:
         """Return what is known of the backend that serves a model; raises `NotFound` if there is none."""
