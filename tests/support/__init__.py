@@ -1,0 +1,30 @@
+"""
+What tests share.
+
+Running Antiphon
+    serving         the application on a real socket, in this process
+    sockets         a WebSocket client that checks every event
+    ports           ports for servers that run in processes of their own
+
+Backends
+    scripted        a backend in this process that follows a script
+    upstream        a Chat Completions server on a real socket that follows a script
+    raw_server      a server that sends bytes: broken framing, resets, hangs
+    routing         routers in front of real sockets
+
+Translating
+    build           chunks, and the events that they become
+    conversation    conversations, and the messages that they become
+    laws            what holds of every stream
+
+Hosted tools
+    hosted_lab      a tool that follows a test
+    mcp_lab         an MCP server of the official SDK
+
+Stores
+    redis_server    a real Redis: one for the session, and private ones to stop and restart
+    store_places    where the contract suite opens its stores
+
+Deployment
+    gotemplate      renders the Helm chart where there is no `helm`
+"""
