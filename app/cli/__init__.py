@@ -151,7 +151,7 @@ def reload_settings(
 
 @cli.command()
 def check(config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None) -> None:
-    """Read the settings, reach the backend and the store, and say what works; exit 1 if something does not."""
+    """Read the settings, reach backends, store and tools, and say what works; exit 1 if something does not."""
     if config is not None:
         os.environ[f"{PREFIX}CONFIG"] = config
     settings = _settings(status=1)
@@ -206,14 +206,14 @@ def run_codex(
     if program is None and not show:
         _refuse("Codex is not installed: npm install --global @openai/codex", status=127)
     model = (settings.default_model if own else None) or _first_model(base, key, proxied=not own)
+    searches = own and "web_search" in settings.tool_tables()
+    codex = partial(configure.codex_settings, base, keyed=bool(key), web_search=searches)
     if show:
-        typer.echo(
-            configure.toml(configure.codex_settings(base, model=model or "YOUR_MODEL", keyed=bool(key))), nl=False
-        )
+        typer.echo(configure.toml(codex(model=model or "YOUR_MODEL")), nl=False)
         return
     if model is None:
         _refuse(f"There is no model at {base}. If nothing is there at all: antiphon serve", status=1)
-    options = configure.options(configure.codex_settings(base, model=model, keyed=bool(key)))
+    options = configure.options(codex(model=model))
     _become([str(program), *options, *(arguments or [])], {configure.KEY: key} if key else {})
 
 
@@ -266,8 +266,12 @@ def _listen(settings: Settings) -> list[socket.socket]:
 def _try_to_build(settings: Settings) -> None:
     """Build what the server will, so that what is wrong with an address is said here and not in a traceback."""
     # Here and not above: it loads the whole server, which the small commands do without.
-    from app.main import build_limits, build_store
+    from app.main import build_limits, build_store, build_tools
 
+    try:
+        build_tools(settings)
+    except SettingsError as error:
+        _refuse("\n".join(error.problems), status=2)
     try:
         socket.getaddrinfo(settings.host, settings.port)
     except OSError as error:

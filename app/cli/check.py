@@ -1,23 +1,24 @@
-"""Use every backend and the store once, and say what works."""
+"""Use every backend, the store and every hosted tool once, and say what works."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
 from contextlib import aclosing
+from typing import Any
 
 import typer
 
 from app.core.redaction import without_password
 from app.errors import APIError
 from app.observability import logging as logs
-from app.settings import Settings
+from app.settings import Settings, SettingsError
 
 CHECK_TIMEOUT = 15  # seconds to wait for each thing
 
 
 async def reach(settings: Settings) -> bool:
-    """Use every backend and the store once, say how it went, and return whether all of them work."""
+    """Use every backend, the store and every hosted tool once, and return whether all of them work."""
     from app.main import build_backend, build_store
 
     async def ask(settings: Settings) -> str:
@@ -39,6 +40,24 @@ async def reach(settings: Settings) -> bool:
             alone = settings.model_copy(update={"backend": "auto", "backend_url": "", "backends": {name: one}})
             works.append(await _try("backend", f"{name} {without_password(one.url) or one.backend}", ask(alone)))
     works.append(await _try("store", without_password(settings.store_url), remember()))
+    return all([*works, await _check_tools(settings)])
+
+
+async def _check_tools(settings: Settings) -> bool:
+    """Try what each hosted tool needs, such as every MCP server that is declared."""
+    from app.main import build_files, build_tools
+
+    try:
+        tools: dict[str, Any] = {**build_tools(settings)}
+        if files := build_files(settings):
+            tools["file_search"] = files
+    except (SettingsError, ValueError, ImportError) as error:
+        return _say("tool", False, str(error))
+    works = []
+    for name, tool in tools.items():
+        async with aclosing(tool):
+            parts = await tool.check()
+        works += [_say("tool", not problem, f"{name} {part}: {problem or 'works'}") for part, problem in parts.items()]
     return all(works)
 
 
@@ -52,5 +71,9 @@ async def _try(part: str, name: str, attempt: Awaitable[str]) -> bool:
         works, said = False, f"{error.message} ({error.detail})" if error.detail else error.message
     except (OSError, ValueError, ImportError) as error:
         works, said = False, str(error) or type(error).__name__
-    typer.echo(logs.printable(f"{'ok' if works else 'fail':5} {part:9} {name}: {said}"))
+    return _say(part, works, f"{name}: {said}")
+
+
+def _say(part: str, works: bool, what: str) -> bool:
+    typer.echo(logs.printable(f"{'ok' if works else 'fail':5} {part:9} {what}"))
     return works

@@ -15,11 +15,12 @@ from typing import Any
 KEY = "CODEX_ANTIPHON_KEY"  # the variable in which Codex finds the caller's key
 
 
-def codex_settings(url: str, *, model: str | None, keyed: bool) -> dict[str, Any]:
+def codex_settings(url: str, *, model: str | None, keyed: bool, web_search: bool = False) -> dict[str, Any]:
     """
     Return Codex's settings for a server with this base URL, which ends in `/v1`.
 
-    A server that is not `keyed` takes any key. Codex has to have one all the same, or it does not read the catalog of
+    `web_search` says whether the server can search: a model should not be offered what is not there. A server that is
+    not `keyed` takes any key. Codex has to have one all the same, or it does not read the catalog of
     models, and offers fewer tools.
     """
     provider = {
@@ -32,7 +33,7 @@ def codex_settings(url: str, *, model: str | None, keyed: bool) -> dict[str, Any
     return {
         **({"model": model} if model else {}),
         "model_provider": "antiphon",
-        "web_search": "disabled",  # there is none here, and the model should not be told of it
+        "web_search": "live" if web_search else "disabled",
         "model_providers": {"antiphon": provider},
     }
 

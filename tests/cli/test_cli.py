@@ -104,6 +104,7 @@ def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
         (["--port", "many"], "Invalid value for '--port'"),
         (["--mcp", "uvx mcp-server-time"], "--mcp: should be NAME=URL or NAME=COMMAND"),
         (["--mcp-approval", "sometimes"], "ANTIPHON_MCP_APPROVAL: should be 'always' or 'never'"),
+        (["--mcp", "l/b=http://127.0.0.1:9000/mcp"], "tools.mcp: servers: 'l/b' should be a name"),
     ],
 )
 def test_what_does_not_fit_is_refused_without_a_traceback(tmp_path: Path, arguments: list[str], said: str) -> None:
@@ -310,6 +311,15 @@ def test_check_says_what_works(tmp_path: Path) -> None:
     assert note == "note  settings  ANTIPHON_PROT: unknown setting, ignored; did you mean ANTIPHON_PORT?"
     assert backend.startswith("ok    backend   default demo: ")
     assert store == "ok    store     sqlite:///check.db: reads and writes"
+
+
+def test_check_reaches_every_mcp_server(tmp_path: Path) -> None:
+    servers = {"time": f"{sys.executable} -m mcp_server_time", "gone": "http://127.0.0.1:9/mcp?key=hush-hush"}
+    checked = run(tmp_path, "check", ANTIPHON_MCP=json.dumps(servers))
+    assert checked.returncode == 1
+    assert "ok    tool      mcp time: works" in checked.stdout
+    assert "fail  tool      mcp gone: The MCP server cannot be reached." in checked.stdout
+    assert "hush" not in checked.stdout + checked.stderr
 
 
 def test_check_says_what_does_not_work_and_fails(tmp_path: Path) -> None:

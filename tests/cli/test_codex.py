@@ -32,6 +32,10 @@ def test_codex_is_told_of_the_server_its_models_and_its_key(keyed: bool, key: di
     }
 
 
+def test_codex_searches_the_web_where_the_server_can() -> None:
+    assert codex.codex_settings(URL, model="m", keyed=True, web_search=True)["web_search"] == "live"
+
+
 def test_the_options_say_the_same_as_the_lines() -> None:
     told = codex.codex_settings(URL, model="qwen3:0.6b", keyed=True)
     words = codex.options(told)
