@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import re
 import zlib
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 import zstandard
@@ -18,19 +16,15 @@ from starlette.requests import ClientDisconnect, Request
 
 from app.core.types.bounded_json import MAX_VALUES, TooManyValues, check_values
 from app.errors import InvalidRequest
+from app.responses.off_loop import off_loop
 
 Body = TypeVar("Body", bound=BaseModel)
-T = TypeVar("T")
-P = ParamSpec("P")
 
 MAX_DEPTH = 100  # of what is read: orjson writes 254 levels, and what is read is part of what is written
 MAX_RATIO = 100  # of a body's size to that of the compressed one; texts have 3 to 20
 SMALL = 1024 * 1024  # bytes that are parsed in the event loop, and to which a body of any size may be unpacked
 _MAX_MEMBERS = 1000  # of a gzip file: bgzip makes one of every 64 KiB
 _PIECE = 64 * 1024  # bytes of it that are unpacked at once
-
-# One thread: many large bodies at once take no more of the machine than one, and the event loop has its turns.
-_large_bodies = ThreadPoolExecutor(1, "antiphon-bodies")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +43,7 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
         message = f"Content-Encoding '{encoding}' is not supported; use zstd or gzip."
         raise InvalidRequest(message, code="unsupported_encoding", status=415)
     size = len(data) if encoding == "identity" else len(data) * MAX_RATIO
-    return await off_loop(size, _unpack_and_parse, data, encoding, model, limits)
-
-
-async def off_loop(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function with data of `size` bytes: in a thread if that is large, so that the event loop can go on."""
-    if size <= SMALL:
-        return function(*args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_large_bodies, lambda: function(*args, **kwargs))
+    return await off_loop(size > SMALL, _unpack_and_parse, data, encoding, model, limits)
 
 
 def _unpack_and_parse(data: bytes, encoding: str, model: type[Body], limits: BodyLimits) -> Body:

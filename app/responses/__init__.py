@@ -35,6 +35,7 @@ from app.responses.conversations import Conversations
 from app.responses.documents import PdfTexts
 from app.responses.encryption import ContentCipher, EncryptingEventBuilder
 from app.responses.generate import Deadline, Generation, NoAnswer, OneAnswer
+from app.responses.off_loop import off_loop
 from app.responses.questions import Questions
 from app.responses.run import Caller, Run, Storage
 from app.responses.tool_loop import ToolLoop, loop_options
@@ -48,6 +49,7 @@ __all__ = ["Caller", "Responses", "Run", "find_model"]
 
 logger = logging.getLogger(__name__)
 
+_MANY = 1000  # items and tools, for which to make a prompt takes some ten milliseconds
 _WARNINGS_LOGGED = 20  # of one request, in which a caller can have any number of things to be left out
 
 
@@ -159,20 +161,22 @@ class Responses:
         builder = self._builder(request, caller, context, response)
         builder.framework_events = FRAMEWORK_EVENTS in request.include
         questions = self.questions(request, context, caller, model)
+        large = len(context.items) + len(request.tools) + len(request.model_extra or ()) > _MANY
         declared = self._declared(request, caller, context, response) if generate else []
         if declared:
             claim = partial(self._approvals.claim, caller.owner)
             options = loop_options(request, context, declared, self._tool_limits, caller.dialect, claim)
             loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle)
-            self._check_size(loop.first_body())
+            self._check_size(await off_loop(large, loop.first_body))
             generation: Generation = loop
         elif context.approvals:
             message = "The tools whose calls are approved have to be among the request's 'tools' again."
             raise InvalidRequest(message, param="tools")
         else:
-            generation = self._generation(questions, builder, generate=generate)
+            generation = await self._generation(questions, builder, generate=generate, large=large)
         log_context.bind(response_id=response["id"])
-        run = Run(context, caller, generation, self._storage(request, caller, context, response), lifecycle)
+        storage = await off_loop(large, self._storage, request, caller, context, response)
+        run = Run(context, caller, generation, storage, lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
             logger.warning("request adapted", extra={"reason": warning})
         return run
@@ -185,10 +189,12 @@ class Responses:
         """Return what makes the questions to the backend of a request."""
         return Questions(request, context, caller.key, self.backend, model, self._compaction_prompt, self._strict)
 
-    def _generation(self, questions: Questions, builder: EventBuilder, *, generate: bool) -> Generation:
+    async def _generation(
+        self, questions: Questions, builder: EventBuilder, *, generate: bool, large: bool
+    ) -> Generation:
         if not generate:
             return NoAnswer(builder)
-        question = questions.first(builder)
+        question = await off_loop(large, questions.first, builder)
         self._check_size(question.request.body)
         return OneAnswer(builder, question, self._deadline())
 

@@ -19,7 +19,7 @@ import orjson
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from app.api.errors import refuse, report
-from app.api.request_body import off_loop, too_large
+from app.api.request_body import SMALL, too_large
 from app.api.routes.responses import ApiContext
 from app.api.routes.websocket_frames import Create, envelope, read_frame
 from app.api.uvicorn.websocket import SERVICE_RESTART
@@ -27,6 +27,7 @@ from app.core.dialects import dialect_of
 from app.core.types.request import Event
 from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.responses import Caller, Run
+from app.responses.off_loop import off_loop
 from app.stores import Store
 
 logger = logging.getLogger(__name__)
@@ -152,9 +153,9 @@ class WebSocketConnection:
         """
         create = Create()
         try:
-            create = await off_loop(len(frame), read_frame, frame, self._door.body_limits.values)
+            create = await off_loop(len(frame) > SMALL, read_frame, frame, self._door.body_limits.values)
             self._door.auth.verify(self._caller)  # the key may have been revoked since the connection was made
-            request = await off_loop(len(frame), create.request, lenient=self._lenient)
+            request = await off_loop(len(frame) > SMALL, create.request, lenient=self._lenient)
             async with (await self._door.admit(self._caller)).slot() as grant:
                 run = await self._responses.create(request, self._caller, generate=create.generate, observers=[grant])
                 await self._tell(run, create.stream_id)

@@ -1,0 +1,60 @@
+"""While a large request is made ready, others are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from app.core.profile import Profile
+from app.responses.off_loop import off_loop
+from tests.support.build import delta
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon
+
+
+class Noting(Scripted):
+    """A backend that notes which threads want to know about it."""
+
+    def __init__(self) -> None:
+        super().__init__([delta(content="Hello")])
+        self.threads: set[int] = set()
+
+    def profile(self, model: str) -> Profile:
+        self.threads.add(threading.get_ident())
+        return super().profile(model)
+
+
+async def test_the_event_loop_goes_on() -> None:
+    gone_on = threading.Event()
+    asyncio.get_running_loop().call_soon(gone_on.set)
+    assert await off_loop(True, gone_on.wait, 60)
+
+
+async def test_what_is_raised_is_raised() -> None:
+    for large in (True, False):
+        with pytest.raises(ValueError, match="invalid literal"):
+            await off_loop(large, int, "x")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": [{"role": "user", "content": f"{n}"} for n in range(1001)]},
+        {"input": "a", "tools": [{"type": "function", "name": f"f{n}"} for n in range(1001)]},
+        {"input": "a", **{f"unknown_{n}": n for n in range(1001)}},
+    ],
+)
+async def test_a_large_request_is_translated_in_a_thread(fields: dict[str, Any]) -> None:
+    backend = Noting()
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        small = await http.post("/v1/responses", json={"model": "m", "input": "a"})
+        assert backend.threads == {threading.get_ident()}
+        large = await http.post("/v1/responses", json={"model": "m", **fields})
+        assert len(backend.threads) == 2
+    assert (small.status_code, large.status_code) == (200, 200)
+    if isinstance(fields["input"], list):
+        assert [message["content"] for message in backend.asked[-1]["messages"]] == [f"{n}" for n in range(1001)]
