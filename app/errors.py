@@ -60,7 +60,7 @@ class APIError(Exception):
     @property
     def explanation(self) -> str:
         """The reason, and the detail behind it if there is one: for operators."""
-        return f"{self.reason} ({self.detail})" if self.detail else self.reason
+        return f"{self.reason.rstrip('.')} ({self.detail})" if self.detail else self.reason
 
     def log_fields(self) -> dict[str, Any]:
         """Return what a line of the log has of it."""

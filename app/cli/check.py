@@ -68,7 +68,7 @@ async def _try(part: str, name: str, attempt: Awaitable[str]) -> bool:
     except TimeoutError:
         works, said = False, f"no answer within {CHECK_TIMEOUT} seconds"
     except APIError as error:
-        works, said = False, f"{error.message} ({error.detail})" if error.detail else error.message
+        works, said = False, f"{error.message.rstrip('.')} ({error.detail})" if error.detail else error.message
     except (OSError, ValueError, ImportError) as error:
         works, said = False, str(error) or type(error).__name__
     return _say(part, works, f"{name}: {said}")

@@ -1,0 +1,90 @@
+"""What is used of uvicorn that is not its documented interface: each name is here, and uvicorn has it."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import textwrap
+from pathlib import Path
+
+import httptools
+import pytest
+import uvicorn
+from uvicorn.protocols.http import httptools_impl
+from uvicorn.protocols.websockets import websockets_sansio_impl
+from uvicorn.supervisors.multiprocess import Multiprocess
+
+from app.api.uvicorn.http import Http
+from app.api.uvicorn.websocket import Socket
+from app.cli.serve import _Workers
+
+# By the class of ours that extends one of uvicorn's: the attributes and methods that it uses of that one, and those
+# that it overrides, which uvicorn has to call.
+USED = {
+    Http: {
+        *("app_state", "cycle", "headers", "logger", "loop", "parser", "timeout_keep_alive", "timeout_keep_alive_task"),
+        *("timeout_keep_alive_handler", "transport", "url", "_should_upgrade", "_unset_keepalive_if_required"),
+        *("handle_websocket_upgrade", "connection_made", "connection_lost", "data_received", "on_message_begin"),
+        *("on_headers_complete", "on_body", "on_message_complete", "shutdown"),
+    },
+    Socket: {
+        *("app_state", "close_sent", "handshake_complete", "queue", "transport"),
+        *("keepalive_timeout", "shutdown"),
+    },
+    _Workers: {"processes", "sockets", "handle_hup", "terminate_all"},
+}
+CYCLE = {"keep_alive", "more_body", "response_complete"}  # of `Http.cycle`, a request and its answer
+
+
+def used_by(ours: type) -> set[str]:
+    """The names that a class of ours uses of itself, or calls of the one above, and does not define for itself."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(ours)))
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_own(node.value)}
+    above = ours.__mro__[1]
+    return {name for name in names | vars(ours).keys() if name not in vars(ours) or name in dir(above)} - set(
+        dir(object)
+    )
+
+
+def _is_own(value: ast.expr) -> bool:
+    if isinstance(value, ast.Name):
+        return value.id == "self"
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "super"
+
+
+def has(theirs: type) -> set[str]:
+    """The names of a class: those that it defines or inherits, and the attributes that its methods set."""
+    names = set(dir(theirs))
+    for one in theirs.__mro__[:-1]:
+        if one.__module__.startswith("uvicorn"):
+            tree = ast.parse(textwrap.dedent(inspect.getsource(one)))
+            names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_own(node.value)}
+    return names
+
+
+@pytest.mark.parametrize("ours", USED, ids=lambda ours: ours.__name__)
+def test_what_is_used_of_uvicorn_is_known_and_there(ours: type) -> None:
+    private = {name for name in used_by(ours) if not name.startswith("__")} - {"_abc_impl", "unread"}
+    assert private == USED[ours]
+    assert USED[ours] <= has(ours.__mro__[1])
+
+
+def test_a_request_and_its_answer_have_what_is_used_of_them() -> None:
+    source = Path(inspect.getfile(Http)).read_text()
+    cycles = {
+        node.attr
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "cycle"
+    }
+    assert cycles == CYCLE <= has(httptools_impl.RequestResponseCycle)
+
+
+def test_what_is_overridden_is_what_uvicorn_calls() -> None:
+    assert set(httptools_impl.STATUS_LINE) >= {200, 400, 431, 503}
+    assert issubclass(websockets_sansio_impl.WebSocketsSansIOProtocol, asyncio.Protocol)
+    assert {"handle_hup", "terminate_all"} <= set(vars(Multiprocess))
+    assert "sockets" in inspect.signature(uvicorn.Server.run).parameters
+    # The parser calls these by name where its protocol has them.
+    assert {"on_message_begin", "on_headers_complete", "on_body", "on_message_complete"} <= set(dir(Http))
+    assert hasattr(httptools.HttpRequestParser, "set_dangerous_leniencies")
