@@ -6,6 +6,8 @@ one locks no other, and deleting a store is deleting a file. What is in it can b
 
 Words are ranked by BM25 (FTS5). A vector is kept whole and, if it is long, as one bit for each dimension as well: of
 many chunks those with the nearest bits are looked at first, and then compared exactly (`sqlite-vec`).
+
+The id of a chunk is the row of its file among the files of stores, and its number in the file in the last 20 bits.
 """
 
 from __future__ import annotations
@@ -27,22 +29,22 @@ from app.tools.files.vector_stores.records import Query, TextChunk
 
 _VERSION = 1
 _SCHEMA = """
-CREATE TABLE chunks (id INTEGER PRIMARY KEY, file INTEGER NOT NULL, number INTEGER NOT NULL, text TEXT NOT NULL);
-CREATE INDEX chunks_by_file ON chunks (file, number);
+CREATE TABLE chunks (id INTEGER PRIMARY KEY, text TEXT NOT NULL);
 CREATE VIRTUAL TABLE words USING fts5 (
     text, content = '', contentless_delete = 1, tokenize = 'porter unicode61 remove_diacritics 2'
 );
 CREATE VIRTUAL TABLE vocabulary USING fts5vocab (words, row);
-CREATE TABLE codes (id INTEGER PRIMARY KEY, file INTEGER NOT NULL, code BLOB NOT NULL);
-CREATE TABLE vectors (id INTEGER PRIMARY KEY, file INTEGER NOT NULL, vector BLOB NOT NULL);
+CREATE TABLE codes (id INTEGER PRIMARY KEY, code BLOB NOT NULL);
+CREATE TABLE vectors (id INTEGER PRIMARY KEY, vector BLOB NOT NULL);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
+NUMBER_BITS = 20  # more than a file can have chunks
 EXACT = 5_000  # vectors that are compared as they are; of more, the nearest by their bits
 OVERSAMPLING = 10  # of those, how many times as many as are wanted
 MIN_BITS = 256  # dimensions from which on bits tell enough
 MAX_TERMS = 32  # of a query
-MAX_POSTINGS = 25_000  # places of words that one search looks at; the rarest words come first
+MAX_POSTINGS = 20_000  # places of words that one search looks at; the rarest words come first
 _K1 = 1.2  # of FTS5's bm25
 
 # FTS5 takes a run of characters of a script without spaces for one word; here each is a word, and a run is a phrase.
@@ -83,18 +85,18 @@ class Index:
         """
         size = 0
         with self._open() as db, transaction(db):
-            for (old,) in query(db, "SELECT DISTINCT file FROM chunks"):
+            for old in [*_files(db)]:
                 if old == file or old not in alive:
                     _remove(db, old)
             for number, chunk in enumerate(chunks):
-                db.execute("INSERT INTO chunks (file, number, text) VALUES (?, ?, ?)", (file, number, chunk.text))
-                id = db.last_insert_rowid()
+                id = (file << NUMBER_BITS) + number
+                db.execute("INSERT INTO chunks VALUES (?, ?)", (id, chunk.text))
                 db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (id, searchable(chunk.text)))
                 size += len(chunk.text.encode())
                 if chunk.vector is not None:
                     if not number:
                         _use_model(db, f"{model} {len(chunk.vector) // 4}")
-                    _add_vector(db, id, file, chunk.vector)
+                    _add_vector(db, id, chunk.vector)
                     size += len(chunk.vector)
         return size
 
@@ -109,7 +111,7 @@ class Index:
         if not self._path.exists():
             return []
         with self._open() as db:
-            return [text for (text,) in query(db, "SELECT text FROM chunks WHERE file = ? ORDER BY number", (file,))]
+            return [text for (text,) in query(db, f"SELECT text FROM chunks {_OF_FILE} ORDER BY id", _range(file))]
 
     def search(self, wanted: Query, limit: int, files: Collection[int] | None) -> list[Match]:
         """Return the best `limit` chunks by words, and by embedding, of some files, or of all (None)."""
@@ -126,9 +128,9 @@ class Index:
                 # A chunk that one of the two has found has a place in the other as well.
                 assert wanted.vector is not None
                 similarities |= _similarities(db, wanted.vector, [id for id in ids if id not in similarities])
-            statement = "SELECT id, file, text FROM chunks WHERE id IN (SELECT value FROM json_each(?))"
+            statement = "SELECT id, text FROM chunks WHERE id IN (SELECT value FROM json_each(?))"
             rows = query(db, statement, (json.dumps(ids),))
-            return [Match(id, file, text, scores.get(id), similarities.get(id)) for id, file, text in rows]
+            return [Match(id, id >> NUMBER_BITS, text, scores.get(id), similarities.get(id)) for id, text in rows]
 
     @contextmanager
     def _open(self) -> Iterator[apsw.Connection]:
@@ -136,7 +138,9 @@ class Index:
             db.enable_load_extension(True)
             db.load_extension(sqlite_vec.loadable_path())
             db.enable_load_extension(False)
-            db.execute("PRAGMA mmap_size = 1073741824")
+            db.execute(
+                "PRAGMA cache_size = -65536"
+            )  # KiB, as far as they are needed; for so short a time mmap is dearer
             create_tables(db, _SCHEMA, _VERSION)
             yield db
 
@@ -177,7 +181,7 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
     unless there are no others: BM25 gives little for them.
     """
     counts = {term: _count(db, term, MAX_POSTINGS + 1) for term in terms(text)}
-    total = query(db, "SELECT count(*) FROM chunks")[0][0]
+    total = query(db, "SELECT count(*) FROM words_docsize")[0][0]  # one small row for each chunk
     used: list[str] = []
     postings = 0
     for term, count in sorted(counts.items(), key=lambda item: item[1]):
@@ -191,9 +195,7 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
         counts[used[0]] = _count(db, used[0], total)
     # A word that no chunk has weighs most: what lacks it does not fit well.
     most = sum(_weight(total, count) for count in counts.values()) * (_K1 + 1)
-    join, where = "", ""
-    if files is not None:
-        join, where = "JOIN chunks ON chunks.id = words.rowid", "AND file IN (SELECT value FROM json_each(:files))"
+    where = "" if files is None else f"AND rowid >> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
     # FTS5 makes a word worth nothing that half of the chunks have, and in a store of three notes many are such. So each
     # word is weighed here.
     scores: list[str] = []
@@ -204,7 +206,7 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
             f"weight{index}": _weight(total, counts[term]) / _fts5_weight(total, counts[term]),
         }
         score = f"rank * :weight{index} AS score"
-        scores.append(f"SELECT words.rowid AS id, {score} FROM words {join} WHERE words MATCH :term{index} {where}")
+        scores.append(f"SELECT rowid AS id, {score} FROM words WHERE words MATCH :term{index} {where}")
     statement = f"""
         SELECT id, sum(score) AS total FROM ({" UNION ALL ".join(scores)}) GROUP BY id ORDER BY total LIMIT :limit
     """
@@ -230,7 +232,7 @@ def _fts5_weight(total: int, count: int) -> float:
 def _by_vector(db: apsw.Connection, vector: bytes, limit: int, files: str | None) -> dict[int, float]:
     """Return the nearest chunks with their cosine similarity, from 0 to 1."""
     values: dict[str, Any] = {"vector": vector, "files": files, "limit": limit, "sample": limit * OVERSAMPLING}
-    where = "" if files is None else "WHERE file IN (SELECT value FROM json_each(:files))"
+    where = "" if files is None else f"WHERE id >> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
     if query(db, f"SELECT count(*) FROM (SELECT 1 FROM codes {where} LIMIT {EXACT + 1})", values)[0][0] > EXACT:
         near = "ORDER BY vec_distance_hamming(vec_bit(code), vec_quantize_binary(:vector)) LIMIT :sample"
         where = f"WHERE id IN (SELECT id FROM codes {where} {near})"
@@ -251,10 +253,10 @@ def _similarity(distance: float | None) -> float:
     return 0.0 if distance is None else min(1.0, max(0.0, 1.0 - distance))
 
 
-def _add_vector(db: apsw.Connection, id: int, file: int, vector: bytes) -> None:
-    db.execute("INSERT INTO vectors VALUES (?, ?, ?)", (id, file, vector))
+def _add_vector(db: apsw.Connection, id: int, vector: bytes) -> None:
+    db.execute("INSERT INTO vectors VALUES (?, ?)", (id, vector))
     if len(vector) // 4 >= MIN_BITS and len(vector) % 32 == 0:  # bits come in bytes
-        db.execute("INSERT INTO codes VALUES (?, ?, vec_quantize_binary(?))", (id, file, vector))
+        db.execute("INSERT INTO codes VALUES (?, vec_quantize_binary(?))", (id, vector))
 
 
 def _model(db: apsw.Connection) -> str | None:
@@ -269,7 +271,24 @@ def _use_model(db: apsw.Connection, model: str) -> None:
         db.execute("INSERT OR REPLACE INTO facts VALUES ('embeddings', ?)", (model,))
 
 
+def _files(db: apsw.Connection) -> Iterator[int]:
+    """Yield the files that have chunks, without looking at each chunk."""
+    id = 0
+    while rows := query(db, "SELECT id FROM chunks WHERE id >= ? ORDER BY id LIMIT 1", (id,)):
+        file = rows[0][0] >> NUMBER_BITS
+        yield file
+        id = (file + 1) << NUMBER_BITS
+
+
+_OF_FILE = "WHERE id BETWEEN ? AND ?"
+
+
+def _range(file: int) -> tuple[int, int]:
+    """Return the first and the last id that a chunk of a file can have."""
+    return file << NUMBER_BITS, ((file + 1) << NUMBER_BITS) - 1
+
+
 def _remove(db: apsw.Connection, file: int) -> None:
-    for table, column in (("words", "rowid"), ("codes", "id"), ("vectors", "id")):
-        db.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT id FROM chunks WHERE file = ?)", (file,))
-    db.execute("DELETE FROM chunks WHERE file = ?", (file,))
+    db.execute(f"DELETE FROM words WHERE rowid IN (SELECT id FROM chunks {_OF_FILE})", _range(file))
+    for table in ("codes", "vectors", "chunks"):
+        db.execute(f"DELETE FROM {table} {_OF_FILE}", _range(file))
