@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -132,8 +132,8 @@ def create_app(
     background = build_background(settings, store, measured)
     store = measured
     limits = build_limits(settings, metrics)
-    files = build_files(settings)
     tools = build_tools(settings)
+    files = files_of(tools)
     responses = build_responses(
         settings,
         backend,
@@ -160,7 +160,6 @@ def create_app(
             stack.push_async_callback(labels.aclose)
             if files:
                 files.start()
-                stack.push_async_callback(files.aclose)
             for tool in tools.values():
                 stack.push_async_callback(tool.aclose)
             if reload and isinstance(backend, Router):
@@ -393,8 +392,6 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
     for name, table in settings.tool_tables().items():
         table = dict(table)
         path = table.pop("tool", TOOLS.get(name))
-        if path is None and name == "file_search":
-            continue  # see `build_files`
         if not isinstance(path, str):
             raise SettingsError([f"tools.{name}: there is no such tool; known are {', '.join(sorted(TOOLS))}"])
         try:
@@ -404,14 +401,13 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
     return tools
 
 
-def build_files(settings: Settings) -> FileSearch | None:
-    """Return the uploaded files and what searches in them, if the settings have a place for them."""
-    table = settings.tool_tables().get("file_search")
-    if table is None:
+def files_of(tools: Mapping[str, HostedTool]) -> FileSearch | None:
+    """Return the uploaded files and vector stores, if the settings have a place for them."""
+    if "file_search" not in tools:
         return None
-    from app.tools.files.tool import FileSearch
+    from app.tools.files.tool import FileSearch  # what it needs is an extra
 
-    return FileSearch.from_settings(table, ToolHost(settings.served()))
+    return next((tool for tool in tools.values() if isinstance(tool, FileSearch)), None)
 
 
 def build_memory(settings: Settings) -> Store:

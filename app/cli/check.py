@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import aclosing
-from typing import Any
 
 import typer
 
@@ -45,12 +44,10 @@ async def reach(settings: Settings) -> bool:
 
 async def _check_tools(settings: Settings) -> bool:
     """Try what each hosted tool needs, such as every MCP server that is declared."""
-    from app.main import build_files, build_tools
+    from app.main import build_tools
 
     try:
-        tools: dict[str, Any] = {**build_tools(settings)}
-        if files := build_files(settings):
-            tools["file_search"] = files
+        tools = build_tools(settings)
     except (SettingsError, ValueError, ImportError) as error:
         return _say("tool", False, str(error))
     works = []

@@ -19,6 +19,7 @@ from app.backends import Backend, ChatRequest, TokenCounter
 from app.core.history import turns
 from app.core.history.turns import Turn
 from app.core.request import FRAMEWORK_EVENTS, known_beside
+from app.core.stream.citations import noted_sources
 from app.core.stream.event_builder import EventBuilder
 from app.core.types.ids import chain_key, new_id
 from app.core.types.request import TERMINAL, CreateResponse, Item, Response
@@ -160,6 +161,8 @@ class Responses:
         lifecycle = ResponseLifecycle(response, self._transport(request), [*self._watchers, *observers])
         builder = self._builder(request, caller, context, response)
         builder.framework_events = FRAMEWORK_EVENTS in request.include
+        if sources := noted_sources(context.upstream):
+            builder.cite(sources)
         questions = self.questions(request, context, caller, model)
         large = len(context.items) + len(request.tools) + len(request.model_extra or ()) > _MANY
         declared = self._declared(request, caller, context, response) if generate else []

@@ -74,6 +74,7 @@ __all__ = [
 # `tool`. Each class has `from_settings(table, host)`: it does no I/O, and raises ValueError for a table that is wrong.
 TOOLS: dict[str, str] = {
     "demo": "app.tools.demo:DemoTool",
+    "file_search": "app.tools.files.tool:FileSearch",
     "image_generation": "app.tools.image_generation:ImageGenerationTool",
     "mcp": "app.tools.mcp:MCPTool",
     "web_search": "app.tools.web_search:WebSearchTool",

@@ -70,7 +70,7 @@ def valid(event: Event) -> None:
     if event["type"] == "keepalive" or event["type"].startswith("antiphon:"):
         return
     type_ = _OPENAI.get(event["type"], event["type"])
-    if _OPENAI_EVENTS.match(type_) or event.get("item", {}).get("type") in _OPENAI_ITEMS:
+    if _OPENAI_EVENTS.match(type_) or event.get("item", {}).get("type") in _OPENAI_ITEMS or _cites_files(event):
         if event["type"] == "response.output_item.added" and event["item"]["type"] == "web_search_call":
             # OpenAI's own stream has no action there yet, whatever the type of its SDK says.
             event = {**event, "item": {"action": {"type": "search", "query": ""}, **event["item"]}}
@@ -81,7 +81,7 @@ def valid(event: Event) -> None:
         extended = [item for item in event["response"]["output"] if item["type"] in _OPENAI_ITEMS]
         for item in extended:
             assert _OPENAI_ITEM.validate_python(item).type == item["type"]
-        rest = [item for item in event["response"]["output"] if item not in extended]
+        rest = [_without_files(item) for item in event["response"]["output"] if item not in extended]
         # The spec's own schema has no place for a JSON schema in a response: `JsonSchemaResponseFormat.schema` is null.
         format = {
             name: None if name == "schema" else value for name, value in event["response"]["text"]["format"].items()
@@ -91,6 +91,27 @@ def valid(event: Event) -> None:
         tools = [tool for tool in event["response"]["tools"] if tool["type"] == "function"]
         event = {**event, "response": {**event["response"], "output": rest, "text": text, "tools": tools}}
     SCHEMA[type_].model_validate({**event, "type": type_})
+
+
+def _without_files(item: dict[str, Any]) -> dict[str, Any]:
+    """Return a message without the citations that the spec does not have, each of which is OpenAI's."""
+    if item["type"] != "message" or not _cites_files({"item": item}):
+        return item
+    _OPENAI_ITEM.validate_python(item)
+    content = [
+        {**part, "annotations": [one for one in part["annotations"] if one["type"] == "url_citation"]}
+        if "annotations" in part
+        else part
+        for part in item["content"]
+    ]
+    return {**item, "content": content}
+
+
+def _cites_files(event: Event) -> bool:
+    """Tell whether an event has an annotation that the spec does not have."""
+    annotations = [event.get("annotation"), *event.get("part", {}).get("annotations", ())]
+    annotations += [one for part in event.get("item", {}).get("content", ()) for one in part.get("annotations", ())]
+    return any(one and one["type"] != "url_citation" for one in annotations)
 
 
 def numbered(events: list[Event]) -> None:

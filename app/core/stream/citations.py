@@ -8,8 +8,10 @@ at that place in place of the mark. What only looks like a mark stays in the tex
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
+
+from app.core.types.readings import NOTES
 
 Annotation: TypeAlias = Mapping[str, Any]
 
@@ -20,6 +22,21 @@ _LONGEST = 300  # characters of a mark
 _NUMBER = re.compile(r"[0-9]+")
 
 
+def noted_sources(upstream: Mapping[str, Mapping[str, Any]]) -> dict[str, Annotation]:
+    """Return the sources that the calls of a conversation have shown the model, by their numbers."""
+    sources: dict[str, Annotation] = {}
+    for fields in upstream.values():
+        notes = fields.get(NOTES)
+        if isinstance(notes, Mapping) and isinstance(shown := notes.get("sources"), Mapping):
+            sources |= shown
+    return sources
+
+
+def marked_sources(sources: Iterable[tuple[str | None, Annotation]]) -> dict[str, Annotation]:
+    """Return the annotations of sources by the numbers of their marks; those without a mark are left out."""
+    return {mark.strip("【】"): annotation for mark, annotation in sources if mark}
+
+
 class CitationMarks:
     """
     Splits one text, fed piece by piece, into text and annotations.
@@ -28,11 +45,15 @@ class CitationMarks:
     word follows. An annotation that has just been given is not given again at the same place.
     """
 
-    def __init__(self, sources: Mapping[str, Annotation]) -> None:
-        self._sources = sources
+    def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
+        self._sources = dict(sources or {})
         self._held = ""  # what may be the beginning of a mark, and the spaces before it
         self._spaces = ""  # that stood before a mark
         self._here: list[Annotation] = []  # given since the last text
+
+    def add(self, sources: Mapping[str, Annotation]) -> None:
+        """Take the marks of more sources."""
+        self._sources |= sources
 
     def feed(self, text: str) -> list[str | Annotation]:
         """Return the text and the annotations that are certain after this piece, in order."""

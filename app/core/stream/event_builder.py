@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from app.core.stream.citations import CitationMarks
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, PartType, ToolBinding
 from app.core.types.items import ItemType
 from app.core.types.readings import NOTES
@@ -119,6 +120,8 @@ class EventBuilder:
         self._calls: list[OpenCall] = []
         self.running: list[OpenCall] = []  # hosted calls that the model has made, and items that tools have added
         self._last_reasoning: str | None = None  # the id of the output's last reasoning item
+        self._citations: CitationMarks | None = None
+        self._held_logprobs: list[Any] = []  # of text that is held back, since it may be a mark
 
     def take(self) -> list[Event]:
         """Return the events built since the last call."""
@@ -183,10 +186,38 @@ class EventBuilder:
 
     # What the model produces.
 
+    def cite(self, sources: Mapping[str, Mapping[str, Any]]) -> None:
+        """Turn the marks of these sources, by their numbers, into annotations of the text from now on."""
+        if self._citations is None:
+            self._citations = CitationMarks()
+        self._citations.add(sources)
+
     def text(self, delta: str, logprobs: list[Any] | None = None) -> None:
+        if self._citations is None:
+            self._text(delta, logprobs)
+        else:
+            self._cited_text(delta, logprobs, self._citations)
+
+    def _text(self, delta: str, logprobs: list[Any] | None) -> None:
         part = self._write(TEXT, delta, logprobs=logprobs or [])
         if logprobs:
             part.extra.setdefault("logprobs", []).extend(logprobs)
+
+    def _cited_text(self, delta: str, logprobs: list[Any] | None, citations: CitationMarks) -> None:
+        self._held_logprobs += logprobs or ()
+        for found in citations.feed(delta):
+            if isinstance(found, str):
+                logprobs, self._held_logprobs = self._held_logprobs, []
+                self._text(found, logprobs)
+            else:
+                place = sum(map(len, self._turn_to(TEXT).parts[0].pieces))
+                self.annotation({**found, "index": place})
+
+    def _write_held(self) -> None:
+        """Write what was held back of the text: it is no mark."""
+        if self._citations is not None and (held := self._citations.end()):
+            logprobs, self._held_logprobs = self._held_logprobs, []
+            self._text(held, logprobs)
 
     def refusal(self, delta: str) -> None:
         self._write(REFUSAL, delta)
@@ -216,7 +247,7 @@ class EventBuilder:
 
     def call(self, call_id: str, callee: ToolBinding, **upstream: Any) -> OpenCall:
         """Open a call of a function, and return it."""
-        self._close_open("completed")
+        self.close_item()
         kind = callee.kind
         item = {
             "type": kind.type,
@@ -283,7 +314,7 @@ class EventBuilder:
 
     def add_item(self, kind: ItemType, fields: Mapping[str, Any]) -> OpenCall:
         """Add an item that a tool makes, beside its calls; it is open until `end_call`."""
-        self._close_open("completed")
+        self.close_item()
         status = {"status": "in_progress"} if kind.has_status else {}
         item = {"type": kind.type, "id": self.new_id(kind.prefix), **kind.empty, **fields, **status}
         call = OpenCall(self._add(item), item, kind)
@@ -327,6 +358,7 @@ class EventBuilder:
 
     def close_item(self) -> None:
         """Close the message or reasoning item that is open, if there is one."""
+        self._write_held()
         self._close_open("completed")
 
     def close(self, status: str = "completed") -> None:
@@ -336,6 +368,7 @@ class EventBuilder:
         while self.running:
             call = self.running[0]
             self.end_call(call, call.kind.interrupted, _interruption(call.kind))
+        self._write_held()
         self._close_open(status)
 
     def standing(self) -> list[Any]:
@@ -384,6 +417,8 @@ class EventBuilder:
 
     def _turn_to(self, rows: tuple[PartType, ...]) -> OpenItem:
         """Resolve where a piece belongs; if that is not what is open, close the one and open the other."""
+        if rows is not TEXT:
+            self._write_held()
         open_ = self._open
         if open_ is not None and open_.rows is rows:
             return open_

@@ -20,6 +20,7 @@ from app.backends import ChatRequest
 from app.core.dialects import Dialect
 from app.core.history.approvals import ApprovedCall
 from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.citations import marked_sources
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, settled
 from app.core.stream.event_types import ToolBinding
 from app.core.types.hosted import HostedFunction, HostedTools
@@ -460,6 +461,9 @@ class ToolLoop:
             notes["arguments"] = call.written
         if (item.get("server_label"), item.get("name")) != (function.namespace, function.name):
             notes |= {"namespace": function.key[0], "name": function.name}
+        if sources := marked_sources((source.mark, source.annotation) for source in outcome.sources):
+            self.builder.cite(sources)
+            notes["sources"] = sources
         self.note(call.item["id"], **notes)
         for name, counts in outcome.usage.items():
             self._tool_usage.setdefault(name, Counter()).update(counts)

@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.stream.citations import CitationMarks
+from app.core.stream.event_types import ToolBinding
+from app.core.types.items import FUNCTION_CALL
+from app.core.types.response import usage_of
+from tests.support import laws
+from tests.support.build import builder, output
 
-A, B = {"type": "file_citation", "file_id": "a"}, {"type": "file_citation", "file_id": "b"}
+A, B = ({"type": "file_citation", "file_id": id, "filename": f"{id}.txt"} for id in "ab")
 SOURCES = {"1": A, "2": B, "3": A}
 
 
@@ -60,10 +65,8 @@ def test_marks_become_annotations(written: str, text: str, cited: list[tuple[int
     assert split(*written) == (text, cited)
 
 
-ALPHABET = st.lists(
-    st.sampled_from(["【", "】", "1", "2", "9", ", ", "†", "a", ".", " ", "【1】", "【2†b.txt】", "\n", "【3】 "]),
-    max_size=30,
-)
+PIECES = ["【", "】", "1", "2", "9", ", ", "†", "a", ".", " ", "【1】", "【2†b.txt】", "\n", "【3】 "]
+ALPHABET = st.lists(st.sampled_from(PIECES), max_size=30)
 
 
 def test_a_mark_within_what_began_as_one() -> None:
@@ -90,3 +93,48 @@ def test_only_what_may_be_a_mark_is_held_back() -> None:
     assert marks.feed("b 【") == ["b"]
     assert marks.feed("x") == [" 【x"]
     assert marks.feed("【1†" + "y" * 101) == ["【1†" + "y" * 101]
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["text", "text", "text", "reasoning", "refusal", "call"]), st.sampled_from(PIECES)),
+    max_size=30,
+)
+
+
+@given(OPERATIONS)
+def test_the_laws_of_the_stream_hold_whatever_is_held_back(operations: list[tuple[str, str]]) -> None:
+    made = builder()
+    made.cite(SOURCES)
+    made.start()
+    written: list[str] = []
+    for operation, piece in operations:
+        if operation == "call":
+            made.close_call(made.call(f"call_{len(written)}", ToolBinding(FUNCTION_CALL, {"name": "f"})))
+        else:
+            getattr(made, operation)(piece)
+        written.append(piece if operation == "text" else "\0")
+    made.complete()
+    made.response["usage"] = usage_of(None, {}, [])
+    made.end()
+    events = made.take()
+    laws.check(events)
+    texts = [
+        part["text"] for item in output(events) for part in item.get("content", ()) if part["type"] == "output_text"
+    ]
+    assert "".join(texts).replace(" ", "") == "".join(split(run)[0] for run in "".join(written).split("\0")).replace(
+        " ", ""
+    )
+
+
+def test_logprobs_of_what_was_held_back_are_not_lost() -> None:
+    made = builder()
+    made.cite(SOURCES)
+    made.start()
+    for piece in ("a", " ", "【", "x"):
+        made.text(piece, [{"token": piece}])
+    made.complete()
+    made.end()
+    (item,) = output(made.take())
+    part = item["content"][0]
+    assert part["text"] == "a 【x"
+    assert [one["token"] for one in part["logprobs"]] == ["a", " ", "【", "x"]

@@ -95,7 +95,7 @@ class VectorStores:
 
     async def search(self, owner: str, id: str, body: SearchVectorStore) -> dict[str, Any]:
         """Return the chunks of a store that fit a query best; raises `NotFound`."""
-        store = await self._active(owner, id)
+        store = await self.searchable(owner, id)
         found = await self.find(
             [store], body.queries(), body.max_num_results, filters=body.filters, ranking=body.ranking_options
         )
@@ -106,10 +106,6 @@ class VectorStores:
             "has_more": False,
             "next_page": None,
         }
-
-    async def searchable(self, owner: str, ids: Sequence[str]) -> Sequence[VectorStore]:
-        """Return stores that are to be searched; raises `NotFound` and `InvalidRequest`."""
-        return [await self._active(owner, id) for id in ids]
 
     async def find(
         self,
@@ -202,8 +198,8 @@ class VectorStores:
             raise _no_such_store(id)
         return store
 
-    async def _active(self, owner: str, id: str) -> VectorStore:
-        """Return a store that is about to be searched, which keeps it from expiring."""
+    async def searchable(self, owner: str, id: str) -> VectorStore:
+        """Return a store that is about to be searched, which keeps it from expiring; raises `InvalidRequest`."""
         store = await self._store(owner, id)
         now = int(self._clock())
         if store.expired(now):

@@ -1,0 +1,288 @@
+"""The tool `file_search` in responses: with OpenAI's own client, streamed and not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+from openai import AsyncOpenAI
+
+from app.tools.files.tool import MOST_STORES
+from tests.responses.test_tool_loop import made
+from tests.support import laws
+from tests.support.build import delta, finish
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon
+from tests.tools.files.conftest import openai_client
+
+TEXTS = {
+    "bread.txt": "Sourdough bread needs a starter of flour and water.",
+    "choir.txt": "An antiphon is sung by two choirs in turn.",
+}
+
+
+def asks(*queries: str) -> list[Any]:
+    return made(("file_search", {"queries": [*queries]}))
+
+
+def says(*pieces: str) -> list[Any]:
+    return [*(delta(content=piece) for piece in pieces), finish("stop")]
+
+
+@dataclass
+class Place:
+    client: AsyncOpenAI
+    backend: Scripted
+    store: str
+    files: dict[str, str]  # ids by name
+
+    def tool(self, **options: Any) -> Any:
+        return {"type": "file_search", "vector_store_ids": [self.store], **options}
+
+    async def respond(self, **options: Any) -> Any:
+        tools = [self.tool()]
+        return await self.client.responses.create(
+            **{"model": "m", "input": "What of bread?", "tools": tools, **options}
+        )
+
+    async def events(self, **options: Any) -> list[dict[str, Any]]:
+        stream = await self.respond(stream=True, **options)
+        return [event.to_dict() async for event in stream]
+
+    def shown(self, question: int = -1) -> str:
+        """What the model was shown of a search."""
+        return str(self.backend.asked[question]["messages"][-1]["content"])
+
+
+@asynccontextmanager
+async def place_with(tmp_path: Path, backend: Scripted, **options: Any) -> AsyncIterator[Place]:
+    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    async with antiphon(backend, tools=tools, **options) as url, openai_client(url) as client:
+        store = await client.vector_stores.create()
+        ids = {}
+        for name, text in TEXTS.items():
+            file = await client.vector_stores.files.upload_and_poll(
+                vector_store_id=store.id, file=(name, text.encode()), poll_interval_ms=20
+            )
+            ids[name] = file.id
+        yield Place(client, backend, store.id, ids)
+
+
+@pytest_asyncio.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with place_with(tmp_path, Scripted()) as made_place:
+        yield made_place
+
+
+async def test_the_model_searches_and_cites(place: Place) -> None:
+    place.backend.scripts = [asks("sourdough starter"), says("It needs ", "a starter", " 【1", "】", ". Enjoy!")]
+    response = await place.respond()
+    call, message = response.output
+    assert (call.type, call.status, call.queries, call.results) == (
+        "file_search_call",
+        "completed",
+        ["sourdough starter"],
+        None,
+    )
+    part = message.content[0]
+    assert part.text == "It needs a starter. Enjoy!"
+    assert [one.to_dict() for one in part.annotations] == [
+        {"type": "file_citation", "file_id": place.files["bread.txt"], "filename": "bread.txt", "index": 18}
+    ]
+    assert f"【1】 bread.txt\n{TEXTS['bread.txt']}" in place.shown()
+    (declared,) = place.backend.asked[0]["tools"]
+    assert declared["function"]["name"] == "file_search"
+
+
+async def test_the_events_come_in_openais_order(place: Place) -> None:
+    place.backend.scripts = [asks("sourdough"), says("A starter【1】.")]
+    events = await place.events()
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "file_search_call.in_progress",
+        "file_search_call.searching",
+        "file_search_call.completed",
+        "output_item.done",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.annotation.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
+    ]
+    laws.check(events)
+    (annotated,) = [event for event in events if event["type"] == "response.output_text.annotation.added"]
+    assert (annotated["annotation_index"], annotated["annotation"]["index"]) == (0, 9)
+    done = next(event for event in events if event["type"] == "response.output_text.done")
+    assert done["text"] == "A starter."
+    final = events[-1]["response"]["output"]
+    assert final[1]["content"][0]["annotations"] == [annotated["annotation"]]
+
+
+async def test_a_stream_is_the_same_as_an_answer(place: Place) -> None:
+    place.backend.scripts = [asks("bread", "choirs"), says("Two【1】【2】", " things 【9】", ".")] * 2
+    streamed = (await place.events())[-1]["response"]["output"]
+    whole = [item.to_dict() for item in (await place.respond()).output]
+    for items in (streamed, whole):
+        for item in items:
+            del item["id"]
+    assert streamed == whole
+    assert whole[1]["content"][0]["text"] == "Two things 【9】."
+    assert {one["filename"] for one in whole[1]["content"][0]["annotations"]} == set(TEXTS)
+
+
+async def test_no_mark_no_citation(place: Place) -> None:
+    place.backend.scripts = [asks("bread"), says("It needs a starter.")]
+    response = await place.respond()
+    assert response.output[1].content[0].annotations == []
+
+
+async def test_results_are_shown_to_those_who_include_them(place: Place) -> None:
+    place.backend.scripts = [asks("sourdough"), says("Yes.")]
+    response = await place.respond(include=["file_search_call.results"])
+    (result,) = response.output[0].results
+    assert (result.file_id, result.filename, result.text) == (
+        place.files["bread.txt"],
+        "bread.txt",
+        TEXTS["bread.txt"],
+    )
+    assert result.attributes == {}
+    assert 0 < result.score <= 1
+    stored = await place.client.responses.retrieve(response.id)
+    assert stored.output[0].results == response.output[0].results  # type: ignore[union-attr]
+
+
+async def test_the_next_turn_knows_what_was_found_and_may_cite_it(place: Place) -> None:
+    place.backend.scripts = [
+        asks("sourdough"),
+        says("A starter【1】."),
+        says("As I said【1】."),
+        asks("choirs"),
+        says("【51】."),
+    ]
+    first = await place.respond()
+    second = await place.respond(input="Sure?", previous_response_id=first.id, tools=[])
+    asked = place.backend.asked[2]["messages"]
+    assert any(TEXTS["bread.txt"] in str(message.get("content")) for message in asked)
+    part = second.output[0].content[0]
+    assert (part.text, [one.filename for one in part.annotations]) == ("As I said.", ["bread.txt"])
+    # What is found later has marks of its own.
+    third = await place.respond(input="And choirs?", previous_response_id=second.id)
+    assert "【51】 choir.txt" in place.shown()
+    assert [one.filename for one in third.output[1].content[0].annotations] == ["choir.txt"]
+
+
+async def test_a_search_that_finds_nothing_says_so(place: Place) -> None:
+    place.backend.scripts = [asks("quantum"), says("Nothing.")]
+    response = await place.respond(include=["file_search_call.results"])
+    assert (response.output[0].status, response.output[0].results) == ("completed", [])
+    assert "Nothing in the files" in place.shown()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "queries"),
+    [
+        ({"query": "bread"}, ["bread"]),
+        ({"queries": "bread"}, ["bread"]),
+        ({"queries": ["bread", 1, "", "bread"]}, ["bread"]),
+    ],
+)
+async def test_what_small_models_write_is_understood(place: Place, arguments: Any, queries: list[str]) -> None:
+    place.backend.scripts = [made(("file_search", arguments)), says("Yes.")]
+    response = await place.respond()
+    assert (response.output[0].status, response.output[0].queries) == ("completed", queries)
+
+
+async def test_a_call_without_a_query_fails_and_the_answer_goes_on(place: Place) -> None:
+    place.backend.scripts = [made(("file_search", {})), says("I cannot.")]
+    response = await place.respond()
+    assert (response.status, response.output[0].status, response.output[0].queries) == ("completed", "failed", [])
+    assert "queries" in place.shown()
+
+
+async def test_filters_number_and_threshold_are_kept_to(place: Place) -> None:
+    await place.client.vector_stores.files.update(
+        place.files["choir.txt"], vector_store_id=place.store, attributes={"kind": "music"}
+    )
+    queries = ("bread", "choirs")
+    for options, expected in (
+        ({"filters": {"type": "eq", "key": "kind", "value": "music"}}, {"choir.txt"}),
+        ({"max_num_results": 1}, None),
+        ({"ranking_options": {"score_threshold": 1.0}}, set()),
+    ):
+        place.backend.scripts = [asks(*queries), says("Yes.")]
+        response = await place.respond(tools=[place.tool(**options)], include=["file_search_call.results"])
+        names = {result.filename for result in response.output[0].results}
+        assert names == expected if expected is not None else len(names) == 1
+    assert "choir.txt (kind: music)" in place.shown(1)
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"vector_store_ids": ["vs_none"]}, "tools[0].vector_store_ids[0]"),
+        ({}, "tools[0].vector_store_ids"),
+        ({"vector_store_ids": []}, "tools[0].vector_store_ids"),
+        ({"vector_store_ids": ["x"] * (MOST_STORES + 1)}, "tools[0].vector_store_ids"),
+        ({"vector_store_ids": ["x"], "max_num_results": 99}, "tools[0].max_num_results"),
+        ({"vector_store_ids": ["x"], "filters": {"type": "eq", "key": "a"}}, "tools[0].filters.value"),
+    ],
+)
+async def test_what_cannot_be_searched_is_refused_before_a_model_is_asked(
+    place: Place, tool: dict[str, Any], param: str
+) -> None:
+    for options in ({}, {"stream": True}):
+        with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
+            await place.respond(tools=[{"type": "file_search", **tool}], **options)
+        assert str(refused.value.param).startswith(param), refused.value
+    assert place.backend.asked == []
+
+
+async def test_nobody_searches_in_the_stores_of_another(tmp_path: Path) -> None:
+    backend = Scripted([finish("stop")])
+    async with place_with(tmp_path, backend, api_keys="ada,bob") as place:
+        async with openai_client(str(place.client.base_url).removesuffix("/v1/"), "bob") as bob:
+            refusals = []
+            for store in (place.store, "vs_none"):
+                tool: Any = {"type": "file_search", "vector_store_ids": [store]}
+                with pytest.raises(openai.NotFoundError) as refused:
+                    await bob.responses.create(model="m", input="x", tools=[tool])
+                refusals.append(str(refused.value).replace(store, "ID"))
+            assert refusals[0] == refusals[1]
+    assert backend.asked == []
+
+
+async def test_the_tool_can_be_forced_and_left_out(place: Place) -> None:
+    place.backend.scripts = [asks("bread"), says("Yes."), says("No.")]
+    await place.respond(tool_choice={"type": "file_search"})
+    assert place.backend.asked[0]["tool_choice"] == {"type": "function", "function": {"name": "file_search"}}
+    await place.respond(tool_choice="none")
+    assert "tools" not in place.backend.asked[-1] or place.backend.asked[-1].get("tool_choice") == "none"
+
+
+async def test_long_results_are_shown_as_far_as_there_is_room(tmp_path: Path) -> None:
+    backend = Scripted()
+    async with place_with(tmp_path, backend) as place:
+        text = "bread " * 700
+        for number in range(30):
+            await place.client.vector_stores.files.upload_and_poll(
+                vector_store_id=place.store, file=(f"{number}.txt", text.encode()), poll_interval_ms=20
+            )
+        backend.scripts = [asks("bread"), says("Yes【50】.")]
+        response = await place.respond(tools=[place.tool(max_num_results=50)], include=["file_search_call.results"])
+        assert len(response.output[0].results) > 20
+        assert len(place.shown()) <= 60_000
+        assert place.shown().rstrip().endswith("bread")
+        # What was not shown cannot be cited.
+        assert response.output[1].content[0].text == "Yes【50】."
