@@ -50,6 +50,7 @@ _USUAL |= dict.fromkeys(("cmd", "command"), "echo hello")  # coding agents run w
 # Words with a capital that do not begin a sentence.
 _NAMES = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]\w*(?:,? [A-Z]\w*)*")
 _SUM = re.compile(r"(?<![\d.])[\d.]++(\s*[-+*/x^]\s*[\d.]+)+")
+_ZONE = re.compile(r"\b[A-Z]\w+/[A-Z]\w+")
 _ASKED = re.compile(r"query|question|text|prompt|message|input|content|task|request", re.IGNORECASE)
 
 
@@ -143,11 +144,13 @@ class Values:
         return text[: schema.get("maxLength", len(text))]
 
     def _words_for(self, name: str) -> str:
-        """Return what the prompt has for a field of this name: all of it, a sum, or a name; or else what is usual."""
+        """Return what the prompt has for a field of this name: all of it, a sum, a name; or else what is usual."""
         if _ASKED.search(name):
             return self._prompt
         if re.search(r"expr|formula|calc", name) and (found := _SUM.search(self._prompt)):
             return found[0]
+        if re.search(r"time_?zone", name, re.IGNORECASE):
+            return found[0] if (found := _ZONE.search(self._prompt)) else "UTC"
         if names := _NAMES.findall(self._prompt):
             return str(names[-1])
         return next((value for field, value in _USUAL.items() if field in name.lower()), "example")

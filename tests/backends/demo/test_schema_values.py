@@ -98,6 +98,8 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "a pattern that cannot be read": ({"type": "string", "pattern": "("}, "", "example"),
     "a longer string": ({"type": "string", "minLength": 10}, "", "examplexxx"),
     "a shorter string": ({"type": "string", "maxLength": 3}, "", "exa"),
+    "a zone": ({"properties": {"timezone": {"type": "string"}}}, "Ada in Europe/Lisbon", {"timezone": "Europe/Lisbon"}),
+    "a zone that is not named": ({"properties": {"time_zone": {}}}, "What is the time, Ada?", {"time_zone": "UTC"}),
     "so many properties": (
         {"type": "object", "minProperties": 2, "additionalProperties": {"type": "boolean"}},
         "",
