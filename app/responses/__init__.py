@@ -41,7 +41,7 @@ from app.responses.questions import Questions
 from app.responses.run import Caller, Run, Storage
 from app.responses.tool_loop import ToolLoop, loop_options
 from app.responses.tool_loop.approvals import Approvals
-from app.responses.tool_loop.sessions import DeclaredTool
+from app.responses.tool_loop.sessions import DeclaredTool, open_tool
 from app.stores import Change, Store, apply_with
 from app.stores.event_log import RunKey
 from app.tools import Declaration, DeclaringTool, HostedTool, ToolLimits
@@ -101,7 +101,7 @@ class Responses:
         self._watchers = observers
         self._max_input_tokens = max_input_tokens
         self._max_output_seconds = max_output_seconds
-        self._tools = {type: (name, tool) for name, tool in (tools or {}).items() for type in tool.types}
+        self._tools = tools or {}
         self._approvals = Approvals(store)
         self._tool_limits = tool_limits or ToolLimits()
 
@@ -212,9 +212,6 @@ class Responses:
         if context.compacts or not self._tools:
             return declared
         for position, tool in enumerate(request.tools):
-            name, hosted = self._tools.get(tool["type"], ("", None))
-            if hosted is None:
-                continue
             declaration = Declaration(
                 tool=tool,
                 secrets=request.tool_secrets.restore(tool),
@@ -224,8 +221,8 @@ class Responses:
                 chain=context.key,
                 include=frozenset(request.include),
             )
-            if session := hosted.open(declaration):
-                declared.append(DeclaredTool(name, frozenset(hosted.types), tool["type"], position, session))
+            if opened := open_tool(self._tools, declaration, position):
+                declared.append(opened)
         return declared
 
     def _storage(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> Storage | None:

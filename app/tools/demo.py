@@ -1,8 +1,8 @@
 """
 A tool that is built in: no network, and something of everything that hosted tools do.
 
-With `[tools.demo]` in the settings a request declares it by `{"type": "antiphon:demo"}`. Its calls are items of the
-types that clients know: most are `mcp_call`s of a server that is labelled `demo`.
+With `[tools.demo]` in the settings a request declares it as an MCP server, `{"type": "mcp", "server_label": "demo"}`.
+Its calls are items of all types that clients know.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class DemoSettings(BaseModel):
 
 
 class DemoTool:
-    """Serves declarations of the type `antiphon:demo`."""
+    """Serves the MCP server that is labelled `demo`."""
 
-    types = ("antiphon:demo",)
+    types = ("mcp",)
 
     def __init__(self, settings: DemoSettings) -> None:
         self._settings = settings
@@ -48,9 +48,9 @@ class DemoTool:
         """Make the tool of its table; raises `ValueError`."""
         return cls(DemoSettings.model_validate(dict(table)))
 
-    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
-        """Return a session."""
-        return self._open()
+    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
+        """Return a session for a declaration of the label `demo`."""
+        return self._open() if declaration.tool.get("server_label") == DEMO_LABEL else None
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[ToolSession]:

@@ -35,6 +35,9 @@ class Lab:
         return cls.current
 
 
+Lab.reset()
+
+
 def function(name: str, **more: Any) -> HostedFunction:
     return HostedFunction(
         name, "mcp_call", f"Does {name}.", namespace="lab", fields={"server_label": "lab", "name": name}, **more

@@ -33,6 +33,7 @@ from app.core.request.roles import Message
 from app.core.request.tools import ToolSet
 from app.core.stream.tool_calls import ORIGINAL_ID
 from app.core.types.items import ITEM_TYPES, as_json_object
+from app.core.types.readings import HOSTED
 from app.core.types.request import Item
 from app.errors import InvalidRequest
 
@@ -94,6 +95,7 @@ class _Conversation:
         self.options = profile.request
         self.content = profile.request.content
         self.tool_content = _PASS if self.content.tool_images == "drop" else self.content
+        self.hosted_content = _lenient(self.tool_content)
         self.offered = offered
         self.upstream = upstream
         self.warnings = warnings
@@ -271,7 +273,9 @@ class _Conversation:
             output = None if call in self.late else self.outputs.get(call)
             parts = self.no_output(call) if output is None else self.parts(output, "output")
             if media(parts):
-                parts, moved = _MEDIA[self.content.tool_images](self, output or 0, parts)
+                hosted = output is not None and self.items[output].get(HOSTED)
+                form = self.hosted_content.tool_images if hosted else self.content.tool_images
+                parts, moved = _MEDIA[form](self, output or 0, parts)
                 if moved:
                     hoisted += [{"type": "text", "text": f"From the result of the tool call {label(id)}:"}, *moved]
             yield {"role": "tool", "tool_call_id": id, "content": string_or_parts(parts, self.content.tool_content)}
@@ -306,6 +310,8 @@ class _Conversation:
 
     def parts(self, position: int, name: str) -> list[ChatPart]:
         options = self.tool_content if name == "output" else self.content
+        if self.items[position].get(HOSTED):
+            options = self.hosted_content
         try:
             return read_content(self.items[position].get(name), options, self.warnings)
         except PartError as error:
@@ -353,6 +359,12 @@ _MEDIA: dict[str, Callable[[_Conversation, int, list[ChatPart]], _Split]] = {
     "drop": _Conversation.drop,
     "error": _Conversation.refuse,
 }
+
+
+def _lenient(content: ContentOptions) -> ContentOptions:
+    """Return options that drop what they would refuse: the caller has no hand in what a hosted tool returns."""
+    refused = [name for name in ("tool_images", "images", "files", "audio") if getattr(content, name) == "error"]
+    return content.model_copy(update=dict.fromkeys(refused, "drop")) if refused else content
 
 
 def _texts_or(parts: list[ChatPart], otherwise: str) -> list[ChatPart]:

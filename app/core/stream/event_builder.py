@@ -303,7 +303,7 @@ class EventBuilder:
         for type, fields in kind.details(item):
             self._emit(type, output_index=call.index, **fields)
         if kind.hosted:
-            item, status = {**item, **_interruption(kind)}, kind.interrupted
+            item, status = {**item, **kind.final(written), **_interruption(kind)}, kind.interrupted
         self._done(call.index, {**item, "status": status} if kind.has_status else item)
 
     # What hosted tools do.
@@ -336,7 +336,8 @@ class EventBuilder:
         if ended := call.kind.ended.get(status):
             self._tell(call, (ended,))
         assert call.index is not None
-        self._done(call.index, {**call.item, **fields, **({"status": status} if call.kind.has_status else {})})
+        item = {**call.item, **call.kind.final(call.written), **fields}
+        self._done(call.index, {**item, "status": status} if call.kind.has_status else item)
 
     def begin_step(self, kind: str) -> str | None:
         """Tell those who want events of ours that a step begins; returns its id, for `end_step`."""

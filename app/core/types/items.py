@@ -69,6 +69,7 @@ class ItemType:
     )  # the events that a tool may emit, by short names
     ended: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the event by the status that it ends with
     interrupted: str = "incomplete"  # its status when the response ends while it is run
+    final: Callable[[str], dict[str, Any]] = lambda written: {}  # what it has at its end, where nobody says otherwise
     error: Callable[[str], dict[str, Any]] = lambda message: {}  # its fields for an error message
     included: Mapping[str, str] = dataclasses.field(
         default_factory=dict
@@ -155,6 +156,10 @@ def _execution_error(message: str) -> dict[str, Any]:
 
 def _image_error(message: str) -> dict[str, Any]:
     return {"error": {"type": "image_generation_error", "code": "tool_error", "message": message, "param": None}}
+
+
+def _search_action(written: str) -> dict[str, Any]:
+    return {"action": {"type": "search", "query": str(as_object(written).get("query", ""))}}
 
 
 FUNCTION_CALL = ItemType(
@@ -327,6 +332,7 @@ _ROWS = (
         begun=("response.web_search_call.in_progress",),
         running=("response.web_search_call.searching",),
         ended={"completed": "response.web_search_call.completed"},
+        final=_search_action,
         included={"results": "web_search_call.results"},
     ),
     ItemType(

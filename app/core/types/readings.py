@@ -23,6 +23,9 @@ Item: TypeAlias = dict[str, Any]
 # `name` and `arguments` of the call as the model made it, `output` as the model was shown it, `round`.
 NOTES = "hosted"
 
+# A field of outputs that are read from hosted items.
+HOSTED = "hosted"
+
 NOT_STORED = "(the results were not kept)"
 INTERRUPTED = "(the call was interrupted, and has no result)"
 
@@ -150,7 +153,7 @@ def _result(call: Item, notes: Mapping[str, Any], item: Item, shown: Any) -> Ite
         output = shown
     if output is None:
         output = INTERRUPTED if item.get("status") in ("incomplete", "in_progress") else NOT_STORED
-    return {"type": "function_call_output", "call_id": call["call_id"], "output": output}
+    return {"type": "function_call_output", "call_id": call["call_id"], "output": output, HOSTED: True}
 
 
 def mcp_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:

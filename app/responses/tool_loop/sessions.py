@@ -16,8 +16,8 @@ import orjson
 
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item
-from app.errors import APIError
-from app.tools import Outcome, Report, ToolCall, ToolSession
+from app.errors import APIError, InvalidRequest
+from app.tools import Declaration, HostedTool, Outcome, Report, ToolCall, ToolSession
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,29 @@ class DeclaredTool(NamedTuple):
     type: str  # of this declaration
     position: int  # of it among the request's `tools`
     session: AbstractAsyncContextManager[ToolSession]
+
+
+def open_tool(tools: Mapping[str, HostedTool], declaration: Declaration, position: int) -> DeclaredTool | None:
+    """
+    Return a declaration with its session, of the first tool that serves it; None if there is no such tool.
+
+    Raises `InvalidRequest` where a tool refuses the declaration and no other serves it.
+    """
+    type = str(declaration.tool["type"])
+    refusal: InvalidRequest | None = None
+    for name, tool in tools.items():
+        if type not in tool.types:
+            continue
+        try:
+            session = tool.open(declaration)
+        except InvalidRequest as error:
+            refusal = refusal or error
+        else:
+            if session:
+                return DeclaredTool(name, frozenset(tool.types), type, position, session)
+    if refusal:
+        raise refusal
+    return None
 
 
 class SessionFunction(NamedTuple):

@@ -1,0 +1,190 @@
+"""What holds of every response with hosted tools, whatever the model calls and whenever it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai import omit
+from openai._models import construct_type_unchecked
+from openai.lib.streaming.responses._responses import ResponseStreamState
+from openai.types.responses import ResponseStreamEvent
+
+from app.backends.profiles import load_profile, profile_names
+from app.core.request import to_chat
+from app.core.types.request import CreateResponse, Event
+from app.errors import APIError, BackendError
+from app.responses import Caller, Responses
+from app.stores.memory import MemoryStore
+from app.tools import ToolHost, ToolLimits
+from app.tools.demo import DemoTool
+from tests.support import laws
+from tests.support.build import call, delta, finish
+from tests.support.hosted_lab import Lab, LabTool
+from tests.support.scripted import Scripted
+
+TOOLS = [
+    {"type": "mcp", "server_label": "lab"},
+    {"type": "mcp", "server_label": "demo"},
+    {"type": "function", "name": "mine"},
+    {"type": "shell"},
+]
+
+# What a model may call, and with what.
+CALLS = [
+    ("lab__echo", '{"text": "a"}'),
+    ("lab__echo", '{"text": "b"}'),
+    ("lab__fail", "{}"),
+    ("lab__crash", "{}"),
+    ("lab__image", ""),
+    ("lab__ask", "{}"),
+    ("lab__wait", "{}"),
+    ("lab__echo", "[1]"),
+    ("demo__add", '{"a": 1, "b": 2}'),
+    ("demo__send", '{"text": "x"}'),
+    ("web_search", '{"query": "x"}'),
+    ("file_search", '{"queries": ["x"]}'),
+    ("code_interpreter", '{"code": "1 + 1"}'),
+    ("image_generation", '{"prompt": "x"}'),
+    ("mine", "{}"),
+    ("shell", '{"commands": ["ls"]}'),
+    ("nobody", "{}"),
+]
+_calls = st.lists(st.sampled_from(CALLS), max_size=4)
+_words = st.sampled_from(["", "Well."])
+_endings = st.sampled_from(["tool_calls"] * 6 + ["length", "content_filter", "broken", "refused"])
+
+
+@dataclass
+class Answer:
+    """One answer of a model."""
+
+    thought: str
+    text: str
+    calls: list[tuple[str, str]]
+    ending: str
+
+    def script(self) -> list[Any]:
+        if self.ending == "refused":
+            return [BackendError("No.", status=503)]
+        chunks: list[Any] = [delta(reasoning_content=self.thought)] if self.thought else []
+        chunks += [delta(content=self.text)] if self.text else []
+        chunks += [call(index, f"c{index}", name, written) for index, (name, written) in enumerate(self.calls)]
+        if self.ending == "broken":
+            return [*chunks, BackendError("It broke.")]
+        counts = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
+        return [*chunks, finish(self.ending), {"choices": [], "usage": counts}]
+
+
+_answers = st.builds(Answer, _words, _words, _calls, _endings)
+
+
+@settings(max_examples=200)
+@given(
+    rounds=st.lists(_answers, min_size=1, max_size=5),
+    stop=st.one_of(st.none(), st.integers(0, 60)),
+    error=st.booleans(),
+    parallel=st.booleans(),
+    most=st.one_of(st.none(), st.integers(1, 4)),
+    framework=st.booleans(),
+)
+def test_whatever_the_model_calls_and_whenever_it_is_stopped(
+    rounds: list[Answer], stop: int | None, error: bool, parallel: bool, most: int | None, framework: bool
+) -> None:
+    asyncio.run(_play(rounds, stop, error, parallel, most, framework))
+
+
+async def _play(
+    rounds: list[Answer], stop: int | None, error: bool, parallel: bool, most: int | None, framework: bool
+) -> None:
+    lab = Lab.reset()
+    if stop is None:
+        lab.gate.set()  # else a call that waits does so until it is stopped
+    backend = Scripted(*(answer.script() for answer in rounds), [delta(content="Done."), finish("stop")])
+    tools = {"lab": LabTool(), "demo": DemoTool.from_settings({}, ToolHost())}
+    responses = Responses(backend, MemoryStore(ttl=60), tools=tools, tool_limits=ToolLimits(max_rounds=4))
+    request = CreateResponse.model_validate(
+        {
+            "model": "m",
+            "input": "Hi",
+            "tools": TOOLS,
+            "parallel_tool_calls": parallel,
+            "max_tool_calls": most,
+            "include": ["antiphon:events"] if framework else [],
+        }
+    )
+    run = await responses.create(request, Caller())
+    events: list[Event] = []
+    async with contextlib.aclosing(run.events(0.0)) as stream, asyncio.timeout(30):
+        try:
+            while stop is None or len(events) <= stop:
+                batch = await _next(stream, lab)
+                if batch is None:
+                    break
+                events += batch
+        except APIError:
+            assert rounds[0].ending == "refused"
+            assert not events
+            return
+    events += await run.stop(APIError("The server stops.") if error else None)
+    _check(events, lab, backend, rounds, most, framework)
+    await _check_replay(responses, events[-1]["response"])
+
+
+async def _next(stream: Any, lab: Lab) -> list[Event] | None:
+    """Return the next events; None behind the last ones, and where a call waits that nobody lets go on."""
+    following = asyncio.ensure_future(anext(stream, None))
+    waiting = asyncio.ensure_future(lab.started.wait())
+    await asyncio.wait({following, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if following.done() or lab.gate.is_set():
+        return await following  # type: ignore[no-any-return]
+    following.cancel()
+    await asyncio.wait({following})
+    return None
+
+
+def _check(
+    events: list[Event], lab: Lab, backend: Scripted, rounds: list[Answer], most: int | None, framework: bool
+) -> None:
+    laws.check(events)
+    final = events[-1]["response"]
+    ours = [event for event in events if event["type"].startswith("antiphon:")]
+    assert framework or not ours
+    assert (lab.opened, lab.running, backend.open) == (0, 0, 0)
+    hosted = [item for item in final["output"] if item["type"] in ("mcp_call", "web_search_call", "file_search_call")]
+    assert most is None or len(hosted) <= most
+    assert not any(item["type"] == "function_call" and "__" in item["name"] for item in final["output"])
+    asked = rounds[: len(backend.asked)]
+    if final["status"] in ("completed", "incomplete") and len(asked) == len(backend.asked):
+        whole = {"input_tokens": 10 * len(asked), "output_tokens": 3 * len(asked), "total_tokens": 13 * len(asked)}
+        stopped = final["incomplete_details"] and final["incomplete_details"]["reason"] == "cancelled"
+        assert stopped or {name: final["usage"][name] for name in whole} == whole
+    state: Any = ResponseStreamState(input_tools=[], text_format=omit)
+    for event in events:
+        if not event["type"].startswith("antiphon:"):
+            state.handle_event(construct_type_unchecked(value=event, type_=ResponseStreamEvent))  # type: ignore[arg-type]
+
+
+async def _check_replay(responses: Responses, response: dict[str, Any]) -> None:
+    """Every backend can be asked to go on, by the stored turn and by its items alone; none is dropped."""
+    turn = await responses.store.all(f"anonymous:{response['id'][-24:]}")
+    (record,) = turn.values()
+    stored = json.loads(record)
+    assert stored["response"]["output"] == response["output"]
+    items = [*stored["input"], *response["output"], {"type": "message", "role": "user", "content": "And?"}]
+    request = CreateResponse.model_validate({"model": "m", "input": "And?", "tools": []})
+    for name in profile_names():
+        for upstream in (stored["upstream"], {}):
+            chat = to_chat(request, items, load_profile(name), model="m", upstream=upstream)
+            messages = chat.body["messages"]
+            made = [one["id"] for message in messages for one in message.get("tool_calls", [])]
+            answered = [message["tool_call_id"] for message in messages if message["role"] == "tool"]
+            assert answered == made, name
+            expected = [item for item in response["output"] if item["type"].endswith(("_call", "_request"))]
+            assert len(made) == len(expected), name

@@ -1,0 +1,110 @@
+"""The demo tool: every type of hosted item, with the events that OpenAI's have, in their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.stores.memory import MemoryStore
+from tests.responses.test_tool_loop import client, events_of, hello, made
+from tests.support import laws
+from tests.support.scripted import Scripted
+
+DEMO = [{"type": "mcp", "server_label": "demo"}]
+OPENAI = {"user-agent": "OpenAI/Python 3.54.0"}
+
+ORDERS: dict[str, tuple[tuple[str, Any], str]] = {
+    "mcp_call": (
+        ("demo__add", {"a": 1, "b": 2}),
+        "output_item.added mcp_call.in_progress mcp_call_arguments.delta mcp_call_arguments.done mcp_call.completed "
+        "output_item.done",
+    ),
+    "a call that fails": (
+        ("demo__fail", {"message": "No."}),
+        "output_item.added mcp_call.in_progress mcp_call_arguments.delta mcp_call_arguments.done mcp_call.failed "
+        "output_item.done",
+    ),
+    "web_search_call": (
+        ("web_search", {"query": "x"}),
+        "output_item.added web_search_call.in_progress web_search_call.searching web_search_call.completed "
+        "output_item.done",
+    ),
+    "file_search_call": (
+        ("file_search", {"queries": ["x"]}),
+        "output_item.added file_search_call.in_progress file_search_call.searching file_search_call.completed "
+        "output_item.done",
+    ),
+    "code_interpreter_call": (
+        ("code_interpreter", {"code": "1"}),
+        "output_item.added code_interpreter_call.in_progress code_interpreter_call_code.delta "
+        "code_interpreter_call_code.done code_interpreter_call.interpreting code_interpreter_call.completed "
+        "output_item.done",
+    ),
+    "image_generation_call": (
+        ("image_generation", {"prompt": "x"}),
+        "output_item.added image_generation_call.in_progress image_generation_call.generating "
+        "image_generation_call.partial_image image_generation_call.completed output_item.done",
+    ),
+    "mcp_approval_request": (("demo__send", {"text": "x"}), "output_item.added output_item.done"),
+}
+LIST = "output_item.added mcp_list_tools.in_progress mcp_list_tools.completed output_item.done"
+
+
+@pytest.mark.parametrize(("called", "order"), ORDERS.values(), ids=ORDERS)
+async def test_the_events_of_each_type_of_item(called: Any, order: str) -> None:
+    async with client(Scripted(made(called), hello()), tools={"demo": {}}) as http:
+        events = await events_of(http, tools=DEMO)
+    laws.check(events)
+    names = " ".join(event["type"].removeprefix("response.") for event in events)
+    assert names.startswith(f"created in_progress {LIST} {order} ")
+
+
+async def test_the_functions_are_listed_once_in_a_conversation() -> None:
+    backend = Scripted(hello(), hello(), made(("demo__add", {"a": 1, "b": 2})), hello())
+    async with client(backend, MemoryStore(ttl=60), tools={"demo": {}}) as http:
+        first = (await events_of(http, tools=DEMO))[-1]["response"]
+        second = (await events_of(http, tools=DEMO, previous_response_id=first["id"]))[-1]["response"]
+        third = (await events_of(http, tools=DEMO, previous_response_id=second["id"]))[-1]["response"]
+    assert [item["type"] for item in first["output"]] == ["mcp_list_tools", "message"]
+    assert [item["type"] for item in second["output"]] == ["message"]
+    assert [item["type"] for item in third["output"]] == ["mcp_call", "message"]
+
+
+@pytest.mark.parametrize(
+    ("called", "field", "include"),
+    [
+        (("file_search", {"queries": ["x"]}), "results", "file_search_call.results"),
+        (("code_interpreter", {"code": "1"}), "outputs", "code_interpreter_call.outputs"),
+    ],
+)
+async def test_some_fields_are_shown_only_where_they_are_asked_for(called: Any, field: str, include: str) -> None:
+    backend = Scripted(made(called), hello(), made(called), hello())
+    async with client(backend, tools={"demo": {}}) as http:
+        without = (await http.post("/responses", json={"model": "m", "input": "Hi", "tools": DEMO})).json()
+        body = {"model": "m", "input": "Hi", "tools": DEMO, "include": [include]}
+        answer = await http.post("/responses", json=body)
+    assert without["output"][1][field] is None
+    assert answer.json()["output"][1][field]
+    assert "x-antiphon-warning" not in answer.headers
+    results = [asked["messages"][-1]["content"] for asked in backend.asked[1::2]]
+    assert results[0] == results[1] != "(the results were not kept)"
+
+
+async def test_what_tools_used_is_counted_for_clients_of_openai() -> None:
+    calls = made(("web_search", {"query": "a"}), ("web_search", {"query": "b"}))
+    async with client(Scripted(calls, hello(), calls, hello()), tools={"demo": {}}) as http:
+        body = {"model": "m", "input": "Hi", "tools": DEMO}
+        spec = (await http.post("/responses", json=body)).json()
+        ours = (await http.post("/responses", json=body, headers=OPENAI)).json()
+    assert "tool_usage" not in spec
+    assert ours["tool_usage"] == {"web_search": {"num_requests": 2}}
+
+
+async def test_arguments_that_are_wrong_are_told_to_the_model() -> None:
+    backend = Scripted(made(("demo__add", {"a": "one"}), ("demo__wait", {"seconds": "long"})), hello())
+    async with client(backend, tools={"demo": {}}) as http:
+        response = (await http.post("/responses", json={"model": "m", "input": "Hi", "tools": DEMO})).json()
+    assert [item.get("status") for item in response["output"]] == [None, "failed", "failed", "completed"]
+    told = [message["content"] for message in backend.asked[1]["messages"] if message["role"] == "tool"]
+    assert told == ["`a` and `b` should be numbers.", "`seconds` should be a number."]
