@@ -60,7 +60,6 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "image_generation": {},
     "code_interpreter": {"container": {"type": "auto"}},
     "shell": {"environment": {"type": "container_auto"}},
-    "antiphon:demo": {},
 }
 
 
@@ -118,7 +117,7 @@ class Responses:
     def offered_tools(self, owner: str) -> list[dict[str, Any]]:
         """Return declarations of the hosted tools that a caller may switch on, without anything secret."""
         offered: list[dict[str, Any]] = []
-        for tool in {id(tool): tool for _, tool in self._tools.values()}.values():
+        for tool in self._tools.values():
             if isinstance(tool, DeclaringTool):
                 offered += map(dict, tool.declarations(owner))
             else:

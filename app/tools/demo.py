@@ -52,6 +52,10 @@ class DemoTool:
         """Return a session for a declaration of the label `demo`."""
         return self._open() if declaration.tool.get("server_label") == DEMO_LABEL else None
 
+    def declarations(self, owner: str) -> list[dict[str, Any]]:
+        """Return what a request declares to have it."""
+        return [{"type": "mcp", "server_label": DEMO_LABEL}]
+
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[ToolSession]:
         yield DemoSession(self._settings)

@@ -334,7 +334,7 @@ async def test_hosted_tools_are_switched_on_shown_and_approved(browser: Browser)
     async with antiphon(tools=tools) as url, Studio.open(browser, url) as studio:
         page = studio.page
         await page.get_by_text("Options").click()
-        await page.get_by_label("antiphon:demo").check()
+        await page.get_by_label("demo", exact=True).check()
         await studio.say("Please echo: hello")
         made = studio.last.get_by_role("group", name="MCP call")
         await expect(made).to_contain_text("echo")
