@@ -7,6 +7,7 @@ It may be kept in the store, in the memory of a connection, in a conversation, o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -22,8 +23,9 @@ from app.core.history.approvals import (
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import Upstream
 from app.core.types.ids import chain_key, new_key
+from app.core.types.items import type_of
 from app.core.types.request import TERMINAL, CreateResponse, Item
-from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound
+from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, StoreUnavailable
 from app.responses.compaction import is_compaction, without_compacted
 from app.responses.conversations import Conversations, before
 from app.responses.encryption import ContentCipher, decrypt_items
@@ -206,15 +208,39 @@ class _TurnLookup:
             if item["type"] == "item_reference" and item["id"] in known:
                 item = known[item["id"]]
             elif item["type"] == "item_reference":
-                bucket = self._bucket(item["id"])
-                if bucket and bucket not in buckets:
-                    buckets[bucket] = await self._all(bucket)
-                found = history.find_item(buckets.get(bucket or "", {}).values(), item["id"])
+                found = await self._find(item["id"], buckets)
                 if found is None:
                     raise NotFound(f"Item with id '{item['id']}' not found.", param=f"input[{index}].id")
                 item, upstream[item["id"]] = found
+            elif (row := type_of(item)) and row.hosted and isinstance(item.get("id"), str):
+                item = await self._completed(item, upstream, buckets)
             resolved.append(item)
         return resolved
+
+    async def _completed(
+        self, item: Item, upstream: dict[str, Upstream], buckets: dict[str, Mapping[str, bytes]]
+    ) -> Item:
+        """
+        Return an item of a hosted tool as it was stored, if it was, with what its client has sent of it.
+
+        Clients leave results out, since OpenAI has them; and what the model was shown is in no item at all.
+        """
+        if item["id"] in upstream:
+            return item
+        with suppress(StoreUnavailable):
+            found = await self._find(item["id"], buckets)
+            if found and found[0]["type"] == item["type"]:
+                stored, upstream[item["id"]] = found
+                return {**stored, **{name: value for name, value in item.items() if value is not None}}
+        return item
+
+    async def _find(self, id: str, buckets: dict[str, Mapping[str, bytes]]) -> tuple[Item, Upstream] | None:
+        """Return a stored item, with what the backend said for it; `buckets` has what was read already."""
+        if (bucket := self._bucket(id)) is None:
+            return None
+        if bucket not in buckets:
+            buckets[bucket] = await self._all(bucket)
+        return history.find_item(buckets[bucket].values(), id)
 
     async def with_stored_requests(
         self, items: list[Item], known: Mapping[str, Item], upstream: dict[str, Upstream]

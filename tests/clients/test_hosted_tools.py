@@ -90,7 +90,7 @@ async def test_the_turn_after_it_on_the_server(name: str, client: Driver, upstre
 
 
 # The AI SDK says that it leaves such calls out where nothing is stored, and pydantic-ai sends none back.
-@pytest.mark.parametrize("name", [*OPENAI, "agents-python", *LANGCHAIN])
+@pytest.mark.parametrize("name", [*OPENAI, *AGENTS, *LANGCHAIN])
 async def test_the_turn_after_it_with_what_the_client_sends_back(client: Driver, upstream: Upstream, lab: Lab) -> None:
     adds(upstream)
     upstream.say(saying("It is still 3."))

@@ -366,6 +366,24 @@ async def test_an_approval_does_not_widen_what_is_allowed_now(upstream: Upstream
     assert only(second, "mcp_call")["status"] == "failed" and lab.calls == []
 
 
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_call_that_is_sent_back_has_its_result_even_where_the_client_left_it_out(
+    upstream: Upstream, lab: Lab, whole: bool
+) -> None:
+    upstream.say(calling(("lab__picture", {})))
+    upstream.always(saying("A pixel."))
+    async with asked(upstream, declared(lab), key="mine") as client:
+        output = (await respond(client))["output"]
+        if not whole:
+            output = [{name: value for name, value in item.items() if name != "output"} for item in output]
+        turns = [{"role": "user", "content": "Draw."}, *output, {"role": "user", "content": "Again."}]
+        await respond(client, input=turns)
+        assert PIXEL in json.dumps(upstream.requests[-1].json["messages"])
+        client.headers["Authorization"] = "Bearer of-another"
+        await respond(client, input=turns)
+        assert PIXEL not in json.dumps(upstream.requests[-1].json["messages"])
+
+
 # The way out.
 
 
