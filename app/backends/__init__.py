@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from app.core.profile import Profile
-from app.core.stream.chunk_reader import DONE, Chunk
+from app.core.types.chunk import DONE, Chunk
 
 __all__ = [
     "BACKENDS",

@@ -21,7 +21,7 @@ import openai
 import pytest
 
 from app.api.rate_limits import Limits, duration
-from app.core.stream.chunk_reader import DONE
+from app.core.types.chunk import DONE
 from app.errors import BackendError, StoreUnavailable
 from app.stores import Change
 from app.stores import redis as stores_redis

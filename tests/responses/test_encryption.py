@@ -24,7 +24,7 @@ from app.responses.encryption import (
 )
 from app.responses.generate import finish_response
 from tests.support import laws
-from tests.support.build import ChatRequest, call, counted, delta, story, whole
+from tests.support.build import ChatRequest, call, counted, delta, normal, story, whole
 
 SEALS = ContentCipher(["the secret"])
 THOUGHT = {"said": {"reasoning_content": "The user wants a greeting."}}
@@ -194,7 +194,7 @@ def answer(*chunks: dict[str, Any]) -> list[Event]:
     )
     reader = ChunkReader(builder)
     builder.start()
-    for chunk in whole(*chunks):
+    for chunk in normal(whole(*chunks)):
         reader.feed(chunk)
     finish_response(builder, reader, ChatRequest({"messages": []}), None)
     builder.end()

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from app.backends import ChatRequest
-from app.core.stream.chunk_reader import DONE, ChunkReader
+from app.core.stream.chunk_reader import ChunkReader
+from app.core.types.chunk import DONE
 from app.core.types.request import Event
 from app.responses.generate import Deadline, Question, respond
 from tests.support import laws

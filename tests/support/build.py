@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from app.backends import ChatRequest
-from app.core.stream.chunk_reader import DONE, Chunk, ChunkReader
+from app.backends.chat.normalize import Normalizer
+from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
+from app.core.types.chunk import DONE, Chunk
 from app.core.types.request import CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import BackendError
@@ -42,6 +44,12 @@ def builder(request: CreateResponse | None = None, **options: Any) -> EventBuild
     return EventBuilder(response, new_id=counted(), clock=lambda: 2.0, **options)
 
 
+def normal(chunks: Iterable[Any]) -> list[Chunk]:
+    """Return the chunks of an answer as a backend yields them to the core."""
+    normalizer = Normalizer()
+    return [one for chunk in chunks for one in ([chunk] if chunk is DONE else normalizer.feed([chunk]))]
+
+
 def answer(
     chunks: Iterable[Chunk], failure: BackendError | None = None, reasoning: Any = None, **reading: Any
 ) -> list[Event]:
@@ -49,7 +57,7 @@ def answer(
     made = builder(**({"reasoning": reasoning} if reasoning else {}))
     reader = ChunkReader(made, **reading)
     made.start()
-    for chunk in chunks:
+    for chunk in normal(chunks):
         reader.feed(chunk)
     end_response(made, reader, ChatRequest({"messages": []}), failure)
     made.end()

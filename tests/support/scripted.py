@@ -7,11 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from app.backends import DONE, ChatRequest, Chunk
+from app.backends import DONE, ChatRequest
+from app.backends.chat.normalize import Normalizer
 from app.core.profile import Profile
+from app.core.types.chunk import Chunk, RawChunk
 from app.errors import BackendError
 
-Step = Chunk | list[Chunk] | float | BackendError | asyncio.Event
+Step = RawChunk | list[RawChunk] | float | BackendError | asyncio.Event
 
 
 class Scripted:
@@ -53,6 +55,7 @@ class Scripted:
 
     async def _chunks(self, script: list[Step]) -> Any:
         whole = False
+        normalizer = Normalizer()
         try:
             for step in script:
                 if isinstance(step, float | asyncio.Event):
@@ -60,7 +63,10 @@ class Scripted:
                 elif isinstance(step, BackendError):
                     raise step
                 else:
-                    yield step if isinstance(step, list) else [step]
+                    chunks = step if isinstance(step, list) else [step]
+                    said = [one for one in chunks if one is not DONE]
+                    normal = normalizer.feed(said) if all(isinstance(one, dict) for one in said) else said
+                    yield [*normal, *([DONE] if len(said) < len(chunks) else [])]
             if not any(step is DONE or (isinstance(step, list) and DONE in step) for step in script):
                 yield [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, DONE]
             whole = True

@@ -17,8 +17,9 @@ import httpx
 from app.backends.chat.body_decoder import NO_ANSWER, BodyDecoder, ChunkDecoding
 from app.backends.chat.errors.classification import failure
 from app.backends.chat.filters import filters
+from app.backends.chat.normalize import NO_REASON, Normalizer
 from app.core.profile import Profile
-from app.core.stream.chunk_reader import DONE, NO_REASON, Chunk
+from app.core.types.chunk import DONE, Chunk, RawChunk
 from app.errors import BackendError
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
@@ -37,7 +38,7 @@ class ChatStream:
         self,
         response: httpx.Response,
         profile: Profile,
-        error_in: Callable[[Chunk], BackendError | None],
+        error_in: Callable[[RawChunk], BackendError | None],
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.done = False  # has the server said that this was all?
@@ -47,6 +48,7 @@ class ChatStream:
         self._reads.wait_at_most(profile.transport.first_byte_timeout)
         self._reader: ChunkDecoding = BodyDecoder()
         self._filters = filters(profile, tools)
+        self._normalizer = Normalizer()
         self._error_in = error_in
         self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s
         self._begun = False  # has there been any read?
@@ -76,8 +78,8 @@ class ChatStream:
                 chunks = self._reader.decode(data)
             except Exception as reason:
                 chunks = self._over(reason)
-            if chunks := self._take(chunks):
-                return chunks
+            if normal := self._take(chunks):
+                return normal
         raise self._end
 
     async def begin(self) -> None:
@@ -89,7 +91,7 @@ class ChatStream:
         """Let go of what belongs to the iteration; the connection belongs to whoever opened it."""
         await self._reads.aclose()
 
-    def _over(self, reason: Exception) -> list[Chunk]:
+    def _over(self, reason: Exception) -> list[RawChunk]:
         """Note why there will be no other read, and return what was still to come of those before."""
         match reason:
             case StopAsyncIteration():
@@ -112,7 +114,7 @@ class ChatStream:
         error.__cause__ = cause
         return error
 
-    def _last(self) -> list[Chunk]:
+    def _last(self) -> list[RawChunk]:
         try:
             chunks = self._reader.end()
         except BackendError as error:
@@ -122,7 +124,7 @@ class ChatStream:
         self._end = failure("failure", NO_ANSWER) if self.empty else StopAsyncIteration
         return chunks
 
-    def _take(self, chunks: list[Chunk]) -> list[Chunk]:
+    def _take(self, chunks: list[RawChunk]) -> list[Chunk]:
         """Return the chunks as the profile has them, those before an error; note finish reason, error and end."""
         if chunks:
             self._heard = True
@@ -130,6 +132,8 @@ class ChatStream:
                 chunks.pop()
                 self.done = True
                 self._end = StopAsyncIteration
+            if not self._filters and self._finished is None and self._normalizer.is_plain(chunks):
+                return [*chunks, DONE] if self.done else chunks
             chunks = self._before_error(chunks)
             if self._finished is not None:
                 self._finished = self._loop.time()
@@ -137,9 +141,10 @@ class ChatStream:
             chunks = each.feed(chunks)
             if self._end:
                 chunks = chunks + each.end()
-        return [*chunks, DONE] if self.done else chunks
+        normal = self._normalizer.feed(chunks)
+        return [*normal, DONE] if self.done else normal
 
-    def _before_error(self, chunks: list[Chunk]) -> list[Chunk]:
+    def _before_error(self, chunks: list[RawChunk]) -> list[RawChunk]:
         for n, chunk in enumerate(chunks):
             choices = chunk.get("choices")
             choice = _first(choices) if choices else _NONE

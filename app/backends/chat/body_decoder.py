@@ -15,16 +15,16 @@ import orjson
 
 from app.backends.chat.errors import error_in_chunk
 from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, ChunkDecoder, check_piece, encodable
-from app.core.stream.chunk_reader import DONE, Chunk
+from app.core.types.chunk import DONE, RawChunk
 from app.errors import BackendError
 
 
 class ChunkDecoding(Protocol):
     """Turns the bytes of a body into chunks; raises `BackendError` where it cannot."""
 
-    def decode(self, data: bytes) -> list[Chunk]: ...
+    def decode(self, data: bytes) -> list[RawChunk]: ...
 
-    def end(self) -> list[Chunk]: ...
+    def end(self) -> list[RawChunk]: ...
 
 
 class BodyDecoder:
@@ -33,9 +33,9 @@ class BodyDecoder:
     def __init__(self) -> None:
         self._head = b""
         self._reader: ChunkDecoding | None = None
-        self.decode: Callable[[bytes], list[Chunk]] = self._sniff
+        self.decode: Callable[[bytes], list[RawChunk]] = self._sniff
 
-    def _sniff(self, data: bytes) -> list[Chunk]:
+    def _sniff(self, data: bytes) -> list[RawChunk]:
         """Return the chunks that are complete; raise `BackendError` if the body is a web page."""
         self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
         if not data:
@@ -44,7 +44,7 @@ class BodyDecoder:
         self.decode = self._reader.decode  # from here on directly
         return self._reader.decode(data)
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         """Return the remaining chunks; raise `BackendError` if this was no answer."""
         return self._reader.end() if self._reader else []
 
@@ -60,7 +60,7 @@ class _JSON:
         self._pieces: list[bytes] = []
         self._kept = 0  # bytes of them
 
-    def decode(self, data: bytes) -> list[Chunk]:
+    def decode(self, data: bytes) -> list[RawChunk]:
         self._pieces.append(data)
         self._kept += len(data)
         if self._kept > MAX_EVENT_BYTES:
@@ -68,7 +68,7 @@ class _JSON:
             raise BackendError(TOO_LONG)
         return []
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         values = _values(b"".join(self._pieces))
         chunks = [_as_chunk(value) for value in values]
         if not any(chunk.get("choices") for chunk in chunks):
@@ -79,10 +79,10 @@ class _JSON:
 class _WebPage:
     """HTML under 200: as a rule the base URL is that of a site, not of its API."""
 
-    def decode(self, data: bytes) -> list[Chunk]:
+    def decode(self, data: bytes) -> list[RawChunk]:
         raise BackendError("The backend answered with a web page. Is its base URL right, with /v1 or the like?")
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         return []
 
 
@@ -116,7 +116,7 @@ def _leading_values(text: str) -> list[Any]:
     return found
 
 
-def _as_chunk(completion: dict[str, Any]) -> Chunk:
+def _as_chunk(completion: dict[str, Any]) -> RawChunk:
     if "choices" not in completion:  # Cline and Workers AI wrap it
         wrapped = (completion.get(name) for name in ("data", "result"))
         completion = next((one for one in wrapped if isinstance(one, dict) and one.get("choices")), completion)

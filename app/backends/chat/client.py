@@ -25,7 +25,7 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from app.backends import PASSTHROUGH, ChatRequest, Chunk, Translation
+from app.backends import PASSTHROUGH, ChatRequest, Translation
 from app.backends.chat.adaptation import FieldAdaptation
 from app.backends.chat.answer import ChatStream
 from app.backends.chat.errors import backend_error, error_in_chunk
@@ -36,6 +36,7 @@ from app.backends.transport import HTTPToolsTransport
 from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, check_piece
+from app.core.types.chunk import RawChunk
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -295,7 +296,7 @@ class OpenAIBackend:
             raise failure("own_key" if self._passes else "key")  # no header can hold it
         return {options.auth_header: f"{options.auth_scheme} {secret}".strip()} if secret else {}
 
-    def _error_in(self, chunk: Chunk, request: ChatRequest) -> BackendError | None:
+    def _error_in(self, chunk: RawChunk, request: ChatRequest) -> BackendError | None:
         error = error_in_chunk(chunk, secret=self._secret(request.caller_key), passthrough=self._passes)
         return error and self._unwanted.ask(request.body).told(error)
 

@@ -22,6 +22,7 @@ from app.backends import DONE, ChatRequest, Chunk, Translation
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
 from app.core.profile import Profile
+from app.core.types.chunk import ChunkDelta, FunctionFragment
 from app.errors import BackendError, InvalidRequest
 
 _THINK = re.compile(r"^think\b", re.IGNORECASE)
@@ -79,11 +80,10 @@ def chunks_of(body: dict[str, Any]) -> Iterator[Chunk]:
     """Yield the chunks that answer a request."""
     answer = answer_to(body)
     digest = hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()[:24]
-    envelope = {"id": f"chatcmpl-{digest}", "object": "chat.completion.chunk", "created": 0, "model": body.get("model")}
+    envelope: Chunk = {"id": f"chatcmpl-{digest}", "model": str(body.get("model"))}
 
-    def chunk(delta: dict[str, Any], logprobs: Any = None, reason: str | None = None) -> Chunk:
-        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        return {**envelope, "choices": [choice]}
+    def chunk(delta: ChunkDelta, logprobs: Any = None, reason: str | None = None) -> Chunk:
+        return {**envelope, "choices": [{"delta": delta, "logprobs": logprobs, "finish_reason": reason}]}
 
     budget = _Budget(body.get("max_completion_tokens") or body.get("max_tokens"))
     yield chunk({"role": "assistant", "content": ""})
@@ -93,8 +93,8 @@ def chunks_of(body: dict[str, Any]) -> Iterator[Chunk]:
     for piece in budget.take(_until_stop(answer.content, body.get("stop"))):
         yield chunk({"content": piece}, _logprobs(piece, body))
     if answer.tool and budget.left:
-        start = {"name": answer.tool, "arguments": ""}
-        yield chunk({"tool_calls": [{"index": 0, "id": f"call_{digest}", "type": "function", "function": start}]})
+        start: FunctionFragment = {"name": answer.tool, "arguments": ""}
+        yield chunk({"tool_calls": [{"index": 0, "id": f"call_{digest}", "function": start}]})
         for piece in budget.take(answer.arguments):
             yield chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
     yield chunk({}, reason="length" if budget.exceeded else "tool_calls" if answer.tool else "stop")

@@ -12,9 +12,10 @@ import httpx
 
 from app.backends.chat.body_decoder import BodyDecoder
 from app.backends.chat.errors import backend_error, error_in_chunk, scrubbed
+from app.backends.chat.normalize import REASONING_FIELDS
 from app.backends.transport import HTTPToolsTransport
-from app.core.stream.chunk_reader import DONE, REASONING_FIELDS, Chunk
 from app.core.stream.reasoning_fragments import ReasoningDetails
+from app.core.types.chunk import DONE, RawChunk
 from app.errors import BackendError
 
 ANSWER_TOKENS = 200  # tokens for an answer
@@ -26,7 +27,7 @@ class ProbeResult:
     """What a server said to one request."""
 
     status: int  # 0: nothing at all
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[RawChunk] = field(default_factory=list)
     done: bool = False  # was there `[DONE]`?
     error: str = ""
 

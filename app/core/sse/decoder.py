@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from app.core.stream.chunk_reader import DONE, Chunk
 from app.core.types.bounded_json import MAX_VALUES, TooManyValues, check_values
+from app.core.types.chunk import DONE, RawChunk
 from app.errors import BackendError
 
 # Bytes that are kept of one event, or of an answer that is one document, before its end has come. The largest that
@@ -58,7 +58,7 @@ class ChunkDecoder:
         self._done = False
         self._mender = _SurrogateJoiner()
 
-    def decode(self, data: bytes) -> list[Chunk]:
+    def decode(self, data: bytes) -> list[RawChunk]:
         """Return the chunks whose events end in `data`; the last of them is `DONE` where the server said so."""
         if self._done or not data:
             return []
@@ -88,7 +88,7 @@ class ChunkDecoder:
             self._kept = len(rest)
         return self._events(block)
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         """Return what remains when the body ends: its last event need not be followed by a blank line."""
         block = b"".join(self._pieces)
         self._pieces.clear()
@@ -103,7 +103,7 @@ class ChunkDecoder:
             self._after_cr = data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-    def _events(self, block: bytes) -> list[Chunk]:
+    def _events(self, block: bytes) -> list[RawChunk]:
         if not self._begun:
             block = block.removeprefix(_BOM)
             self._begun = True
@@ -113,7 +113,7 @@ class ChunkDecoder:
                 check_piece(event)
         # If no event has a second line then each that looks plain is a whole frame, and need not be taken apart.
         plain = block.count(b"\n") == 2 * (len(events) - 1) and not self._mender.pending
-        chunks: list[Chunk] = []
+        chunks: list[RawChunk] = []
         for event in events:
             if plain and event.startswith(_PLAIN):
                 try:
@@ -126,8 +126,8 @@ class ChunkDecoder:
                 break
         return chunks
 
-    def _event(self, event: bytes) -> list[Chunk]:
-        name, data, chunks = b"", list[bytes](), list[Chunk]()
+    def _event(self, event: bytes) -> list[RawChunk]:
+        name, data, chunks = b"", list[bytes](), list[RawChunk]()
         for line in (*event.split(b"\n"), b""):
             if not line:
                 chunks += self._frame(name, data)
@@ -144,7 +144,7 @@ class ChunkDecoder:
                 data.append(line)
         return chunks
 
-    def _frame(self, name: bytes, data: list[bytes]) -> list[Chunk]:
+    def _frame(self, name: bytes, data: list[bytes]) -> list[RawChunk]:
         text = b"\n".join(data).strip()
         if not text or self._done:
             return []
@@ -188,7 +188,7 @@ def _parts(text: bytes, lines: list[bytes]) -> list[bytes]:
     return lines if len(lines) > 1 else _BORDER.split(text)
 
 
-def _chunk(name: bytes, value: Any) -> Chunk | None:
+def _chunk(name: bytes, value: Any) -> RawChunk | None:
     """Return the frame as a chunk, or None if it is none: a ping, a list of ids, a bare word, something broken."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
         value = value[0]  # Gemini
@@ -228,7 +228,7 @@ class _SurrogateJoiner:
     def __init__(self) -> None:
         self.pending: dict[_Path, str] = {}
 
-    def mend(self, chunk: Chunk) -> list[Chunk]:
+    def mend(self, chunk: RawChunk) -> list[RawChunk]:
         """Return the chunk with its strings made whole, and before it what waited for it in vain."""
         if not chunk.get("choices"):
             return [self.walk((), chunk, {})]
@@ -236,7 +236,7 @@ class _SurrogateJoiner:
         mended = self.walk((), chunk, waiting)
         return [*map(_replacement, waiting), mended]
 
-    def release(self) -> list[Chunk]:
+    def release(self) -> list[RawChunk]:
         """Return replacements for all that still waits."""
         waiting, self.pending = self.pending, {}
         return [*map(_replacement, waiting)]
@@ -276,7 +276,7 @@ def _place(position: int, value: Any) -> int:
     return index if isinstance(index, int) else position
 
 
-def _replacement(path: _Path) -> Chunk:
+def _replacement(path: _Path) -> RawChunk:
     """Return a chunk with U+FFFD in the one place that the path names."""
     value: Any = "\ufffd"
     for step in reversed(path):
@@ -284,5 +284,5 @@ def _replacement(path: _Path) -> Chunk:
             value = {step: value}
         else:
             value = [{"index": step, **value}] if isinstance(value, dict) else [value]
-    chunk: Chunk = value
+    chunk: RawChunk = value
     return chunk

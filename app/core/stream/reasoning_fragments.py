@@ -95,3 +95,10 @@ class ThinkingBlocks:
         for fragment in fragments:
             if isinstance(fragment, dict) and (text := fragment.get("thinking")) and isinstance(text, str):
                 yield text
+
+
+# By the names of their fields, as they are sent and sent back.
+FRAGMENTS: dict[str, type[ReasoningDetails] | type[ThinkingBlocks]] = {
+    "reasoning_details": ReasoningDetails,
+    "thinking_blocks": ThinkingBlocks,
+}

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import orjson
 
 from app.core.stream.event_builder import EventBuilder, OpenCall
 from app.core.stream.event_types import ToolBinding
 from app.core.types.arguments import ArgumentsReader, ObjectReader
+from app.core.types.chunk import CallFragment
 from app.core.types.items import FUNCTION_CALL
 
 MAX_CALL_ID = 64  # characters, by the spec
@@ -94,16 +93,15 @@ class ToolCalls:
             call.open and not call.ended and call.reader.cut(call.arguments, broken=False) for call in self._calls
         )
 
-    def feed(self, fragments: Any) -> None:
-        """Take the `tool_calls` of one delta; what is no call is skipped."""
-        for fragment in _listed(fragments):
-            function = fragment.get("function")
-            function = function if isinstance(function, dict) else fragment  # Workers AI has name and arguments there
-            name, id = _text(function.get("name")), _text(fragment.get("id"))
-            arguments = _arguments(function.get("arguments"))
+    def feed(self, fragments: Iterable[CallFragment]) -> None:
+        """Take the `tool_calls` of one delta."""
+        for fragment in fragments:
+            function = fragment["function"]
+            name, id = function.get("name") or None, fragment.get("id") or None
+            arguments = function.get("arguments") or ""
             call = self._find(fragment.get("index"), id, name, arguments)
-            extra = {key: fragment[key] for key in ("extra_content",) if fragment.get(key)}
-            call.extra |= extra
+            if upstream := fragment.get("upstream"):
+                call.extra |= upstream
             self._identify(call, id, name)
             self._extend(call, arguments)
 
@@ -135,9 +133,8 @@ class ToolCalls:
                 self._tell(call, call.reader.feed("{}"))
                 self._finish(call)
 
-    def _find(self, index: Any, id: str | None, name: str | None, arguments: str) -> _Assembly:
+    def _find(self, index: int | None, id: str | None, name: str | None, arguments: str) -> _Assembly:
         """Find the call that a fragment belongs to, or begin a new one."""
-        index = index if type(index) is int else _index(index)
         if index is not None and (call := self._by_index.get(index)):
             return self._begin(index) if _another(call, id, name, arguments) else call
         last = self._calls[-1] if self._calls else None
@@ -264,27 +261,3 @@ def _another(call: _Assembly, id: str | None, name: str | None, arguments: str) 
 _EMPTY = frozenset({"{}", "null", "[]"})
 _SHORT = 16  # characters; whatever is longer has more than blanks around these
 _NAMESPACE = re.compile(r"^(?:functions|default_api)[.:]|:\d+$")
-
-
-def _index(value: Any) -> int | None:
-    """Return an index, which some servers write as a text or with a point."""
-    if isinstance(value, int):
-        return value
-    if isinstance(value, str):
-        return int(value) if value.isdecimal() else None
-    return int(value) if isinstance(value, float) and value.is_integer() else None
-
-
-def _listed(fragments: Any) -> Iterator[dict[str, Any]]:
-    fragments = [fragments] if isinstance(fragments, dict) else fragments
-    return (one for one in fragments if isinstance(one, dict)) if isinstance(fragments, list) else iter(())
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _arguments(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else orjson.dumps(value).decode()

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 from openresponses_types.types import ResponseResource
 
-from app.core.stream.chunk_reader import DONE
+from app.core.types.chunk import DONE
 from app.errors import BackendError
 from tests.support import laws
 from tests.support.build import call, delta, finish, story, whole

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.sse.decoder import ChunkDecoder, encodable
-from app.core.stream.chunk_reader import DONE, Chunk
+from app.core.types.chunk import DONE, Chunk
 
 
 def decoded(*reads: bytes) -> list[Chunk]:

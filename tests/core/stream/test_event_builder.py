@@ -16,13 +16,14 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from app.core.stream import event_types
-from app.core.stream.chunk_reader import DONE, ChunkReader
+from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, settled
 from app.core.stream.event_types import ToolBinding
 from app.core.types import items
+from app.core.types.chunk import DONE
 from app.errors import BackendError
 from tests.support import laws
-from tests.support.build import answer, builder, call, calls, delta, finish, output, story, whole
+from tests.support.build import answer, builder, call, calls, delta, finish, normal, output, story, whole
 
 TEXT = "output_item.added content_part.added output_text.delta output_text.done content_part.done output_item.done"
 
@@ -403,9 +404,9 @@ def test_a_fragment_of_reasoning_costs_the_same_however_long_the_output_is() -> 
     made.start()
     before = output.walks
     for n in range(3):
-        reader.feed(delta(reasoning_details=[{"type": "reasoning.text", "text": "hm", "index": n}]))
-        reader.feed(delta(reasoning_opaque=f"opaque {n}"))
-        reader.feed(delta(content="So"))
+        thought = delta(reasoning_details=[{"type": "reasoning.text", "text": "hm", "index": n}])
+        for chunk in normal([thought, delta(reasoning_opaque=f"opaque {n}"), delta(content="So")]):
+            reader.feed(chunk)
     assert output.walks == before
     assert [item["type"] for item in output] == ["reasoning", "message"] * 3
     assert [said.get("reasoning_opaque") for said in made.upstream.values()] == ["opaque 0", "opaque 1", "opaque 2"]
@@ -415,12 +416,13 @@ def test_what_the_backend_said_is_kept_for_replay() -> None:
     made = builder()
     made.start()
     reader = ChunkReader(made)
-    for chunk in whole(
+    chunks = whole(
         delta(reasoning="h", reasoning_details=[{"type": "reasoning.text", "index": 0, "text": "h"}]),
         delta(reasoning="m", reasoning_details=[{"type": "reasoning.text", "index": 0, "text": "m", "signature": "s"}]),
         delta(content="Hi"),
         delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f"}, "extra_content": {"google": {"x": 1}}}]),
-    ):
+    )
+    for chunk in normal(chunks):
         reader.feed(chunk)
     reader.calls.end()
     made.complete()
@@ -541,7 +543,7 @@ def test_call_ids_are_kept_as_they_are_if_they_can_be() -> None:
 def test_an_id_that_is_too_long_to_be_told_is_kept_for_the_backend() -> None:
     made = builder()
     reader = ChunkReader(made)
-    for chunk in whole(call(0, "x" * 65, "f", "{}"), call(1, "call_b", "g", "{}")):
+    for chunk in normal(whole(call(0, "x" * 65, "f", "{}"), call(1, "call_b", "g", "{}"))):
         reader.feed(chunk)
     reader.calls.end()
     assert [*made.upstream.values()] == [{"said_id": "x" * 65}]

@@ -22,7 +22,7 @@ from app.core.types.response import usage_of
 from app.errors import APIError
 from tests.core.stream import test_event_builder
 from tests.support import laws
-from tests.support.build import builder, call, delta, story
+from tests.support.build import builder, call, delta, normal, story
 
 DIED = APIError("The process died.")
 
@@ -38,7 +38,7 @@ def begun(chunks: list[Any], reasoning: Any = None, **reading: Any) -> tuple[Eve
     made = builder(**({"reasoning": reasoning} if reasoning else {}))
     made.start()
     reader = ChunkReader(made, **reading)
-    for chunk in chunks:
+    for chunk in normal(chunks):
         reader.feed(chunk)
     return made, made.take()
 

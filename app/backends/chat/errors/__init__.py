@@ -16,7 +16,7 @@ from app.backends.chat.errors.classification import CALLER_KEY, ERROR_CLASSES, H
 from app.backends.chat.errors.retry_after import retry_after
 from app.core.redaction import REDACTED, redact
 from app.core.sse.decoder import ChunkDecoder, encodable
-from app.core.stream.chunk_reader import Chunk
+from app.core.types.chunk import RawChunk
 from app.errors import BackendError
 
 _LONGEST = 2000  # characters of a message: some servers repeat the whole request in it
@@ -66,7 +66,7 @@ def backend_error(
     return _error(status, {} if page else _read(_parse(body.decode(errors="replace"))), wait, secret, passthrough)
 
 
-def error_in_chunk(chunk: Chunk, *, secret: str | None = None, passthrough: bool = False) -> BackendError | None:
+def error_in_chunk(chunk: RawChunk, *, secret: str | None = None, passthrough: bool = False) -> BackendError | None:
     """Return the error that a chunk is or carries, with the HTTP status that would have fitted; None if it is fine."""
     if not _complains(chunk):
         return None
@@ -162,7 +162,7 @@ def _parse(text: str) -> Any:
     return None if re.search(r"<(!doctype|html|head|body|title|h1)\b", text[:2000].lower()) else text
 
 
-def _complains(chunk: Chunk) -> bool:
+def _complains(chunk: RawChunk) -> bool:
     if chunk.get("error") or "error" in (chunk.get("object"), chunk.get("type")):
         return True
     base_resp = chunk.get("base_resp")
@@ -179,7 +179,7 @@ _FINE = (0, "0", 200, "200")
 _COMPLAINTS = ("message", "detail", "msg", "error_msg")  # z.ai has the third, Baidu the last
 
 
-def _choice_errors(chunk: Chunk) -> Iterator[Any]:
+def _choice_errors(chunk: RawChunk) -> Iterator[Any]:
     groq = chunk.get("x_groq")
     if isinstance(groq, dict) and groq.get("error"):
         yield groq["error"]

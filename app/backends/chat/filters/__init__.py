@@ -13,9 +13,10 @@ from typing import Any, Protocol, TypeAlias
 
 from app.backends.chat.filters.text_tool_calls import Piece, Schema, TextReasoning, TextToolCall, TextToolCallParser
 from app.backends.chat.filters.think_tags import Splitter
+from app.backends.chat.normalize import FINISH, REASONING_FIELDS
 from app.core.profile import Profile, ResponseOptions, ThinkTagOptions
-from app.core.stream.chunk_reader import FINISH, REASONING_FIELDS, Chunk
 from app.core.stream.reasoning_fragments import ReasoningDetails
+from app.core.types.chunk import RawChunk
 
 Delta: TypeAlias = dict[str, Any]
 Tools: TypeAlias = Sequence[Mapping[str, Any]]  # of the request
@@ -24,11 +25,11 @@ Tools: TypeAlias = Sequence[Mapping[str, Any]]  # of the request
 class Filter(Protocol):
     """Turns the chunks of one answer, list by list, into better ones."""
 
-    def feed(self, chunks: list[Chunk]) -> list[Chunk]:
+    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         """Return what the next chunks amount to."""
         ...
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         """Return what was held back, once the answer is over."""
         ...
 
@@ -45,13 +46,13 @@ class ChoiceFilter:
     def __init__(self, all_of_them: bool) -> None:
         self._limit = None if all_of_them else 1
 
-    def feed(self, chunks: list[Chunk]) -> list[Chunk]:
+    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         return [one for chunk in chunks for one in self._split(chunk)]
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         return []
 
-    def _split(self, chunk: Chunk) -> list[Chunk]:
+    def _split(self, chunk: RawChunk) -> list[RawChunk]:
         choices = _choices(chunk)
         if not choices or (len(choices) == 1 and choices[0].get("index") in (0, None)):
             return [chunk]
@@ -64,10 +65,10 @@ class ReasoningFieldFilter:
     def __init__(self, names: list[str]) -> None:
         self._names = names
 
-    def feed(self, chunks: list[Chunk]) -> list[Chunk]:
+    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         return [_changed(chunk, self._rename) for chunk in chunks]
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         return []
 
     def _rename(self, delta: Delta, index: int) -> Delta:
@@ -89,10 +90,10 @@ class CumulativeDeltaFilter:
         self._seen: dict[Any, str] = {}
         self._calls: dict[Any, str] = {}  # the id of the call that has a place
 
-    def feed(self, chunks: list[Chunk]) -> list[Chunk]:
+    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         return [_changed(chunk, self._shorten) for chunk in chunks]
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         return []
 
     def _shorten(self, delta: Delta, index: int) -> Delta:
@@ -143,10 +144,10 @@ class ThinkTagFilter:
         self._tags = tags
         self._splitters: dict[int, Splitter] = {}
 
-    def feed(self, chunks: list[Chunk]) -> list[Chunk]:
+    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         return [_changed(chunk, self._split) for chunk in chunks]
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         ends = {index: splitter.end() for index, splitter in self._splitters.items()}
         return [
             {"choices": [{"index": index, "delta": _with({}, thought, text)}]}
@@ -178,13 +179,13 @@ class TextToolCallFilter:
     def __init__(self, tools: Tools) -> None:
         self._finder = TextToolCallParser(dict(_declared(tools)))
 
-    def feed(self, chunks: list[Chunk]) -> list[Chunk]:
+    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         return [one for chunk in chunks for one in self._split(chunk)]
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         return [*map(_told, self._finder.end())]
 
-    def _split(self, chunk: Chunk) -> Iterator[Chunk]:
+    def _split(self, chunk: RawChunk) -> Iterator[RawChunk]:
         first = next((choice for choice in _choices(chunk) if not choice.get("index")), {})
         delta = first.get("delta")
         content = delta.get("content") if isinstance(delta, dict) else None
@@ -206,7 +207,7 @@ def _declared(tools: Tools) -> Iterator[tuple[str, Schema]]:
             yield name, parameters if isinstance(parameters, Mapping) else {}
 
 
-def _told(piece: Piece) -> Chunk:
+def _told(piece: Piece) -> RawChunk:
     """Return the chunk that says this."""
     delta: Delta = {"content": piece}
     if isinstance(piece, TextReasoning):
@@ -224,10 +225,10 @@ class BlankTextFilter:
         self._open: set[int] = set()  # choices in which a message with text is open
         self._held: dict[int, str] = {}  # blanks that text may follow, in others
 
-    def feed(self, chunks: list[Chunk]) -> list[Chunk]:
+    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         return [_changed(chunk, self._drop) for chunk in chunks]
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         return []
 
     def _drop(self, delta: Delta, index: int) -> Delta:
@@ -257,13 +258,13 @@ class FinishReasonFilter:
     def __init__(self, words: dict[str, str]) -> None:
         self._words = words
 
-    def feed(self, chunks: list[Chunk]) -> list[Chunk]:
+    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         return [self._translate(chunk) if _words_in(chunk) & self._words.keys() else chunk for chunk in chunks]
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         return []
 
-    def _translate(self, chunk: Chunk) -> Chunk:
+    def _translate(self, chunk: RawChunk) -> RawChunk:
         choices = [
             {**choice, "finish_reason": self._words.get(choice["finish_reason"], choice["finish_reason"])}
             if isinstance(choice, dict) and choice.get("finish_reason")
@@ -280,14 +281,14 @@ class ReasoningAsMessageFilter:
         self._said: list[str] | None = []  # None: there is an answer
         self._reason: str | None = None
 
-    def feed(self, chunks: list[Chunk]) -> list[Chunk]:
+    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         for chunk in chunks:
             _changed(chunk, self._note)
             for word in _words_in(chunk):
                 self._reason = word
         return chunks
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[RawChunk]:
         # What was cut off in the middle of a thought is no answer.
         if not self._said or self._reason is None or self._reason.lower() in FINISH:
             return []
@@ -302,7 +303,7 @@ class ReasoningAsMessageFilter:
         return delta
 
 
-def _choices(chunk: Chunk) -> list[dict[str, Any]]:
+def _choices(chunk: RawChunk) -> list[dict[str, Any]]:
     choices = chunk.get("choices")
     return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
 
@@ -312,7 +313,7 @@ def _place(index: Any, otherwise: int) -> Any:
     return index if isinstance(index, int | str) else otherwise
 
 
-def _changed(chunk: Chunk, change: Callable[[Delta, int], Delta]) -> Chunk:
+def _changed(chunk: RawChunk, change: Callable[[Delta, int], Delta]) -> RawChunk:
     """Return the chunk with its deltas changed, and the chunk itself where none is."""
     choices = chunk.get("choices")
     if not isinstance(choices, list):
@@ -349,7 +350,7 @@ def _calls(delta: Delta) -> bool:
     return bool(delta.get("tool_calls") or delta.get("function_call"))
 
 
-def _words_in(chunk: Chunk) -> set[str]:
+def _words_in(chunk: RawChunk) -> set[str]:
     reasons = (choice.get("finish_reason") for choice in _choices(chunk))
     return {reason for reason in reasons if reason and isinstance(reason, str)}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.backends.chat.filters import filters
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
-from app.core.stream.chunk_reader import Chunk
+from app.core.types.chunk import Chunk
 
 
 def delta(index: int = 0, **fields: Any) -> Chunk:
