@@ -392,6 +392,8 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
     for name, table in settings.tool_tables().items():
         table = dict(table)
         path = table.pop("tool", TOOLS.get(name))
+        if name == "file_search" and table.get("store_url") == settings.store_url:
+            raise SettingsError(["tools.file_search.store_url: should be another file than that of ANTIPHON_STORE_URL"])
         if not isinstance(path, str):
             raise SettingsError([f"tools.{name}: there is no such tool; known are {', '.join(sorted(TOOLS))}"])
         try:

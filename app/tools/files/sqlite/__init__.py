@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import apsw
 
 from app.tools.files import File, Page
-from app.tools.files.sqlite.database import Database, listed, query
+from app.tools.files.sqlite.database import Database, empty_log, listed, query
 from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
 
 SWEPT_PAGES = 25_000  # that one sweep gives back to the file system, 100 MB
@@ -177,6 +177,7 @@ class SQLiteFileStore:
         await self.vector_stores.forget(await self._db.write(self._sweep))
         await self.vector_stores.sweep()
         await self._db.write(lambda db: query(db, f"PRAGMA incremental_vacuum ({SWEPT_PAGES})"))
+        await self._db.run(empty_log)
 
     def _sweep(self, db: apsw.Connection) -> list[tuple[Any, ...]]:
         now = self._clock()

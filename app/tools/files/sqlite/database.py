@@ -43,6 +43,7 @@ def connect(path: Path) -> apsw.Connection:
         db.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA foreign_keys = ON")
+        db.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
         db.execute("PRAGMA journal_size_limit = 67108864")
     except BaseException:
         db.close()
@@ -61,6 +62,11 @@ def transaction(db: apsw.Connection) -> Iterator[apsw.Connection]:
             db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
+
+
+def empty_log(db: apsw.Connection) -> None:
+    """Leave nothing in the write-ahead log, where what was deleted still stands; later, if somebody is reading."""
+    db.execute("PRAGMA wal_checkpoint (TRUNCATE)")
 
 
 def query(db: apsw.Connection, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
@@ -133,6 +139,10 @@ class Database:
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run what writes in one transaction; raises `FilesUnavailable`."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, _in_transaction(work))
+
+    async def run(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Run what cannot be in a transaction, where others write; raises `FilesUnavailable`."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work)
 
     async def aclose(self) -> None:
         """Close the file, once what is running has ended."""

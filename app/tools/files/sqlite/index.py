@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import apsw
 import sqlite_vec
 
-from app.tools.files.sqlite.database import connect, create_tables, query, transaction
+from app.tools.files.sqlite.database import connect, create_tables, empty_log, query, transaction
 from app.tools.files.vector_stores.records import Query, TextChunk
 
 _VERSION = 1
@@ -105,6 +105,13 @@ class Index:
         if self._path.exists():
             with self._open() as db, transaction(db):
                 _remove(db, file)
+
+    def clean(self) -> None:
+        """Let go of the words of what was removed: the index of words keeps them until it is put together anew."""
+        with self._open() as db:
+            if query(db, "DELETE FROM facts WHERE name = 'removed' RETURNING value"):
+                db.execute("INSERT INTO words (words) VALUES ('optimize')")
+                empty_log(db)
 
     def text(self, file: int) -> list[str]:
         """Return the chunks of a file."""
@@ -290,5 +297,6 @@ def _range(file: int) -> tuple[int, int]:
 
 def _remove(db: apsw.Connection, file: int) -> None:
     db.execute(f"DELETE FROM words WHERE rowid IN (SELECT id FROM chunks {_OF_FILE})", _range(file))
+    db.execute("INSERT OR REPLACE INTO facts VALUES ('removed', 'yes')")
     for table in ("codes", "vectors", "chunks"):
         db.execute(f"DELETE FROM {table} {_OF_FILE}", _range(file))

@@ -294,7 +294,7 @@ class SQLiteVectorStores:
         await self._settle(job, changes, code=code, message=message)
 
     async def sweep(self) -> None:
-        """Empty the stores that have expired, and delete the indexes of stores that are not there."""
+        """Empty the stores that have expired, and leave nothing of what was removed in the indexes."""
         now = self._clock()
         statement = f"""
             DELETE FROM store_files WHERE store IN (
@@ -303,7 +303,7 @@ class SQLiteVectorStores:
         """
         await self._db.write(lambda db: query(db, statement, (now,)))
         full = await self._db.read(lambda db: {id for (id,) in query(db, "SELECT DISTINCT store FROM store_files")})
-        await self._in_thread(lambda: _delete_indexes(self._folder, full))
+        await self._in_thread(lambda: _clean_indexes(self._folder, full))
 
     async def aclose(self) -> None:
         """End the threads, once what is running has ended."""
@@ -335,9 +335,12 @@ class SQLiteVectorStores:
         return self._folder / f"{store_id}.db"
 
 
-def _delete_indexes(folder: Path, full: set[str]) -> None:
+def _clean_indexes(folder: Path, full: set[str]) -> None:
+    """Delete the indexes of stores that have no files, and leave in the others nothing of what was removed."""
     for path in folder.glob("*.db") if folder.exists() else ():
-        if path.stem not in full:
+        if path.stem in full:
+            Index(path).clean()
+        else:
             delete_index(path)
 
 

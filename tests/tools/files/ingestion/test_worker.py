@@ -282,3 +282,22 @@ async def test_vectors_of_another_model_are_not_compared(tmp_path: Path) -> None
             assert (found.similarity, bool(found.text_score)) == (None, True)
         (found,) = await store.vector_stores.search([STORE], Query("words", vector, "one"), 10)
         assert found.similarity is not None
+
+
+async def test_nothing_is_left_of_what_was_deleted(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store, reading(store):
+        secret = await upload(store, "secret.txt", b"The password is xylophonic quicksilver. " * 200)
+        other = await upload(store, "other.txt", b"Nothing to see here. " * 200)
+        await store.vector_stores.create(STORE, [NewStoreFile(secret), NewStoreFile(other)])
+        for id in (secret, other):
+            assert (await settled(store, id)).status == "completed"
+        assert left_of(tmp_path, b"quicksilver")
+        assert await store.delete("ada", secret)
+        await store.sweep()
+        assert left_of(tmp_path, b"quicksilver") == left_of(tmp_path, b"xylophon") == []
+        assert await texts(store, "nothing see")
+
+
+def left_of(path: Path, word: bytes) -> list[str]:
+    """Return the files that still have a word."""
+    return [file.name for file in path.rglob("*") if file.is_file() and word in file.read_bytes().lower()]
