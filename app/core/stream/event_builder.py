@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from app.core.stream.citations import CitationMarks
+from app.core.stream.citations import Citations
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, PartType, ToolBinding
 from app.core.types.items import ItemType
 from app.core.types.readings import NOTES
@@ -120,7 +120,7 @@ class EventBuilder:
         self._calls: list[OpenCall] = []
         self.running: list[OpenCall] = []  # hosted calls that the model has made, and items that tools have added
         self._last_reasoning: str | None = None  # the id of the output's last reasoning item
-        self._citations: CitationMarks | None = None
+        self._citations: Citations | None = None
         self._held_logprobs: list[Any] = []  # of text that is held back, since it may be a mark
 
     def take(self) -> list[Event]:
@@ -187,9 +187,9 @@ class EventBuilder:
     # What the model produces.
 
     def cite(self, sources: Mapping[str, Mapping[str, Any]]) -> None:
-        """Turn the marks of these sources, by their numbers, into annotations of the text from now on."""
+        """Turn what cites these sources, by their numbers or URLs, into annotations of the text from now on."""
         if self._citations is None:
-            self._citations = CitationMarks()
+            self._citations = Citations()
         self._citations.add(sources)
 
     def text(self, delta: str, logprobs: list[Any] | None = None) -> None:
@@ -203,21 +203,22 @@ class EventBuilder:
         if logprobs:
             part.extra.setdefault("logprobs", []).extend(logprobs)
 
-    def _cited_text(self, delta: str, logprobs: list[Any] | None, citations: CitationMarks) -> None:
+    def _cited_text(self, delta: str, logprobs: list[Any] | None, citations: Citations) -> None:
         self._held_logprobs += logprobs or ()
-        for found in citations.feed(delta):
-            if isinstance(found, str):
+        self._write_cited(citations.feed(delta))
+
+    def _write_cited(self, pieces: Iterable[str | dict[str, Any]]) -> None:
+        for piece in pieces:
+            if isinstance(piece, str):
                 logprobs, self._held_logprobs = self._held_logprobs, []
-                self._text(found, logprobs)
+                self._text(piece, logprobs)
             else:
-                place = sum(map(len, self._turn_to(TEXT).parts[0].pieces))
-                self.annotation({**found, "index": place})
+                self.annotation(piece)
 
     def _write_held(self) -> None:
-        """Write what was held back of the text: it is no mark."""
-        if self._citations is not None and (held := self._citations.end()):
-            logprobs, self._held_logprobs = self._held_logprobs, []
-            self._text(held, logprobs)
+        """Write what was held back of a text that ends."""
+        if self._citations is not None:
+            self._write_cited(self._citations.end())
 
     def refusal(self, delta: str) -> None:
         self._write(REFUSAL, delta)

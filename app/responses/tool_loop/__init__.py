@@ -20,7 +20,7 @@ from app.backends import ChatRequest
 from app.core.dialects import Dialect
 from app.core.history.approvals import ApprovedCall
 from app.core.stream.chunk_reader import ChunkReader
-from app.core.stream.citations import marked_sources
+from app.core.stream.citations import cited_by
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, settled
 from app.core.stream.event_types import ToolBinding
 from app.core.types.hosted import HostedFunction, HostedTools
@@ -461,7 +461,7 @@ class ToolLoop:
             notes["arguments"] = call.written
         if (item.get("server_label"), item.get("name")) != (function.namespace, function.name):
             notes |= {"namespace": function.key[0], "name": function.name}
-        if sources := marked_sources((source.mark, source.annotation) for source in outcome.sources):
+        if sources := cited_by((source.mark, source.annotation) for source in outcome.sources):
             self.builder.cite(sources)
             notes["sources"] = sources
         self.note(call.item["id"], **notes)

@@ -111,6 +111,33 @@ async def test_the_stream_has_openais_events_in_their_order(searxng: SearXNG) ->
     assert kinds[-1] == "response.completed"
 
 
+async def test_links_to_what_was_found_are_cited_where_they_close(searxng: SearXNG) -> None:
+    text = "Sunny ([Lisbon](https://lisboa.example.pt/weather?utm_source=x)), says [no page](https://made.up/)."
+    async with client(searxng, searching(), answering(text)) as (openai_client, _):
+        tools = [{"type": "web_search"}]
+        async with openai_client.responses.stream(model="m", input="Weather?", tools=tools) as stream:
+            events = [event async for event in stream]
+            response = await stream.get_final_response()
+    [citation] = response.output[1].content[0].annotations
+    assert response.output_text == text
+    assert (citation.type, citation.title) == ("url_citation", "Weather in Lisbon")
+    assert citation.url == "https://lisboa.example.pt/weather"
+    assert text[citation.start_index : citation.end_index].startswith("([Lisbon](")
+    assert text[: citation.end_index].endswith("))")
+    kinds = [event.type for event in events]
+    added = kinds.index("response.output_text.annotation.added")
+    assert kinds[added - 1] == kinds[added + 1] == "response.output_text.delta"
+
+
+async def test_an_earlier_turns_sources_can_be_cited(searxng: SearXNG) -> None:
+    link = "As [said](https://news.example.com/a)."
+    async with client(searxng, searching(), answering("Sunny."), answering(link)) as (openai_client, _):
+        tools = [{"type": "web_search"}]
+        first = await openai_client.responses.create(model="m", input="Weather?", tools=tools)
+        second = await openai_client.responses.create(model="m", input="News?", previous_response_id=first.id)
+    assert [citation.title for citation in second.output[0].content[0].annotations] == ["News"]
+
+
 async def test_the_next_turn_knows_what_was_found(searxng: SearXNG) -> None:
     async with client(searxng, searching(), answering("Sunny."), answering("21.")) as (openai_client, backend):
         tools = [{"type": "web_search"}]

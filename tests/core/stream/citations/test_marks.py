@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.stream.citations import CitationMarks
+from app.core.stream.citations.marks import CitationMarks
 from app.core.stream.event_types import ToolBinding
 from app.core.types.items import FUNCTION_CALL
 from app.core.types.response import usage_of

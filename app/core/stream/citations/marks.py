@@ -8,10 +8,8 @@ at that place in place of the mark. What only looks like a mark stays in the tex
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
-
-from app.core.types.readings import NOTES
 
 Annotation: TypeAlias = Mapping[str, Any]
 
@@ -20,21 +18,6 @@ _MARK = re.compile(r"【([0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19})(?:†[^【】\n
 _BEGINNING = re.compile(r"【(?:[0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19}(?: ?[,;] ?)?(?:†[^【】\n]{0,100})?)?\Z")
 _LONGEST = 300  # characters of a mark
 _NUMBER = re.compile(r"[0-9]+")
-
-
-def noted_sources(upstream: Mapping[str, Mapping[str, Any]]) -> dict[str, Annotation]:
-    """Return the sources that the calls of a conversation have shown the model, by their numbers."""
-    sources: dict[str, Annotation] = {}
-    for fields in upstream.values():
-        notes = fields.get(NOTES)
-        if isinstance(notes, Mapping) and isinstance(shown := notes.get("sources"), Mapping):
-            sources |= shown
-    return sources
-
-
-def marked_sources(sources: Iterable[tuple[str | None, Annotation]]) -> dict[str, Annotation]:
-    """Return the annotations of sources by the numbers of their marks; those without a mark are left out."""
-    return {mark.strip("【】"): annotation for mark, annotation in sources if mark}
 
 
 class CitationMarks:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from app.core.stream.citations import Annotation
+from app.core.stream.citations.marks import Annotation
 
-# The text of a link may have brackets in it, as in `[a [draft] of it](...)`, but no line break.
+# The text of a link may have brackets in it, as in `[a [draft] of it](...)`, but no line break and no other link.
 _LINK = re.compile(
-    r"\[(?:[^\[\]\n]|\[[^\[\]\n]{0,200}\]){0,500}\]\(<?(https?://[^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?"
+    r"\[(?:[^\[\]\n]|\[[^\[\]\n]{0,200}\](?!\()){0,500}\]\(<?(https?://[^\s<>()\[\]]*(?:\([^\s<>()\[\]]*\)[^\s<>()\[\]]*)*)>?"
     r"(?:\s+\"[^\"\n]{0,300}\")?\)"
 )
 _LONGEST = 3000  # characters of a link; what is longer is none
@@ -34,14 +34,19 @@ def link_key(url: str) -> str:
     return urlunsplit(("", host, parts.path.rstrip("/"), query, ""))
 
 
-class LinkCitations:
-    """Follows one text, fed piece by piece; `sources` has an annotation without its position by `link_key`."""
+class CitationLinks:
+    """Follows one text, fed piece by piece; `sources` has the annotation for each URL, without its position."""
 
-    def __init__(self, sources: Mapping[str, Annotation]) -> None:
-        self._sources = sources
+    def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
+        self._sources: dict[str, Annotation] = {}
+        self.add(sources or {})
         self._length = 0  # of the text so far
         self._tail = ""  # the end of it, in which a link may have begun
         self._pending: tuple[Annotation, int, int] | None = None  # a link in brackets that may close next
+
+    def add(self, sources: Mapping[str, Annotation]) -> None:
+        """Take more sources, by their URLs."""
+        self._sources |= {link_key(url): annotation for url, annotation in sources.items()}
 
     def feed(self, text: str) -> list[dict[str, Any]]:
         """Return the annotations of the links that this piece of text closes, in order."""
@@ -66,12 +71,10 @@ class LinkCitations:
         return found
 
     def end(self) -> list[dict[str, Any]]:
-        """Return the annotation that is left: nothing follows."""
-        if self._pending is None:
-            return []
-        annotation, start, end = self._pending
-        self._pending = None
-        return [_at(annotation, start, end)]
+        """Return the annotation that is left, and begin another text."""
+        pending, self._pending = self._pending, None
+        self._length, self._tail = 0, ""
+        return [_at(*pending)] if pending else []
 
     def _found(self, annotation: Annotation, tail: str, link: re.Match[str], offset: int) -> list[dict[str, Any]]:
         """Return the annotation of a link: with the brackets around it, as in `([title](url))`, if they close."""
