@@ -71,13 +71,13 @@ class ResponseLifecycle:
         return (self.last - self.first) / (tokens - 1)
 
     @contextmanager
-    def tool_call(self, tool: str, function: str) -> Iterator[ToolCallRecord]:
+    def tool_call(self, tool: str, function: str, call_id: str = "") -> Iterator[ToolCallRecord]:
         """
         Tell those who watch tools of a call that runs while the context lasts, and the log when it is over.
 
         `tool` is the name of the tool's table in the settings. Whoever runs the call notes its `status`.
         """
-        record = ToolCallRecord(self.response, tool, function)
+        record = ToolCallRecord(self.response, tool, function, call_id=call_id)
         with ExitStack() as stack:
             for observer in self.observers:
                 if isinstance(observer, ToolCallObserver):
@@ -85,9 +85,8 @@ class ResponseLifecycle:
             try:
                 yield record
             finally:
-                record.seconds = clock() - record.began
                 fields = {"tool": tool, "function": function, "status": record.status}
-                logger.info("tool call ended", extra={**fields, "seconds": round(record.seconds, 3)})
+                logger.info("tool call ended", extra={**fields, "seconds": round(record.age, 3)})
 
     @contextmanager
     def watched(self, usage: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
@@ -123,8 +122,13 @@ class ToolCallRecord:
     tool: str  # the name of its table in the settings
     function: str
     status: str = "interrupted"  # `completed`, `incomplete` or `failed` when it has come to an end
+    call_id: str = ""
     began: float = field(default_factory=clock)
-    seconds: float = 0.0
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began."""
+        return clock() - self.began
 
 
 @runtime_checkable

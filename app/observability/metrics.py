@@ -31,7 +31,7 @@ from app import __version__
 from app.backends import Backend, BackendWrapper, ChatRequest, Chunk
 from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels, ModelLabels
-from app.observability.lifecycle import ResponseLifecycle
+from app.observability.lifecycle import ResponseLifecycle, ToolCallRecord
 from app.stores import Change, Store
 
 # The variable in which the client library has the directory; it is read when the library is loaded.
@@ -92,6 +92,9 @@ class Metrics:
             "tokens", "Tokens: cached ones are part of the input, reasoning is part of the output.", "model", "kind"
         )
 
+        self._tool_calls = counter("tool_calls", "Calls of hosted tools that have ended.", "tool", "status")
+        self._tool_seconds = histogram("tool_call", "Time for a call of a hosted tool.", WHOLE, "tool")
+
         server = ("backend", "replica")
         self._queue = gauge("backend_queue", "Requests that wait for a backend with a place for them.", "backend")
         self._waiting = gauge("backend_waiting", "Questions to backends that no answer has begun to.", *server)
@@ -118,6 +121,15 @@ class Metrics:
         """A response is being made."""
         self._open(lifecycle.way).inc()
         self.models.expect(str(lifecycle.response["model"]))
+
+    @contextmanager
+    def tool_call(self, call: ToolCallRecord) -> Iterator[None]:
+        """Count a call of a hosted tool; the label is the name of the tool's table in the settings."""
+        try:
+            yield
+        finally:
+            self._tool_calls(call.tool, call.status).inc()
+            self._tool_seconds(call.tool).observe(call.age)
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """It is over."""

@@ -15,8 +15,8 @@ import dataclasses
 import functools
 import logging
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
@@ -51,7 +51,7 @@ from app.core.types.response import usage_of
 from app.errors import BackendError
 from app.observability import log_context
 from app.observability.labels import ModelLabels
-from app.observability.lifecycle import ResponseLifecycle, clock
+from app.observability.lifecycle import ResponseLifecycle, ToolCallRecord, clock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -176,6 +176,34 @@ class Tracing:
             self._first.record(first, told)
         if (each := lifecycle.seconds_per_token) is not None:
             self._each.record(each, told)
+
+    @contextmanager
+    def tool_call(self, call: ToolCallRecord) -> Iterator[None]:
+        """A call of a hosted tool is a span, and what is asked meanwhile is within it."""
+        span = self._begin_tool(call) or INVALID_SPAN
+        token = attach(set_span_in_context(span))
+        try:
+            yield
+        finally:
+            detach(token)
+            self._end_tool(call, span)
+
+    @_harmless
+    def _begin_tool(self, call: ToolCallRecord) -> Span:
+        described = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.function,
+            "gen_ai.tool.type": "extension",  # run by the server, in the words of the conventions
+            "gen_ai.tool.call.id": call.call_id,
+            "antiphon.tool": call.tool,
+        }
+        return self.tracer.start_span(f"execute_tool {call.function}", kind=SpanKind.INTERNAL, attributes=described)
+
+    @_harmless
+    def _end_tool(self, call: ToolCallRecord, span: Span) -> None:
+        if call.status != "completed":
+            _failed(span, call.status)
+        span.end()
 
     async def aclose(self) -> None:
         """Send what is left, for as long as there is patience."""

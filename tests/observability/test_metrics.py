@@ -29,7 +29,7 @@ from app.observability.lifecycle import ResponseLifecycle
 from app.observability.metrics import Metrics
 from app.stores.memory import MemoryStore
 from tests.support import sockets
-from tests.support.build import delta, finish
+from tests.support.build import call, delta, finish
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE as END
@@ -534,3 +534,14 @@ async def test_any_worker_answers_for_all_and_for_none_that_is_dead(workers: Wor
 def test_the_time_of_a_token_is_from_one_to_the_next(tokens: int, seconds: float | None) -> None:
     course = ResponseLifecycle({}, "sse", first=1.0, last=3.0, usage={"output_tokens": tokens})
     assert course.seconds_per_token == seconds
+
+
+async def test_calls_of_hosted_tools_are_counted_by_tool_and_status() -> None:
+    calls = [call(0, "a", "demo__add", '{"a": 1, "b": 2}'), call(1, "b", "demo__fail", '{"message": "No."}')]
+    backend = Scripted([*calls, finish("tool_calls")], [delta(content="Hi")])
+    async with served(backend, tools={"demo": {}}) as http:
+        assert (await ask(http, tools=[{"type": "mcp", "server_label": "demo"}])).status_code == 200
+        seen = await scrape(http)
+    assert seen("tool_calls_total", tool="demo", status="completed") == 1
+    assert seen("tool_calls_total", tool="demo", status="failed") == 1
+    assert seen("tool_call_seconds_count", tool="demo") == 2

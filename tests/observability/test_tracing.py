@@ -29,7 +29,7 @@ from app.observability.logging import JSONFormatter
 from app.observability.tracing import Tracing
 from tests.support import sockets
 from tests.support.serving import serving, settings
-from tests.support.upstream import CLOSE, DONE, HANG, Upstream, chunk, finish, reply, sse, status, usage
+from tests.support.upstream import CLOSE, DONE, HANG, Upstream, call, chunk, finish, reply, sse, status, usage
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SECRET = "the password is xyzzy"
@@ -385,3 +385,24 @@ async def test_a_collector_that_is_away_holds_nobody_up(upstream: Upstream, monk
     async with serving(create_app(settings(backend_url=upstream.url, otel=True))) as url:
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
             assert (await ask(http)).status_code == 200
+
+
+async def test_a_call_of_a_hosted_tool_is_a_span_beside_the_questions(upstream: Upstream, telemetry: Telemetry) -> None:
+    upstream.say(sse(call(id="c1", name="demo__echo", arguments=json.dumps({"text": SECRET})), finish(), DONE))
+    upstream.say(sse(chunk("Hi"), finish(), DONE))
+    async with served(upstream, telemetry, tools={"demo": {}}) as http:
+        assert (await ask(http, tools=[{"type": "mcp", "server_label": "demo"}])).status_code == 200
+
+    request, tool = telemetry.span(SpanKind.SERVER), telemetry.span(SpanKind.INTERNAL)
+    questions = [span for span in telemetry.spans if span.kind is SpanKind.CLIENT]
+    assert {span.parent.span_id for span in (tool, *questions)} == {request.context.span_id}  # type: ignore[union-attr]
+    assert len(questions) == 2
+    assert tool.name == "execute_tool echo"
+    assert tool.attributes == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "echo",
+        "gen_ai.tool.type": "extension",
+        "gen_ai.tool.call.id": "c1",
+        "antiphon.tool": "demo",
+    }
+    assert SECRET not in "".join(span.to_json() for span in telemetry.spans)

@@ -414,7 +414,8 @@ class ToolLoop:
             builder.framework("tool_call_started", name=function.name, call_id=call.call_id)
             self._changed.set()
             found = self._sessions.find(function.key)
-            with self._lifecycle.tool_call(found.tool.name if found else "unknown", function.name) as observed:
+            name = found.tool.name if found else "unknown"
+            with self._lifecycle.tool_call(name, function.name, call.call_id) as observed:
                 outcome = await self._outcome(call, found, arguments)
                 observed.status = outcome.status
         self._end(call, outcome)
