@@ -125,6 +125,7 @@ $(VENV)/test.stamp: pyproject.toml | $(BIN)/python
 	@echo "Installing Antiphon and what its tests need into $(VENV) ..."
 	@$(PIP) install --editable '.[dev]'
 	@$(have_redis) || $(get_redis)
+	@$(have_postgres) || $(get_postgres)
 	@$(have_chromium) || $(get_chromium)
 	@touch $@ $(VENV)/serve.stamp
 
@@ -170,5 +171,15 @@ define get_redis
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes redis-server >/dev/null; \
 else \
 	echo "The tests need a Redis server: install redis-server (apt, brew, dnf) and run this again." >&2; exit 1; \
+fi; }
+endef
+
+# The package pgserver carries a PostgreSQL for Linux and some versions of Python; elsewhere the system's own serves.
+have_postgres = { $(BIN)/python -c 'import tests.support.postgres_server as server; server.find_executables()' 2>/dev/null; }
+define get_postgres
+{ if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes postgresql >/dev/null; \
+else \
+	echo "The tests need PostgreSQL: install postgresql (apt, brew, dnf) and run this again." >&2; exit 1; \
 fi; }
 endef

@@ -7,7 +7,7 @@ import resource
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.support.redis_server"]
+pytest_plugins = ["tests.support.redis_server", "tests.support.postgres_server"]
 
 # All servers that are asked are on this machine, and a proxy is for others. Tests of proxies name their own.
 for name in [name for name in os.environ if name.lower() in {"http_proxy", "https_proxy", "all_proxy"}]:

@@ -85,7 +85,9 @@ def serve(
     backend_url: Annotated[str | None, typer.Option(help="Base URL of a Chat Completions server.")] = None,
     backend_api_key: Annotated[str | None, typer.Option(help="Sent upstream; or passthrough.")] = None,
     backend_profile: Annotated[str | None, typer.Option(help="How the server differs, such as vllm.")] = None,
-    store_url: Annotated[str | None, typer.Option(help="memory://, sqlite:///file.db, redis://host.")] = None,
+    store_url: Annotated[
+        str | None, typer.Option(help="memory://, sqlite:///file.db, redis:// or postgresql://.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes to run.")] = None,
     config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None,
     mcp: Annotated[

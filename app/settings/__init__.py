@@ -159,7 +159,7 @@ class Settings(BaseSettings):
 
     store_url: StoreURL = "memory://"
     """Where responses are kept: `memory://`, `sqlite:///antiphon.db`, `redis://localhost:6379/0`, `rediss://...`,
-    `redis+cluster://...`, or an import path `package.module:Class`."""
+    `redis+cluster://...`, `postgresql://user@localhost/antiphon`, or an import path `package.module:Class`."""
     store_ttl: Lifetime = 2_592_000
     """Seconds for which a response is kept after its conversation was last used (30 days)."""
 
@@ -191,8 +191,8 @@ class Settings(BaseSettings):
     limit_streams: int = Field(0, ge=0)
     """Responses of all keys that may be in the making at once."""
     limit_store_url: LimitStoreURL = ""
-    """Where the limits are counted: a Redis, for all processes, or `memory://`, each process for itself. Empty: in the
-    Redis of `ANTIPHON_STORE_URL`, or in memory if that is none."""
+    """Where the limits are counted: a Redis or PostgreSQL, for all processes, or `memory://`, each process for itself.
+    Empty: in that of `ANTIPHON_STORE_URL`, or in memory if that is none."""
     max_input_tokens: int = Field(0, ge=0)
     """Tokens, as estimated here, that a prompt may have, with the conversation that it continues; 0 for any number."""
     max_output_seconds: Seconds = 0

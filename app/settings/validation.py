@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
+from importlib.util import find_spec
 from ipaddress import ip_network
 from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, TypeAlias
@@ -129,13 +130,15 @@ def _store_url(url: str) -> str:
         return _importable(url, or_one_of=())
     if not separator or scheme not in STORES:
         raise ValueError(f"should begin with {', '.join(f'{name}://' for name in STORES)}, or be an import path")
+    if scheme in {"postgresql", "postgres"} and find_spec("asyncpg") is None:
+        raise ValueError("needs more packages: pip install 'antiphon[postgres]'")
     return url
 
 
 def _limit_store_url(url: str) -> str:
     scheme = _store_url(url).partition("://")[0] if url else ""
     if scheme == "sqlite":
-        raise ValueError("should be a Redis, such as redis://localhost:6379/0, or memory://")
+        raise ValueError("should be a Redis, such as redis://localhost:6379/0, a PostgreSQL, or memory://")
     return url
 
 

@@ -24,6 +24,8 @@ STORES = {
     "rediss": "app.stores.redis:RedisStore",
     "redis+cluster": "app.stores.redis:RedisStore",
     "rediss+cluster": "app.stores.redis:RedisStore",
+    "postgresql": "app.stores.postgres:PostgresStore",
+    "postgres": "app.stores.postgres:PostgresStore",
 }
 
 

@@ -95,7 +95,7 @@ def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--store-url", "postgres://:hush@localhost"], "ANTIPHON_STORE_URL: should begin with memory://, "),
+        (["--store-url", "mysql://:hush@localhost"], "ANTIPHON_STORE_URL: should begin with memory://, "),
         (["--store-url", "redis://:hush@localhost/0?hush=1"], "ANTIPHON_STORE_URL: "),
         (["--backend-url", "localhost:8000"], "ANTIPHON_BACKEND_URL: should be an http or https URL"),
         (["--host", "0.0.0.0"], "ANTIPHON_API_KEYS: should hold at least one key"),

@@ -30,20 +30,14 @@ from tests.faults.servers import server
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.support.store_places import Memory, Place, Redis, SQLite
+from tests.support.store_places import STORES, Memory, Place, place_of
 
 CANARY = "c4n4ry"
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis"])
+@pytest.fixture(params=STORES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "memory":
-        return Memory()
-    if request.param == "sqlite":
-        return SQLite(tmp_path / "antiphon.db")
-    redis = Redis([request.getfixturevalue("redis_server")])
-    redis.clear()
-    return redis
+    return place_of(request, tmp_path)
 
 
 class Holding:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from app.core.history.turns import Turn
+from tests.support.postgres_server import PATIENCE as POSTGRES_PATIENCE
+from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import PATIENCE, RedisServer
 
 IMPATIENT = "socket_timeout=2&socket_connect_timeout=2"
@@ -147,6 +149,37 @@ class FailedOver(Slow):
             with server.client() as client:
                 while not condition(client.info("replication")):
                     await asyncio.sleep(0.02)
+
+
+class _Postgres(Place):
+    options = POSTGRES_PATIENCE
+
+    async def open(self, stack: AsyncExitStack, directory: Path) -> None:
+        self.server = await asyncio.to_thread(stack.enter_context, PostgresServer())
+        self.url = f"{self.server.url}?{self.options}"
+
+
+class PostgresKilled(_Postgres):
+    async def harm(self) -> None:
+        await asyncio.to_thread(self.server.stop, signal.SIGQUIT)
+
+    async def heal(self) -> None:
+        await asyncio.to_thread(self.server.start)
+
+
+class PostgresRestarted(_Postgres):
+    async def harm(self) -> None:
+        await asyncio.to_thread(self.server.restart)
+
+
+class PostgresHung(_Postgres):
+    options = "timeout=2&connect_timeout=2"
+
+    async def harm(self) -> None:
+        self.server.pause()
+
+    async def heal(self) -> None:
+        self.server.resume()
 
 
 class _SQLite(Place):

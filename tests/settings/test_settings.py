@@ -234,8 +234,9 @@ def test_the_variables_win_over_a_table_named_default(place: Place) -> None:
         ),
         (
             "STORE_URL",
-            "postgres://localhost",
+            "mysql://localhost",
             "should begin with memory://, sqlite://, redis://, rediss://, redis+cluster://, rediss+cluster://, "
+            "postgresql://, postgres://, "
             "or be an import path",
         ),
         *(
@@ -243,6 +244,7 @@ def test_the_variables_win_over_a_table_named_default(place: Place) -> None:
                 "STORE_URL",
                 slip,
                 "should begin with memory://, sqlite://, redis://, rediss://, redis+cluster://, rediss+cluster://, "
+                "postgresql://, postgres://, "
                 "or be an import path",
             )
             for slip in ("memory:", "sqlite:/antiphon.db", "redis:localhost:6379")

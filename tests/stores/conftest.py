@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.redis_server import RedisServer, join
+from tests.support.store_places import STORES, Place, place_of
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +15,9 @@ def redis_cluster() -> Iterator[list[RedisServer]]:
     with RedisServer(cluster=True) as first, RedisServer(cluster=True) as second:
         join([first, second])
         yield [first, second]
+
+
+@pytest.fixture(params=[*STORES, "cluster"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty place for a store of each kind."""
+    return place_of(request, tmp_path)

@@ -5,29 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.stores import LISTED, Change, Store
-from tests.support.store_places import TTL, Memory, Place, Redis, SQLite
+from tests.support.store_places import SHARED, TTL, Memory, Place
 
 CHAIN = "2f1c9a:c0ffee"
 CONVERSATION = f"{CHAIN}:conversation"
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis", "cluster"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "memory":
-        return Memory()
-    if request.param == "sqlite":
-        return SQLite(tmp_path / "antiphon.db")
-    cluster = request.param == "cluster"
-    redis = Redis(request.getfixturevalue("redis_cluster") if cluster else [request.getfixturevalue("redis_server")])
-    redis.clear()
-    return redis
 
 
 @pytest.fixture
@@ -459,7 +446,7 @@ async def test_a_cancelled_caller_leaves_nothing_to_the_next(store: Store) -> No
         assert records == [bucket.encode() * 2000 for bucket in buckets], f"cancelled after {steps} steps"
 
 
-@pytest.mark.parametrize("place", ["sqlite", "redis", "cluster"], indirect=True)
+@pytest.mark.parametrize("place", SHARED, indirect=True)
 async def test_stores_in_one_place_see_each_other_at_once(place: Place, store: Store, another: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     assert await another.get(CHAIN, "resp_1") == b"1"
@@ -476,7 +463,7 @@ async def test_stores_in_one_place_see_each_other_at_once(place: Place, store: S
     assert await store.get(CHAIN, "resp_2") == b"2"
 
 
-@pytest.mark.parametrize("place", ["sqlite", "redis", "cluster"], indirect=True)
+@pytest.mark.parametrize("place", SHARED, indirect=True)
 async def test_stores_in_one_place_lose_nothing_of_each_other(store: Store, another: Store) -> None:
     records = {f"resp_{number}": b"%d" % number for number in range(200)}
     await asyncio.gather(

@@ -9,10 +9,12 @@ from typing import cast
 import pytest
 
 from app.errors import StoreUnavailable
-from app.stores import redis
+from app.stores import postgres, redis
 from app.stores.counters import Counters, CountingStore, TokenTake
 from app.stores.memory.counters import MemoryCounters
+from app.stores.postgres import PostgresStore
 from app.stores.redis import RedisStore
+from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer, join
 
 REQUEST = TokenTake("requests", 2, amount=1, needs=1)
@@ -22,6 +24,7 @@ REQUEST = TokenTake("requests", 2, amount=1, needs=1)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Redis that is late is away: not in these tests, on a machine with much else to do."""
     monkeypatch.setattr(redis, "HASTE", 2.0)
+    monkeypatch.setattr(postgres, "FAST", 2.0)
 
 
 def redis_counts(url: str) -> Counters:
@@ -37,11 +40,14 @@ def cluster() -> Iterator[RedisServer]:
         yield one
 
 
-@pytest.fixture(params=["memory", "redis", "cluster"])
+@pytest.fixture(params=["memory", "postgres", "redis", "cluster"])
 async def counters(request: pytest.FixtureRequest) -> AsyncIterator[Counters]:
     match request.param:
         case "memory":
             counters: Counters = MemoryCounters()
+        case "postgres":
+            database: PostgresServer = request.getfixturevalue("postgres_server")
+            counters = PostgresStore.from_url(database.url, ttl=60).counters()
         case "redis":
             server: RedisServer = request.getfixturevalue("redis_server")
             counters = redis_counts(server.url)

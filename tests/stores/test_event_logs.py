@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from app.stores.event_log import Batch, EventLog, LoggingStore, RunKey
 from app.stores.memory.event_log import MemoryLog
-from tests.support.store_places import Memory, Place, Redis, SQLite
+from tests.support.store_places import Memory, Place, Redis
 
 LEASE = 20.0
 TTL = 1000.0
 RUN = RunKey("2f1c9a:c0ffee", "resp_1")
 
 HELLO = [Batch(0, 1, b"a"), Batch(2, 2, b"b"), Batch(3, 6, b"c"), Batch(7, 8, b"d", ends=True)]
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis", "cluster"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "memory":
-        return Memory()
-    if request.param == "sqlite":
-        return SQLite(tmp_path / "antiphon.db")
-    cluster = request.param == "cluster"
-    redis = Redis(request.getfixturevalue("redis_cluster") if cluster else [request.getfixturevalue("redis_server")])
-    redis.clear()
-    return redis
 
 
 @pytest.fixture

@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+
 from app.stores import Store
 from app.stores.memory import MemoryStore
+from app.stores.postgres import PostgresStore
 from app.stores.redis import RedisStore
 from app.stores.sqlite import SQLiteStore
+from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 
 TTL = 1000.0
@@ -84,6 +88,26 @@ class SQLite:
 
 
 @dataclass
+class Postgres:
+    server: PostgresServer
+
+    def open(self, ttl: float = TTL) -> Store:
+        return PostgresStore.from_url(self.server.patient_url, ttl=ttl)
+
+    def contents(self) -> bytes:
+        records = "SELECT record FROM antiphon_records UNION ALL SELECT entry FROM antiphon_records"
+        rows = self.server.sql(f"{records} UNION ALL SELECT data FROM antiphon_batches").split()
+        return b"".join(bytes.fromhex(row.removeprefix("\\x")) for row in rows)
+
+    def advance(self, seconds: float) -> None:
+        # The server has its own clock. To be that much closer to the expiry is the same as to have waited.
+        tables = ("buckets", "expires"), ("runs", "expires"), ("runs", "leased")
+        self.server.sql(
+            "; ".join(f"UPDATE antiphon_{table} SET {at} = {at} - interval '{seconds} s'" for table, at in tables)
+        )
+
+
+@dataclass
 class Redis:
     servers: Sequence[RedisServer]
 
@@ -115,3 +139,27 @@ class Redis:
         for server in self.servers:
             with server.client() as client:
                 client.flushdb()
+
+
+STORES = ["memory", "sqlite", "postgres", "redis"]
+SHARED = [*STORES[1:], "cluster"]  # by several processes
+
+
+def place_of(request: pytest.FixtureRequest, directory: Path) -> Place:
+    """Return an empty place for the kind of store that is a fixture's parameter."""
+    match request.param:
+        case "memory":
+            return Memory()
+        case "sqlite":
+            return SQLite(directory / "antiphon.db")
+        case "postgres":
+            server = request.getfixturevalue("postgres_server")
+            server.clear()
+            return Postgres(server)
+        case "redis":
+            servers = [request.getfixturevalue("redis_server")]
+        case _:
+            servers = request.getfixturevalue("redis_cluster")
+    redis = Redis(servers)
+    redis.clear()
+    return redis

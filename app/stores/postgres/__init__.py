@@ -1,0 +1,204 @@
+"""
+A store in PostgreSQL (13 or later), shared by any number of replicas of this server.
+
+    postgresql://[user[:password]@]host[:5432][,host:port]/database
+
+The query may have libpq's `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `host` and `target_session_attrs`, and ours:
+`max_connections`, `connect_timeout` and `timeout` in seconds, and `statement_cache_size`, which has to be 0 behind a
+PgBouncer that gives out connections by transaction. The tables are made on first use, all named `antiphon_...`, in the
+schema that is first in the user's `search_path`. It needs `pip install 'antiphon[postgres]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from app.errors import StoreUnavailable
+from app.stores import Change, owner_of
+from app.stores.outage import Outage
+from app.stores.postgres.connection import PostgresClient, read_postgres_url
+from app.stores.postgres.counters import FAST, PostgresCounters
+from app.stores.postgres.event_log import PostgresLog
+
+_APPLY = "SELECT antiphon_apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+_LEFT = "extract(epoch FROM expires - clock_timestamp())::float8"
+# A bucket without such a record has one row, of NULLs: it is renewed all the same.
+_GET = f"""
+SELECT {_LEFT}, record FROM antiphon_buckets AS buckets
+LEFT JOIN antiphon_records AS records ON bucket = id AND records.name = $2
+WHERE buckets.name = $1 AND expires > clock_timestamp()
+"""
+_ALL = f"""
+SELECT {_LEFT}, records.name, record FROM antiphon_buckets AS buckets
+LEFT JOIN antiphon_records AS records ON bucket = id
+WHERE buckets.name = $1 AND expires > clock_timestamp()
+"""
+_RENEW = """
+UPDATE antiphon_buckets SET expires = clock_timestamp() + make_interval(secs => $2)
+WHERE name = $1 AND expires > clock_timestamp()
+"""
+_DROP = "DELETE FROM antiphon_buckets WHERE name = $1 AND expires > clock_timestamp() RETURNING 1"
+_POSITION = """
+SELECT position FROM antiphon_listed AS listed JOIN antiphon_buckets ON id = bucket
+WHERE owner = $1 AND listed.name = $2 AND expires > clock_timestamp()
+"""
+_RECENT = """
+SELECT entry FROM antiphon_listed AS listed
+JOIN antiphon_records AS records USING (bucket, name) JOIN antiphon_buckets ON id = bucket
+WHERE owner = $1 AND position < $2 AND expires > clock_timestamp() ORDER BY position DESC LIMIT $3
+"""
+# A few at a time, and not those at which somebody else is, so that nobody waits for a big clean-up.
+_PURGES = [
+    """
+    DELETE FROM antiphon_buckets WHERE id IN (
+        SELECT id FROM antiphon_buckets WHERE expires <= clock_timestamp() LIMIT 100 FOR UPDATE SKIP LOCKED
+    ) RETURNING 1
+    """,
+    """
+    DELETE FROM antiphon_runs WHERE (bucket, response) IN (
+        SELECT bucket, response FROM antiphon_runs WHERE expires <= clock_timestamp() LIMIT 100 FOR UPDATE SKIP LOCKED
+    ) RETURNING 1
+    """,
+    """
+    DELETE FROM antiphon_limits WHERE (owner, bucket) IN (
+        SELECT owner, bucket FROM antiphon_limits WHERE full_at <= clock_timestamp() LIMIT 100 FOR UPDATE SKIP LOCKED
+    ) RETURNING 1
+    """,
+    """
+    DELETE FROM antiphon_slots WHERE (pool, holder) IN (
+        SELECT pool, holder FROM antiphon_slots WHERE expires <= clock_timestamp() LIMIT 100 FOR UPDATE SKIP LOCKED
+    ) RETURNING 1
+    """,
+]
+_BATCH = 100
+_WRITABLE = "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'"
+
+
+class PostgresStore:
+    """Buckets in a table, their records in another."""
+
+    def __init__(self, client: Callable[..., PostgresClient], outage: Outage, *, ttl: float) -> None:
+        """`client` makes clients, with `limit`, `timeout` and `connect_timeout` where these are not the usual ones."""
+        self._new_client = client
+        self._client = client()
+        self._outage = outage
+        self._ttl = ttl
+        # A bucket is renewed when its expiry would move by more than this: what is only read is not written then, at
+        # the price that it may expire that much early.
+        self._slack = min(ttl / 100, 3600)
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        ttl: float,
+        max_connections: int = 20,
+        connect_timeout: float = 2.0,
+        timeout: float = 5.0,
+        statement_cache_size: int = 100,
+    ) -> PostgresStore:
+        """
+        Make the store of a `postgresql://` URL, whose options win over the arguments; timeouts are in seconds.
+
+        The first use connects. A bad URL raises ValueError, whose message quotes nothing that could be a secret.
+        """
+        address = read_postgres_url(url)
+        usual: dict[str, Any] = {
+            "max_connections": max_connections,
+            "connect_timeout": connect_timeout,
+            "timeout": timeout,
+            "statement_cache_size": statement_cache_size,
+            **address.options,
+        }
+        usual["limit"] = usual.pop("max_connections")
+        outage = Outage(f"PostgreSQL at {address.name}")
+        return cls(lambda **more: PostgresClient(address, outage=outage, **{**usual, **more}), outage, ttl=ttl)
+
+    async def put(self, bucket: str, name: str, record: bytes) -> None:
+        """Keep a record and renew its bucket, at once."""
+        await self.apply(Change(bucket, {name: record}))
+
+    async def apply(self, *changes: Change) -> bool:
+        """Make changes in one transaction; make none, and return False, where a given record is missing."""
+        put = [
+            (place, name, record, change.entries.get(name))
+            for place, change in enumerate(changes, 1)
+            for name, record in change.put.items()
+        ]
+        deleted = [(place, name) for place, change in enumerate(changes, 1) for name in change.delete]
+        made: bool = await self._client.fetchval(
+            _APPLY,
+            self._ttl,
+            self._slack,
+            owner_of(changes[0].bucket),
+            [change.bucket for change in changes],
+            [change.given for change in changes],
+            *_columns(put, 4),
+            *_columns(deleted, 2),
+        )
+        return made
+
+    async def get(self, bucket: str, name: str) -> bytes | None:
+        """Return one record, and renew its bucket."""
+        rows = await self._client.fetch(_GET, bucket, name)
+        await self._renew(bucket, rows)
+        return rows[0][1] if rows else None
+
+    async def all(self, bucket: str) -> dict[str, bytes]:
+        """Return a bucket's records by name, and renew it."""
+        rows = await self._client.fetch(_ALL, bucket)
+        await self._renew(bucket, rows)
+        return {name: record for _, name, record in rows if name is not None}
+
+    async def delete(self, bucket: str, name: str) -> bool:
+        """Forget one record; tell whether it was there (no longer, if the connection broke after it was deleted)."""
+        deleted: bool = await self._client.fetchval("SELECT antiphon_delete($1, $2)", bucket, name)
+        return deleted
+
+    async def drop(self, bucket: str) -> bool:
+        """Forget a bucket; tell whether it was there (no longer, if the connection broke after it was deleted)."""
+        return bool(await self._client.fetch(_DROP, bucket))
+
+    async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
+        """Return the entries of an owner's records, the newest first."""
+        position = 2**63 - 1 if after is None else await self._client.fetchval(_POSITION, owner, after)
+        if position is None:
+            return None
+        return [entry for (entry,) in await self._client.fetch(_RECENT, owner, position, limit)]
+
+    async def purge(self) -> None:
+        """Delete what has expired, a batch at a time."""
+        for purge in _PURGES:
+            while len(await self._client.fetch(purge)) == _BATCH:
+                pass
+
+    async def check(self) -> None:
+        """Ask whether this server can be written to: a replica cannot."""
+        if not await self._client.fetchval(_WRITABLE):
+            raise self._outage.begins("it cannot be written to: is it a replica?")
+
+    def log(self, *, ttl: float, lease: float) -> PostgresLog:
+        """Return an event log in the same database."""
+        return PostgresLog(self._client, ttl=ttl, lease=lease)
+
+    def counters(self) -> PostgresCounters:
+        """Return counters in the same database."""
+        return PostgresCounters(self._new_client(timeout=FAST, connect_timeout=FAST))
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    async def _renew(self, bucket: str, rows: Sequence[Any]) -> None:
+        if rows and self._ttl - rows[0][0] > self._slack:
+            # What was asked for is here, whatever becomes of this; the next use renews.
+            with suppress(StoreUnavailable):
+                await self._client.fetch(_RENEW, bucket, self._ttl)
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    """Return rows of so many values as columns."""
+    return [[row[column] for row in rows] for column in range(width)]

@@ -1,0 +1,178 @@
+"""
+Connections to PostgreSQL: how many there may be, how long a call may take, and what goes wrong.
+
+asyncpg's own pool asks the server once more for each connection that is given back, and waits for it where a call was
+cancelled. Here a connection on which anything went wrong is closed, whatever it was: the server rolls back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import asyncpg
+
+from app.stores.outage import Outage
+from app.stores.postgres.schema import SchemaTooNewError, migrate
+from app.stores.url_options import count, one_of, read_options, seconds
+
+T = TypeVar("T")
+
+# What a URL may say beside the address: ours, and of those of libpq what asyncpg knows.
+_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "connect_timeout": seconds,
+    "timeout": seconds,
+    "max_connections": count,
+    "statement_cache_size": lambda text: 0 if text == "0" else count(text),
+}
+_LIBPQ: dict[str, Callable[[str], Any]] = {
+    "host": str,
+    "sslmode": one_of("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "sslrootcert": str,
+    "sslcert": str,
+    "sslkey": str,
+    "target_session_attrs": one_of("any", "primary", "standby", "read-write", "read-only", "prefer-standby"),
+}
+
+# The server has gone, or is about to, or has become a replica: a new connection may lead to one that serves.
+_BROKEN = (
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+# The tables are not there (any more).
+_UNPREPARED = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError)
+
+
+class PostgresAddress(NamedTuple):
+    """Where a database is, as its URL says."""
+
+    url: str  # as asyncpg reads it
+    name: str  # for people, without user and password
+    options: dict[str, Any]  # ours
+
+
+def read_postgres_url(url: str) -> PostgresAddress:
+    """Read a store's URL; raises ValueError, whose message quotes nothing that could be a secret."""
+    try:
+        parts = urlsplit(url)
+        hosts = parts.netloc.rpartition("@")[2]
+        for host in hosts.split(","):
+            urlsplit(f"//{host}").port  # noqa: B018
+        if parts.fragment or "/" in parts.path[1:]:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            "The store URL is malformed: expected postgresql://[user[:password]@]host[:port]/database, with special "
+            "characters in user and password percent-encoded."
+        ) from None
+    options = read_options(parts.query, {**_OPTIONS, **_LIBPQ})
+    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name in _LIBPQ])
+    address = parts._replace(scheme="postgresql", query=query).geturl()
+    name = f"{hosts or options.get('host', 'localhost')}{parts.path}"
+    return PostgresAddress(address, name, {name: value for name, value in options.items() if name in _OPTIONS})
+
+
+class PostgresClient:
+    """A bounded number of connections to a database."""
+
+    def __init__(
+        self,
+        address: PostgresAddress,
+        *,
+        limit: int,
+        timeout: float,
+        connect_timeout: float,
+        statement_cache_size: int,
+        outage: Outage,
+    ) -> None:
+        """At most `limit` calls are made at once; each has the sum of both timeouts, with all that it waits for."""
+        self._address = address
+        self._connect_timeout = connect_timeout
+        self._statement_cache_size = statement_cache_size
+        self._timeout = connect_timeout + timeout
+        self._free = asyncio.Semaphore(limit)
+        self._idle: list[Any] = []  # connections, the last used last
+        self._migrated = False
+        self._outage = outage
+        self._closed = False
+
+    async def fetch(self, query: str, *arguments: Any) -> list[Any]:
+        """Return the rows that a query gives; raises `StoreUnavailable`."""
+        return await self._call(lambda connection: connection.fetch(query, *arguments))
+
+    async def fetchval(self, query: str, *arguments: Any) -> Any:
+        """Return the first value of the first row, None if there is none; raises `StoreUnavailable`."""
+        rows = await self.fetch(query, *arguments)
+        return rows[0][0] if rows else None
+
+    async def connect(self) -> Any:
+        """Return a new connection, which is the caller's to close; raises what asyncpg raises."""
+        connection = await asyncpg.connect(
+            self._address.url,
+            timeout=self._connect_timeout,
+            statement_cache_size=self._statement_cache_size,
+            server_settings={"application_name": "antiphon"},
+        )
+        if not self._migrated:
+            try:
+                await migrate(connection)
+            except BaseException:
+                connection.terminate()
+                raise
+            self._migrated = True
+        return connection
+
+    async def aclose(self) -> None:
+        """Close all connections; those in use are closed when they are given back."""
+        self._closed = True
+        self._drop_idle()
+        await asyncio.sleep(0)  # in which the sockets are closed
+
+    async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout), self._free:
+                result = await self._try(call)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, SchemaTooNewError) as error:
+            # `from None`: a traceback would quote the query's arguments.
+            raise self._outage.begins(f"{type(error).__name__}: {error}") from None
+        self._outage.ends()
+        return result
+
+    async def _try(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        """Call; once more on a new connection, where the old ones are from before a restart."""
+        while True:
+            connection = self._idle.pop() if self._idle else None
+            reused = connection is not None
+            connection = connection or await self.connect()
+            try:
+                result = await call(connection)
+            except _UNPREPARED:
+                connection.terminate()
+                if not reused:
+                    raise
+                self._migrated = False
+                self._drop_idle()
+            except _BROKEN:
+                connection.terminate()
+                if not reused:
+                    raise
+                self._drop_idle()
+            except BaseException:
+                connection.terminate()
+                raise
+            else:
+                if self._closed:
+                    connection.terminate()
+                else:
+                    self._idle.append(connection)
+                return result
+
+    def _drop_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.terminate()

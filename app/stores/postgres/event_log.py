@@ -1,0 +1,172 @@
+"""
+Event logs in PostgreSQL.
+
+A batch that is appended is notified of, so that readers in all processes need not look again and again. Each process
+has one connection that listens. While it is broken, readers look from time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection
+from typing import Any
+
+from app.stores.event_log import Batch, LeaseState, RunKey, RunState
+from app.stores.postgres.connection import PostgresClient
+from app.stores.postgres.schema import CHANNEL
+
+_FIND = """
+SELECT ended, leased > clock_timestamp() FROM antiphon_runs
+WHERE bucket = $1 AND response = $2 AND expires > clock_timestamp()
+"""
+_READ = """
+SELECT first, batches.last, data, ends FROM antiphon_batches AS batches JOIN antiphon_runs USING (bucket, response)
+WHERE bucket = $1 AND response = $2 AND expires > clock_timestamp() AND batches.last > $3
+ORDER BY batches.last LIMIT 500
+"""
+# In order, so that two who renew the same runs do not wait for each other.
+_RENEW = """
+SELECT bucket, response, antiphon_run_append(bucket, response, $1, $2, $3)
+FROM (SELECT * FROM unnest($4::text[], $5::text[]) AS runs (bucket, response) ORDER BY 1, 2) AS runs
+"""
+_CANCEL = "UPDATE antiphon_runs SET cancelled = true WHERE bucket = $1 AND response = $2"
+_ORPHANS = "SELECT bucket, response FROM antiphon_runs WHERE NOT ended AND leased <= clock_timestamp() LIMIT 100"
+_DELETE = f"""
+WITH deleted AS (DELETE FROM antiphon_runs WHERE bucket = $1 AND response = $2 RETURNING 1)
+SELECT pg_notify('{CHANNEL}', $1 || ' ' || $2) FROM deleted
+"""
+
+_LISTENING_PAUSE = 5.0  # seconds between looks while notifications come
+_PAUSE = 0.25  # and while they do not
+
+
+class PostgresLog:
+    """Runs in a table, their batches in another."""
+
+    def __init__(self, client: PostgresClient, *, ttl: float, lease: float) -> None:
+        self._client = client
+        self._ttl = max(ttl, lease)
+        self._ttl_once_ended = ttl
+        self._lease = lease
+        self._notifications = _Notifications(client)
+
+    async def begin(self, run: RunKey, worker: str) -> None:
+        """Begin the log of a new run."""
+        await self._client.fetch("SELECT antiphon_run_begin($1, $2, $3, $4, $5)", *run, worker, self._lease, self._ttl)
+
+    async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
+        """Add a batch and renew the lease, if this worker holds it."""
+        first, last, data, ends = batch
+        state: LeaseState = await self._client.fetchval(
+            "SELECT antiphon_run_append($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            *(*run, worker, self._lease, self._ttl_once_ended if ends else self._ttl, first, last, ends, data),
+        )
+        return state
+
+    async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
+        """Renew the leases that this worker holds, all at once."""
+        if not runs:
+            return {}
+        buckets, ids = [run.bucket for run in runs], [run.id for run in runs]
+        rows = await self._client.fetch(_RENEW, worker, self._lease, self._ttl, buckets, ids)
+        return {RunKey(bucket, id): state for bucket, id, state in rows}
+
+    async def claim(self, run: RunKey, worker: str) -> bool:
+        """Take over a run whose lease has run out, or that has no log."""
+        claimed: bool = await self._client.fetchval(
+            "SELECT antiphon_run_claim($1, $2, $3, $4, $5)", *run, worker, self._lease, self._ttl
+        )
+        return claimed
+
+    async def cancel(self, run: RunKey) -> None:
+        """Mark a run as one to be cancelled."""
+        await self._client.fetch(_CANCEL, *run)
+
+    async def standing(self, run: RunKey) -> RunState:
+        """Say how a run is doing."""
+        rows = await self._client.fetch(_FIND, *run)
+        if not rows:
+            return "absent"
+        ended, leased = rows[0]
+        return "ended" if ended else "running" if leased else "orphaned"
+
+    async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
+        """Return up to 500 batches that reach beyond `after`."""
+        after = min(after, 2**62)
+        batches = await self._look(run, after)
+        if batches or wait <= 0:
+            return batches
+        give_up = asyncio.get_running_loop().time() + wait
+        async with self._notifications.of(f"{run.bucket} {run.id}") as notified:
+            while not batches and (left := give_up - asyncio.get_running_loop().time()) > 0:
+                notified.clear()
+                pause = _LISTENING_PAUSE if await self._notifications.listen() else _PAUSE
+                if batches := await self._look(run, after):
+                    break
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, pause)):
+                        await notified.wait()
+                batches = await self._look(run, after)
+        return batches
+
+    async def _look(self, run: RunKey, after: int) -> list[Batch]:
+        return [Batch(*row) for row in await self._client.fetch(_READ, *run, after)]
+
+    async def orphans(self) -> list[RunKey]:
+        """Return up to 100 runs whose lease has run out."""
+        return [RunKey(*row) for row in await self._client.fetch(_ORPHANS)]
+
+    async def delete(self, run: RunKey) -> None:
+        """Forget a run, and wake who waits for it."""
+        await self._client.fetch(_DELETE, *run)
+
+    async def aclose(self) -> None:
+        """Close the connection that listens."""
+        await self._notifications.aclose()
+
+
+class _Notifications:
+    """The connection of this process that listens, and who waits for what."""
+
+    def __init__(self, client: PostgresClient) -> None:
+        self._client = client
+        self._connection: Any = None
+        self._connecting = asyncio.Lock()
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+
+    @contextlib.asynccontextmanager
+    async def of(self, run: str) -> AsyncIterator[asyncio.Event]:
+        """Give an event that is set whenever there is something new of a run."""
+        event = asyncio.Event()
+        self._waiting.setdefault(run, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._waiting[run].discard(event)
+            if not self._waiting[run]:
+                del self._waiting[run]
+
+    async def listen(self) -> bool:
+        """Listen from now on; tell whether that is so, or the server cannot be reached."""
+        async with self._connecting:
+            if self._connection is None or self._connection.is_closed():
+                with contextlib.suppress(Exception):  # the next look tells what is wrong
+                    self._connection = await self._client.connect()
+                    self._connection.add_termination_listener(self._broken)
+                    await self._connection.add_listener(CHANNEL, self._notified)
+            return self._connection is not None and not self._connection.is_closed()
+
+    async def aclose(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            await asyncio.sleep(0)  # in which the socket is closed
+
+    def _notified(self, connection: Any, process: int, channel: str, run: Any) -> None:
+        for event in self._waiting.get(str(run), ()):
+            event.set()
+
+    def _broken(self, connection: Any) -> None:
+        for events in self._waiting.values():
+            for event in events:
+                event.set()

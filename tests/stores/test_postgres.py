@@ -1,0 +1,230 @@
+"""The store in PostgreSQL: its URL, its tables, what it survives, and that it recovers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from app.errors import StoreUnavailable
+from app.stores import Change
+from app.stores.event_log import Batch, RunKey
+from app.stores.postgres import PostgresStore
+from tests.support.postgres_server import PostgresServer
+
+CHAIN = "2f1c9a:c0ffee"
+RUN = RunKey(CHAIN, "resp_1")
+
+
+@pytest.fixture(scope="module")
+def private() -> Iterator[PostgresServer]:
+    """A server that tests may stop, restart and break; each leaves it running."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def store(private: PostgresServer) -> AsyncIterator[PostgresStore]:
+    private.clear()
+    store = PostgresStore.from_url(private.patient_url, ttl=1000)
+    yield store
+    await store.aclose()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:s3cret@host:port/db",
+        "postgresql://ada:s3cret@[::1/db",
+        "postgresql://ada:s3cret@host/db#fragment",
+        "postgresql://ada:s3cret@host/db/other",
+        "postgresql://ada:s3cret@host/db?max_connections=s3cret",
+        "postgresql://ada:s3cret@host/db?connect_timeout=0",
+        "postgresql://ada:s3cret@host/db?sslmode=s3cret",
+        "postgresql://ada:s3cret@host/db?password=s3cret",
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(ValueError, match=r"^The store URL") as refused:
+        PostgresStore.from_url(url, ttl=60)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://host/db",
+        "postgres://ada:p%40ss@host:6543/db?sslmode=verify-full&sslrootcert=/ca.pem",
+        "postgresql://one,two:5433/db?target_session_attrs=read-write",
+        "postgresql:///db?host=/var/run/postgresql",
+        "postgresql://[::1]:5432/db?max_connections=3&timeout=1.5&connect_timeout=1&statement_cache_size=0",
+    ],
+)
+async def test_what_asyncpg_understands_is_taken(url: str) -> None:
+    await PostgresStore.from_url(url, ttl=60).aclose()
+
+
+async def test_no_secret_is_told_of_a_server_that_refuses(private: PostgresServer) -> None:
+    url = private.url.replace("antiphon@", "nobody:s3cret@")
+    store = PostgresStore.from_url(url, ttl=60, connect_timeout=60)
+    with pytest.raises(StoreUnavailable) as unavailable:
+        await store.check()
+    [note] = unavailable.value.__notes__
+    assert note.startswith(f"PostgreSQL at 127.0.0.1:{private.port}/antiphon: InvalidAuthorizationSpecificationError")
+    assert "s3cret" not in note
+    await store.aclose()
+
+
+async def test_those_who_begin_at_once_make_the_tables_once(private: PostgresServer) -> None:
+    for _ in range(3):
+        private.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        stores = [PostgresStore.from_url(private.patient_url, ttl=1000) for _ in range(6)]
+        await asyncio.gather(*(store.put(CHAIN, f"resp_{n}", b"1") for n, store in enumerate(stores)))
+        assert set(await stores[0].all(CHAIN)) == {f"resp_{n}" for n in range(6)}
+        await asyncio.gather(*(store.aclose() for store in stores))
+
+
+async def test_tables_that_are_gone_are_made_again(private: PostgresServer, store: PostgresStore) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    private.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    assert await store.get(CHAIN, "resp_1") is None
+    await store.put(CHAIN, "resp_1", b"1")
+    assert await store.get(CHAIN, "resp_1") == b"1"
+
+
+async def test_the_tables_of_a_later_version_are_left_alone(private: PostgresServer, store: PostgresStore) -> None:
+    await store.check()
+    private.sql("UPDATE antiphon_schema SET version = 1000")
+    later = PostgresStore.from_url(private.patient_url, ttl=1000)
+    with pytest.raises(StoreUnavailable) as unavailable:
+        await later.check()
+    assert "the tables have version 1000, and this server knows 1" in unavailable.value.__notes__[0]
+    private.sql("UPDATE antiphon_schema SET version = 1")
+    await later.check()
+    await later.aclose()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+async def test_what_was_stored_survives_a_restart_and_nobody_notices(
+    private: PostgresServer, store: PostgresStore, how: signal.Signals
+) -> None:
+    await asyncio.gather(*(store.put(CHAIN, f"resp_{n}", b"%d" % n) for n in range(10)))  # on several connections
+    await asyncio.to_thread(private.stop, how)
+    await asyncio.to_thread(private.start)
+    assert await store.all(CHAIN) == {f"resp_{n}": b"%d" % n for n in range(10)}
+    await store.put(CHAIN, "resp_10", b"10")
+
+
+async def test_a_server_that_is_away_is_an_outage_and_then_is_not(
+    private: PostgresServer, store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="app.stores")
+    await store.put(CHAIN, "resp_1", b"1")
+    await asyncio.to_thread(private.stop)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            await store.get(CHAIN, "resp_1")
+    await asyncio.to_thread(private.start)
+    assert await store.get(CHAIN, "resp_1") == b"1"
+    first, last = (record.message for record in caplog.records)
+    assert first.startswith(f"PostgreSQL at 127.0.0.1:{private.port}/antiphon is unavailable: ")
+    assert last == f"PostgreSQL at 127.0.0.1:{private.port}/antiphon is available again"
+
+
+async def test_a_server_that_hangs_is_an_outage(private: PostgresServer) -> None:
+    store = PostgresStore.from_url(private.url, ttl=1000, timeout=0.2, connect_timeout=60)
+    await store.check()
+    impatient = PostgresStore.from_url(private.url, ttl=1000, timeout=0.1, connect_timeout=0.2)
+    private.pause()
+    try:
+        with pytest.raises(StoreUnavailable):
+            await impatient.check()
+    finally:
+        private.resume()
+    await store.check()
+    await asyncio.gather(store.aclose(), impatient.aclose())
+
+
+async def test_what_cannot_be_written_to_is_no_store(private: PostgresServer, store: PostgresStore) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    private.sql("ALTER DATABASE antiphon SET default_transaction_read_only = on")
+    replica = PostgresStore.from_url(private.patient_url, ttl=1000)
+    try:
+        for call in (replica.check(), replica.put(CHAIN, "resp_2", b"2")):
+            with pytest.raises(StoreUnavailable):
+                await call
+    finally:
+        private.sql("SET transaction_read_only = off; ALTER DATABASE antiphon RESET default_transaction_read_only")
+    await replica.aclose()
+
+
+async def test_more_calls_than_connections_wait_for_one(private: PostgresServer) -> None:
+    private.clear()
+    store = PostgresStore.from_url(f"{private.patient_url}&max_connections=2", ttl=1000)
+    await asyncio.gather(*(store.put(f"a:{n}", "resp_1", b"1") for n in range(100)))
+    assert 1 <= len(store._client._idle) <= 2
+    await store.aclose()
+
+
+async def test_a_pooler_between_transactions_can_do_without_prepared_statements(private: PostgresServer) -> None:
+    private.clear()
+    store = PostgresStore.from_url(f"{private.patient_url}&statement_cache_size=0", ttl=1000)
+    for number in range(3):
+        assert await store.apply(Change(CHAIN, {f"resp_{number}": b"1"}, entries={f"resp_{number}": b"entry"}))
+    assert len(await store.recent("2f1c9a", limit=10) or []) == 3
+    await store.aclose()
+
+
+async def appended(store: PostgresStore, run: RunKey, number: int) -> None:
+    log = store.log(ttl=60, lease=60)
+    assert await log.append(run, "worker", Batch(number, number, b"%d" % number)) == "held"
+
+
+async def test_a_reader_hears_of_what_another_process_appends(private: PostgresServer, store: PostgresStore) -> None:
+    other = PostgresStore.from_url(private.patient_url, ttl=1000)
+    log = store.log(ttl=60, lease=60)
+    await log.begin(RUN, "worker")
+    for number in range(3):
+        reading = asyncio.create_task(log.read(RUN, number - 1, wait=60))
+        await asyncio.wait([reading], timeout=0.05)
+        assert not reading.done()
+        await appended(other, RUN, number)
+        assert await reading == [Batch(number, number, b"%d" % number)]
+    await log.aclose()
+    await other.aclose()
+
+
+async def test_readers_go_on_where_the_connection_that_listens_breaks(
+    private: PostgresServer, store: PostgresStore
+) -> None:
+    log = store.log(ttl=60, lease=60)
+    await log.begin(RUN, "worker")
+    reading = asyncio.create_task(log.read(RUN, -1, wait=60))
+    await _until_listening(private)
+    private.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+    await _until_listening(private)
+    await appended(store, RUN, 0)
+    assert len(await reading) == 1
+    await log.aclose()
+
+
+async def _until_listening(server: PostgresServer) -> None:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+    async with asyncio.timeout(60):
+        while (await asyncio.to_thread(server.sql, query)).strip() == "0":
+            await asyncio.sleep(0.01)
+
+
+async def test_turns_in_many_buckets_at_once_never_wait_for_each_other_for_ever(store: PostgresStore) -> None:
+    """Two who change the same buckets in another order would each have what the other waits for."""
+
+    async def change(turn: int) -> Any:
+        both = [Change(CHAIN, {f"resp_{turn}": b"1"}), Change(f"{CHAIN}:conversation", {f"added_{turn}": b"1"})]
+        return await store.apply(*(both if turn % 2 else reversed(both)))
+
+    assert all(await asyncio.gather(*map(change, range(200))))
+    assert len(await store.all(CHAIN)) == len(await store.all(f"{CHAIN}:conversation")) == 200

@@ -1,0 +1,201 @@
+"""
+A real PostgreSQL for the tests: one server for the session (`postgres_server`), and private ones to stop and restart.
+
+The executables are those of the PATH, of Debian's or Homebrew's packages, or of the PyPI package `pgserver`. Without
+any the tests fail: a store that was not tested is not known to work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import cache
+from glob import glob
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from tests.support.ports import free_port
+
+START_TIMEOUT = 60.0  # seconds
+PATIENCE = "timeout=60&connect_timeout=60"  # options of a store's URL
+_PLACES = ("/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/opt/postgresql*/bin")
+
+
+@cache
+def find_executables() -> Path:
+    """Return the folder that has the executables; fail the test if there is none."""
+    folders = [Path(found).resolve().parent for found in [shutil.which("initdb")] if found]
+    folders += [Path(folder) for place in _PLACES for folder in sorted(glob(place), reverse=True)]
+    package = importlib.util.find_spec("pgserver")  # which is not imported: it would begin a server of its own
+    folders += [Path(folder) / "pginstall" / "bin" for folder in (package and package.submodule_search_locations) or []]
+    for folder in folders:
+        if all(os.access(folder / name, os.X_OK) for name in ("initdb", "postgres", "psql")):
+            return folder
+    pytest.fail(
+        "The tests need PostgreSQL. Install it (`apt install postgresql`, `brew install postgresql`), or the package "
+        "`pgserver` (part of the `test` extra), which brings it.",
+        pytrace=False,
+    )
+
+
+@cache
+def _user() -> str | None:
+    """Return the user that a server runs as, where it cannot be this one: PostgreSQL does not run as root."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return next(name for name in ("postgres", "nobody") if name in names)
+
+
+def _children(process: int) -> list[int]:
+    """Return the processes that a process has begun."""
+    if Path("/proc/self/stat").exists():
+        statuses = []
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it has just gone
+                statuses.append((file.parent.name, file.read_text().rpartition(")")[2].split()[1]))
+    else:
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        statuses = [(line.split()[0], line.split()[1]) for line in listed.splitlines()]
+    return [int(child) for child, parent in statuses if int(parent) == process]
+
+
+class PostgresServer:
+    """
+    A private server with a database `antiphon`, in a directory of its own.
+
+    What it has been told is committed survives `stop`, whichever way, but no power cut. As a context manager it is
+    started on entering and gone, with its directory, on leaving.
+    """
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._directory = Path(tempfile.mkdtemp(prefix="postgres-server-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://antiphon@127.0.0.1:{self.port}/antiphon"
+
+    @property
+    def patient_url(self) -> str:
+        """The URL for a store that does not take a slow machine for an outage."""
+        return f"{self.url}?{PATIENCE}"
+
+    def start(self) -> None:
+        """Start the server, and return when it answers."""
+        if not (self._directory / "data").exists():
+            self._make()
+        command = [find_executables() / "postgres", "-D", self._directory / "data", "-p", str(self.port)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, cwd=self._directory, user=_user(), stdout=log, stderr=log)
+        deadline = time.monotonic() + START_TIMEOUT
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if self._run("psql", "-qAtc", "SELECT 1", check=False).returncode == 0:
+                return
+            time.sleep(0.02)
+        pytest.fail(f"postgres did not start:\n{self._log.read_text()[-2000:]}", pytrace=False)
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """End the server (`SIGQUIT`: as in a crash), and return when it has ended."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Let it accept connections and answer nothing, as a server does that hangs."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def sql(self, query: str) -> str:
+        """Run a query from outside; return what `psql` prints, a line for each row."""
+        return self._run("psql", "-qAtc", query).stdout
+
+    def clear(self) -> None:
+        """Forget all that a store has there."""
+        ours = "tablename LIKE 'antiphon%' AND tablename <> 'antiphon_schema'"
+        tables = self.sql(f"SELECT tablename FROM pg_tables WHERE {ours}")
+        if tables:
+            self.sql(f"TRUNCATE {', '.join(tables.split())}")
+
+    def close(self) -> None:
+        if self._process is not None:
+            self.resume()
+            self.stop(signal.SIGQUIT)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> PostgresServer:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "log"
+
+    def _make(self) -> None:
+        if user := _user():
+            shutil.chown(self._directory, user)
+        self._run("initdb", "-D", "data", "-U", "antiphon", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+        with (self._directory / "data" / "postgresql.conf").open("a") as settings:
+            settings.write(
+                f"listen_addresses = '127.0.0.1'\nunix_socket_directories = '{self._directory}'\n"
+                "fsync = off\nfull_page_writes = off\nshared_buffers = 32MB\nmax_connections = 200\n"
+            )
+        single = ["--single", "-D", "data", "postgres"]
+        self._run("postgres", *single, input="CREATE DATABASE antiphon\n")
+
+    def _run(self, name: str, *arguments: str, input: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": str(self._directory)}
+        if name == "psql":
+            arguments = ("-h", "127.0.0.1", "-p", str(self.port), "-U", "antiphon", "-d", "antiphon", *arguments)
+        done = subprocess.run(
+            [find_executables() / name, *arguments],
+            cwd=self._directory,
+            env=environment,
+            user=_user(),
+            input=input,
+            capture_output=True,
+            text=True,
+        )
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    def _signal(self, how: signal.Signals) -> None:
+        """Send a signal to the server and to its children, which serve the connections."""
+        assert self._process is not None
+        for process in (self._process.pid, *_children(self._process.pid)):
+            with contextlib.suppress(ProcessLookupError):  # it has just gone
+                os.kill(process, how)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A server for all tests of the session: use names of your own, and do not stop it."""
+    with PostgresServer() as server:
+        yield server
