@@ -27,7 +27,7 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help serve check test test-clients lint fmt types unit bench bench-peers smoke load soak env-example vendor lock audit wheel docker clean
+.PHONY: help serve check test test-clients lint fmt types unit bench bench-peers smoke load soak env-example pictures vendor lock audit wheel docker clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -74,6 +74,9 @@ fmt: $(VENV)/test.stamp ## lay out and mend what ruff can
 
 env-example: $(VENV)/serve.stamp ## write .env.example anew from app/settings/__init__.py
 	$(BIN)/antiphon settings > .env.example.new && mv .env.example.new .env.example
+
+pictures: $(VENV)/test.stamp ## take the pictures of the studio that README shows; ARGS="--all DIRECTORY" for every view
+	$(BIN)/python -m tests.studio.pictures $(ARGS)
 
 vendor: $(CLIENTS)/node.stamp ## bring the libraries of the studio and /docs, in the versions of app/studio/vendor/package-lock.json
 	@cd $(VENDOR) && PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm ci --ignore-scripts --omit=optional --loglevel=error

@@ -6,6 +6,8 @@ The command line.
     antiphon probe http://localhost:8000/v1
     antiphon settings > .env
     antiphon reload
+    antiphon chat --model qwen3
+    antiphon show resp_...
     antiphon codex -- exec "Mend the tests."
     antiphon version
 
@@ -23,16 +25,20 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, NoReturn
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import httpx
 import typer
+from rich.console import Console
 
 from app import __version__
 from app.cli import codex as configure
 from app.cli.check import reach
+from app.cli.client import ServerClient, ServerError, safe
 from app.cli.listening import default_pid_file, listen, send_hangup
 from app.cli.serve import address_of, greet, run_server
 from app.core.redaction import without_password
@@ -59,6 +65,8 @@ cli = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_URL = "Base URL of an Antiphon, with /v1; that of the settings if left out."
+_KEY = "The key of the server; if left out, one of the settings."
 _MODELS_TIMEOUT = 15  # seconds to wait for a server's list of models
 
 
@@ -199,16 +207,12 @@ def run_codex(
     show: Annotated[bool, typer.Option("--print", help="Print the lines for Codex's config.toml instead.")] = False,
 ) -> None:
     """Run Codex with this server, without changing its configuration: `antiphon codex -- exec "Mend the tests."`."""
-    settings = _settings(status=2)
-    own = url is None  # then its keys are ours to give
-    base = (url or f"{address_of(settings, reachable=True)}/v1").rstrip("/")
-    keys = [key.get_secret_value() for key in settings.api_keys] if own else []
-    key = environment().get(configure.KEY) or next(iter(keys), None)
+    base, key, own = _server(url)
     program = shutil.which("codex")
     if program is None and not show:
         _refuse("Codex is not installed: npm install --global @openai/codex", status=127)
-    model = (settings.default_model if own else None) or _first_model(base, key, proxied=not own)
-    searches = own and "web_search" in settings.tool_tables()
+    model = (own.default_model if own else None) or _first_model(base, key, proxied=own is None)
+    searches = own is not None and "web_search" in own.tool_tables()
     codex = partial(configure.codex_settings, base, keyed=bool(key), web_search=searches)
     if show:
         typer.echo(configure.toml(codex(model=model or "YOUR_MODEL")), nl=False)
@@ -217,6 +221,80 @@ def run_codex(
         _refuse(f"There is no model at {base}. If nothing is there at all: antiphon serve", status=1)
     options = configure.options(codex(model=model))
     _become([str(program), *options, *(arguments or [])], {configure.KEY: key} if key else {})
+
+
+@cli.command("chat")
+def run_chat(
+    prompt: Annotated[str | None, typer.Argument(help="A message; left out, they are read line by line.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The model; the server's first if left out.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help=_URL)] = None,
+    api_key: Annotated[str | None, typer.Option(help=_KEY)] = None,
+    instructions: Annotated[str | None, typer.Option(help="Instructions to the model.")] = None,
+    effort: Annotated[str | None, typer.Option(help="Reasoning effort, such as low or high.")] = None,
+    tools: Annotated[Path | None, typer.Option(help="A JSON file with a list of tools.")] = None,
+    store: Annotated[bool, typer.Option(help="Let the server store the responses, which a conversation needs.")] = True,
+) -> None:
+    """Talk to a model of a running server: thoughts, calls and approvals are shown as they come."""
+    from app.cli.chat import Chat
+
+    base, key, own = _server(url, api_key)
+    model = model or (own.default_model if own else None) or _first_model(base, key, proxied=own is None)
+    if model is None:
+        _refuse(f"There is no model at {base}. If nothing is there at all: antiphon serve", status=1)
+    given = {"instructions": instructions, "reasoning": {"effort": effort} if effort else None}
+    parameters: dict[str, Any] = {
+        "model": model,
+        "store": store,
+        **{name: value for name, value in given.items() if value},
+    }
+    if tools:
+        parameters["tools"] = _tools_of(tools)
+    with ServerClient(base, key, proxied=own is None) as client:
+        chat = Chat(client, Console(), parameters)
+        try:
+            if prompt is None and sys.stdin.isatty():
+                chat.interact()
+            else:
+                chat.say(prompt if prompt is not None else sys.stdin.read())
+        except ServerError as error:
+            _refuse(safe(error), status=1)
+
+
+@cli.command("show")
+def show_response(
+    response_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a stored response.")],
+    url: Annotated[str | None, typer.Option(help=_URL)] = None,
+    api_key: Annotated[str | None, typer.Option(help=_KEY)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON.")] = False,
+) -> None:
+    """Show a stored response: the conversation up to it, its forks, and the request that its backend was sent."""
+    from app.cli.show import show
+
+    base, key, own = _server(url, api_key)
+    with ServerClient(base, key, proxied=own is None) as client:
+        try:
+            show(client, Console(), response_id, as_json=as_json)
+        except ServerError as error:
+            _refuse(safe(error), status=1)
+
+
+def _server(url: str | None, key: str | None = None) -> tuple[str, str | None, Settings | None]:
+    """Return the base URL of a running server, the key to show it, and the settings if it is that of the settings."""
+    settings = _settings(status=2)
+    base = (url or f"{address_of(settings, reachable=True)}/v1").rstrip("/")
+    keys = [key.get_secret_value() for key in settings.api_keys] if url is None else []
+    key = key or environment().get(configure.KEY) or next(iter(keys), None)
+    return base, key, settings if url is None else None
+
+
+def _tools_of(path: Path) -> list[Any]:
+    try:
+        tools = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        _refuse(f"{path}: {error}", status=2)
+    return tools if isinstance(tools, list) else [tools]
 
 
 def _first_model(url: str, key: str | None, *, proxied: bool) -> str | None:

@@ -132,6 +132,8 @@ def greet(settings: Settings) -> None:
         f'-d \'{{"model": "{model}", "input": "Hello!"}}\'',
         err=True,
     )
+    if settings.studio:
+        typer.echo(f"or open {address_of(settings, reachable=True)}/studio in a browser.", err=True)
 
 
 def _backends(settings: Settings) -> str:

@@ -238,6 +238,7 @@ def test_serve_says_where_it_is_and_how_to_try_it_and_that_works(tmp_path: Path)
     with served(tmp_path) as (_, address):
         greeting = (tmp_path / "serve.log").read_text()
         assert f"Antiphon {__version__} on {address}, backend default (demo), store memory://. Try:" in greeting
+        assert f"or open {address}/studio in a browser." in greeting
         command = re.search(r"curl (\S+) -H 'Content-Type: application/json' -d '(.*)'", greeting)
         assert command
         answer = ask(command[1], json.loads(command[2]))

@@ -29,7 +29,7 @@ function page(about, ready, model) {
     section("Health", table([["Backend", state(ready.backend)], ["Store", state(ready.store)]])),
     section("Backends", h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Backends" }, h("table", {},
       h("thead", {}, h("tr", {}, ["Name", "Profile", "Address", "Models"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, about.backends.map((backend) => h("tr", {}, h("td", {}, backend.name), h("td", {}, backend.profile), h("td", {}, h("code", {}, backend.url ?? "built in")), h("td", {}, backend.models.join(", ")))))))),
+      h("tbody", {}, about.backends.map((backend) => h("tr", {}, h("td", {}, backend.name), h("td", {}, backend.profile), h("td", {}, h("code", {}, backend.url ?? "built in")), h("td", {}, backend.models.map((model) => (model === "*" ? "any" : model)).join(", ")))))))),
     section("Settings", table([
       ["Version", about.version],
       ["Store", `${about.store.kind}, for ${duration(about.store.ttl)}`],
@@ -57,7 +57,7 @@ function duration(seconds) {
 function clients(model) {
   const secret = key.get() ? "$ANTIPHON_API_KEY" : "unused";
   return [
-    ["Codex", `antiphon codex --url ${baseUrl.replace(/\/v1$/, "")}`],
+    ["Codex", `antiphon codex --url ${baseUrl}`],
     ["Environment of OpenAI's SDKs and tools", `export OPENAI_BASE_URL=${baseUrl}\nexport OPENAI_API_KEY=${secret}`],
     ["openai for Python", `from openai import OpenAI\n\nclient = OpenAI(base_url="${baseUrl}", api_key="${secret}")\nprint(client.responses.create(model="${model}", input="Hello!").output_text)`],
     ["openai for Node", `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: "${baseUrl}", apiKey: "${secret}" });\nconsole.log((await client.responses.create({ model: "${model}", input: "Hello!" })).output_text);`],

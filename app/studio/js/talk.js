@@ -162,6 +162,7 @@ export class Talk {
     turn.log.end();
     this.#drawAll(turn);
     this.#end(turn);
+    this.#follow();
     turn.node.removeAttribute("aria-busy");
     if (this.running === running) this.running = null;
     this.#busy(false);

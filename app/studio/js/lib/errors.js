@@ -1,7 +1,7 @@
 // What to do about an error.
 
 const ADVICE = {
-  connection_failed: "Is it still running? Start it again with `make serve`, then retry.",
+  connection_failed: "Is it still running? Start it again with “make serve” or “antiphon serve”, then retry.",
   connection_lost: "Retry. A background response can be resumed from Responses.",
   invalid_api_key: "Set the key of this server with the Key button.",
   model_not_found: "Choose another model, or look at About for what is served.",
@@ -18,6 +18,6 @@ export function advice(error) {
   if (error.status === 401 || error.status === 403) return ADVICE.invalid_api_key;
   if (error.status === 429) return ADVICE.rate_limit_exceeded;
   if (error.param) return `Change “${error.param}”, then retry.`;
-  if (error.status >= 500) return "Retry; if it stays, `antiphon check` says what is wrong, and the server's log has more.";
+  if (error.status >= 500) return "Retry; if it stays, “antiphon check” says what is wrong, and the server's log has more.";
   return "Retry.";
 }

@@ -1,0 +1,140 @@
+"""Talk to a model in the terminal: `antiphon chat`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+from typing import Any
+
+from rich.console import Console
+
+from app.cli.client import ServerClient, ServerError, safe
+
+HELP = "/new begins anew, /model NAME changes the model, /id prints the id of the last response, /quit or Ctrl+D ends."
+
+_REASONING = ("response.reasoning.delta", "response.reasoning_text.delta", "response.reasoning_summary_text.delta")
+
+
+class Chat:
+    """A conversation: each turn goes on from the one before."""
+
+    def __init__(self, client: ServerClient, console: Console, parameters: dict[str, Any]) -> None:
+        """`parameters` are those of each request, the model among them."""
+        self._client = client
+        self._console = console
+        self._parameters = parameters
+        self._previous: str | None = None
+        self._kind = "line"  # of what was printed last; `line`: it is ended
+
+    def interact(self) -> None:
+        """Read messages from the terminal, and answer them, until the reader has enough."""
+        with suppress(ImportError):
+            import readline  # noqa: F401 (lines can be edited, and come back)
+        self._console.print(f"{self._parameters['model']} at {self._client.url}", style="dim", highlight=False)
+        self._console.print(HELP, style="dim", highlight=False)
+        while (line := self._read("> ")) is not None and line not in ("/quit", "/exit"):
+            command, _, rest = line.partition(" ")
+            match command:
+                case "":
+                    pass
+                case "/new":
+                    self._previous = None
+                case "/model" if rest:
+                    self._parameters["model"] = rest.strip()
+                case "/id":
+                    self._console.print(self._previous or "There is no response yet.", highlight=False)
+                case _ if command.startswith("/"):
+                    self._console.print(HELP, style="dim", highlight=False)
+                case _:
+                    self._attempt(line)
+
+    def _attempt(self, line: str) -> None:
+        try:
+            self.say(line)
+        except ServerError as error:
+            self._line(safe(error), "red")
+        except KeyboardInterrupt:
+            self._line("Stopped.", "dim")
+
+    def say(self, text: str) -> None:
+        """Send a message, and print the answer; raises `ServerError`."""
+        items = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}]
+        while items:
+            items = self._turn(items)
+
+    def _turn(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Print one answer; return what the calls in it are answered with."""
+        body = {**self._parameters, "input": items, "stream": True}
+        if self._previous:
+            body["previous_response_id"] = self._previous
+        response: dict[str, Any] = {}
+        for event in self._client.stream("responses", body):
+            self._show(event)
+            if event["type"] in ("response.completed", "response.incomplete", "response.failed"):
+                response = event["response"]
+        self._line("")
+        if response.get("status") in (None, "failed"):
+            error = response.get("error") or {"message": "The connection broke before the answer was complete."}
+            raise ServerError(error["message"])
+        if response["status"] == "incomplete":
+            reason = (response.get("incomplete_details") or {}).get("reason") or "cancelled"
+            self._line(f"The answer is incomplete: {safe(reason)}.", "yellow")
+        self._previous = response["id"]
+        return [given for item in response["output"] if (given := self._answer(item))]
+
+    def _show(self, event: dict[str, Any]) -> None:
+        """Print what an event adds."""
+        match event["type"]:
+            case "response.output_text.delta" | "response.refusal.delta":
+                self._piece(event["delta"], "")
+            case kind if kind in _REASONING:
+                self._piece(event["delta"], "dim italic")
+            case "response.output_item.done" if event["item"]["type"] not in ("message", "reasoning"):
+                self._line(call_line(event["item"]), "cyan")
+            case "response.output_item.done":
+                self._line("")
+
+    def _answer(self, item: dict[str, Any]) -> dict[str, Any] | None:
+        """Ask the reader what a call is answered with; None for an item that wants no answer."""
+        match item["type"]:
+            case "function_call" | "custom_tool_call":
+                output = self._read(f"output of {safe(item['name'])}: ") or ""
+                return {"type": f"{item['type']}_output", "call_id": item["call_id"], "output": output}
+            case "mcp_approval_request":
+                approve = (self._read("approve? [y/N] ") or "").lower() in ("y", "yes")
+                return {"type": "mcp_approval_response", "approval_request_id": item["id"], "approve": approve}
+        return None
+
+    def _read(self, prompt: str) -> str | None:
+        """Return a line; None at the end of the input."""
+        try:
+            return input(prompt if sys.stdin.isatty() else "").strip()
+        except (EOFError, KeyboardInterrupt):
+            return None
+
+    def _piece(self, text: str, style: str) -> None:
+        kind = style or "text"
+        if self._kind not in ("line", kind):
+            self._console.print()
+        self._kind = kind
+        self._console.print(safe(text), style=style, end="", markup=False, highlight=False, soft_wrap=True)
+
+    def _line(self, text: str, style: str = "") -> None:
+        """Print a line of its own; an empty one only ends what was begun."""
+        if self._kind != "line":
+            self._console.print()
+        if text:
+            self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        self._kind = "line"
+
+
+def call_line(item: dict[str, Any]) -> str:
+    """Return a call, its state and what came of it, in a line."""
+    name = ".".join(filter(None, (item.get("server_label"), item.get("name")))) or item["type"]
+    given = item.get("arguments") or item.get("input") or item.get("code") or item.get("action") or ""
+    given = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    result = item.get("error") or item.get("output") or ""
+    result = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    parts = [f"[{item['type']}] {name}", given, f"({item['status']})" if item.get("status") else ""]
+    return safe(" ".join(filter(None, parts)) + (f" -> {result[:500]}" if result else ""))
