@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -487,3 +488,77 @@ async def test_a_table_that_is_wrong_says_so_at_the_start() -> None:
         create_app(settings(tools={"lab": {**TABLES["lab"], "wrong": True}}), backend=Scripted([]))
     with pytest.raises(SettingsError, match=r"tools\.laboratory: there is no such tool"):
         create_app(settings(tools={"laboratory": {}}), backend=Scripted([]))
+
+
+async def test_a_call_is_never_run_again_when_its_worker_dies(lab: Lab, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    backend = Scripted(made(("lab__wait", {})), hello())
+    common = {"store_url": url, "background_lease": 0.3, "tools": TABLES}
+    dead = create_app(settings(**common), backend=backend)
+    other = create_app(settings(**common), backend=backend)
+    async with serving(dead) as first, serving(other) as second, asyncio.timeout(30):
+        async with httpx.AsyncClient(base_url=f"{first}/v1") as http:
+            begun = (await http.post("/responses", json=body(background=True))).json()
+            await lab.started.wait()
+        death = [task for task in asyncio.all_tasks() if "RunWorker" in repr(task.get_coro())]
+        for task in death:
+            task.cancel()  # with nothing said, as when a process is killed
+        async with httpx.AsyncClient(base_url=f"{second}/v1") as http:
+            response = begun
+            while response["status"] in ("queued", "in_progress"):
+                response = (await http.get(f"/responses/{begun['id']}")).json()
+                await asyncio.sleep(0.05)
+            text = (await http.get(f"/responses/{begun['id']}?stream=true")).text
+    assert response["status"] == "failed"
+    assert [(item["type"], item["status"]) for item in response["output"]] == [("mcp_call", "incomplete")]
+    laws.check([json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")])
+    assert (lab.calls, len(backend.asked)) == ([("wait", {})], 1)
+
+
+async def test_a_server_that_stops_stops_its_tools(lab: Lab) -> None:
+    backend = Scripted(made(("lab__wait", {})), hello())
+    lines: list[str] = []
+
+    async def read(url: str) -> None:
+        async with httpx.AsyncClient(base_url=url) as http:
+            async with http.stream("POST", "/v1/responses", json=body(stream=True)) as answer:
+                lines.extend([line async for line in answer.aiter_lines()])
+
+    async with serving(create_app(settings(tools=TABLES, shutdown_grace=0), backend=backend)) as url:
+        reading = asyncio.create_task(read(url))
+        async with asyncio.timeout(10):
+            await lab.started.wait()
+    async with asyncio.timeout(10):
+        await reading
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    laws.check(events)
+    assert (events[-1]["type"], lab.stopped, lab.opened) == ("response.failed", ["wait"], 0)
+
+
+async def test_a_conversation_that_is_too_long_loses_whole_rounds(lab: Lab) -> None:
+    """With `truncation: auto` in the middle of a response; a call is never cut from its result."""
+    too_long = BackendError("Too long.", code="context_length_exceeded", status=400)
+    rounds = [made((("lab__long"), {"n": n})) for n in range(3)]
+    backend = Scripted(*rounds, [too_long], [too_long], hello())
+    async with client(backend) as http:
+        response = (await http.post("/responses", json=body(truncation="auto"))).json()
+    assert (response["status"], types(response)) == ("completed", ["mcp_call"] * 3 + ["message"])
+    shapes = [shape(asked) for asked in backend.asked[3:]]
+    assert shapes[0] == ["user", *[("assistant", 1), "tool"] * 3]
+    assert len(shapes[-1]) < len(shapes[0])
+    for one in shapes:
+        assert one.count("tool") == one.count(("assistant", 1))
+
+
+async def test_a_conversation_with_hosted_calls_can_be_compacted(lab: Lab) -> None:
+    backend = Scripted(made(("lab__add", {"a": 1, "b": 2})), hello(), hello("A summary."), hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        compacted = (
+            await http.post("/responses/compact", json={"model": "m", "previous_response_id": first["id"]})
+        ).json()
+        again = body(input=[*compacted["output"], {"role": "user", "content": "And?"}])
+        assert (await http.post("/responses", json=again)).status_code == 200
+    assert "3" in [message.get("content") for message in backend.asked[2]["messages"]]
+    assert "A summary." in json.dumps(backend.asked[3]["messages"])
+    assert "lab__add" not in json.dumps(backend.asked[3]["messages"])
