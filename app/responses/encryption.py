@@ -15,7 +15,7 @@ import base64
 import binascii
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import orjson
@@ -25,10 +25,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream
+from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, settled
 from app.core.stream.event_types import ToolBinding
 from app.core.types.ids import new_id
 from app.core.types.items import ITEM_TYPES, OUTPUTS, id_prefix
+from app.core.types.readings import NOTES
 from app.core.types.request import Item, Response
 from app.errors import InvalidRequest
 
@@ -113,12 +114,17 @@ def _decoded(text: str) -> bytes:
     return data
 
 
+# Notes of a call without which the model would be shown something else.
+_SHOWN = frozenset({"output", "arguments"})
+
+
 class EncryptingEventBuilder(EventBuilder):
     """
     An `EventBuilder` whose reasoning items have their `encrypted_content`.
 
     What a backend says beside a tool call (Gemini's signatures) has to come back, too, and a call has no field that a
     client would keep it in: it goes into the seal of the reasoning before the call, or of a reasoning item of its own.
+    What the model was shown of a hosted tool's result, and the item does not say, goes into one behind the calls.
     """
 
     def __init__(self, response: Response, *, seal: Callable[[dict[str, Any]], str], **options: Any) -> None:
@@ -127,11 +133,20 @@ class EncryptingEventBuilder(EventBuilder):
         self._beside: dict[str, Upstream] = {}  # what was said beside calls and is not sealed yet, by `call_id`
 
     def call(self, call_id: str, callee: ToolBinding, **upstream: Any) -> OpenCall:
-        if upstream:
+        if upstream and callee.kind.call_id:  # what is beside a hosted call is sealed with its result
             self._beside[call_id] = upstream
             if not self._is_thinking:
                 self._add_signature()
         return super().call(call_id, callee, **upstream)
+
+    def seal_calls(self, item_ids: Iterable[str]) -> None:
+        """Seal what is noted of calls that were run, as far as their items do not say it, in a reasoning item."""
+        for id in item_ids:
+            upstream = self.upstream.get(id, {})
+            if upstream.get(NOTES, {}).keys() & _SHOWN or upstream.keys() - {NOTES}:
+                self._beside[id] = settled(upstream)
+        if self._beside:
+            self._add_signature()
 
     def reasoning_upstream(self) -> Upstream:
         """Return what is said for the open item; an item that is sealed takes nothing more, so another follows it."""
@@ -188,9 +203,10 @@ def decrypt_items(
                 beside |= content.get("calls", {})
         opened.append(item)
     for index, item in enumerate(opened if beside else ()):
-        if item.get("call_id") in beside and item["type"] not in OUTPUTS and item.get("id") not in known:
+        names = [name for name in (item.get("call_id"), item.get("id")) if name in beside]
+        if names and item["type"] not in OUTPUTS and item.get("id") not in known:
             opened[index] = item = _with_id(item, key)
-            said[item["id"]] = beside[item["call_id"]]
+            said[item["id"]] = beside[names[0]]
     return opened, said
 
 

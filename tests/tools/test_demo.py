@@ -108,3 +108,21 @@ async def test_arguments_that_are_wrong_are_told_to_the_model() -> None:
     assert [item.get("status") for item in response["output"]] == [None, "failed", "failed", "completed"]
     told = [message["content"] for message in backend.asked[1]["messages"] if message["role"] == "tool"]
     assert told == ["`a` and `b` should be numbers.", "`seconds` should be a number."]
+
+
+async def test_a_client_that_keeps_its_history_brings_results_back_encrypted() -> None:
+    calls = made(("web_search", {"query": "a"}), ("demo__add", {"a": 1, "b": 2}))
+    backend = Scripted(calls, hello(), hello())
+    include = ["reasoning.encrypted_content"]
+    async with client(backend, tools={"demo": {}}) as http:
+        body = {"model": "m", "input": "Hi", "tools": DEMO, "store": False, "include": include}
+        events = await events_of(http, **body)
+        laws.check(events)
+        output = events[-1]["response"]["output"]
+        assert [item["type"] for item in output][1:] == ["web_search_call", "mcp_call", "reasoning", "message"]
+        question = {"type": "message", "role": "user", "content": "Hi"}
+        again = {**body, "input": [question, *output, {"role": "user", "content": "And?"}]}
+        assert (await http.post("/responses", json=again)).status_code == 200
+    shown = [message["content"] for message in backend.asked[2]["messages"] if message["role"] == "tool"]
+    assert shown == [message["content"] for message in backend.asked[1]["messages"] if message["role"] == "tool"]
+    assert "A demo page" in shown[0]

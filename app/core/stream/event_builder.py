@@ -340,6 +340,13 @@ class EventBuilder:
         item = {**call.item, **call.kind.final(call.written), **fields}
         self._done(call.index, {**item, "status": status} if call.kind.has_status else item)
 
+    def seal_calls(self, item_ids: Iterable[str]) -> None:
+        """
+        Let what is noted of calls that were run come back with the items, where clients keep these.
+
+        Only a builder that encrypts does something here.
+        """
+
     def begin_step(self, kind: str) -> str | None:
         """Tell those who want events of ours that a step begins; returns its id, for `end_step`."""
         if not self.framework_events:

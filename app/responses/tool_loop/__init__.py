@@ -400,6 +400,7 @@ class ToolLoop:
         tasks = [asyncio.create_task(self._run(call)) for call in calls]
         async for events in self._while(tasks):
             yield events
+        self.builder.seal_calls(call.item["id"] for call in calls)
         self.builder.framework("tool_round_completed", round=self._round, tool_count=len(calls))
         self.builder.end_step(step, "tools")
 
