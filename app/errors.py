@@ -17,6 +17,8 @@ Every error a client sees is made here, over HTTP, in a stream or on a socket. T
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -153,3 +155,9 @@ class BackendError(APIError):
     def reason(self) -> str:
         """What anybody may hear of it: its own words may repeat the prompt, which is for its caller alone."""
         return f"{self.status} {self.code}" if self.quoted else self.message
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence with the closest known name, behind a space, to end a message with; "" where none is alike."""
+    found = get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+    return f" Did you mean '{found[0]}'?" if found else ""

@@ -47,7 +47,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app import __version__
 from app.backends import Backend, BackendWrapper, ChatRequest, Chunk
 from app.core.profile import Profile
-from app.core.types.response import usage_of
+from app.core.types.usage import usage_of
 from app.errors import BackendError
 from app.observability import log_context
 from app.observability.labels import ModelLabels

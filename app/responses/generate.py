@@ -19,7 +19,7 @@ from app.backends import Backend, ChatRequest, Chunk
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.types.request import Event
-from app.core.types.response import usage_of
+from app.core.types.usage import usage_of
 from app.errors import APIError, BackendError
 from app.responses.prompt import Prompt
 

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 
 import orjson
 
+from app.backends.chat.usage import normal_usage
 from app.core.stream.reasoning_fragments import FRAGMENTS
 from app.core.types.chunk import REASONING_CONTENT, CallFragment, Chunk, ChunkDelta, CitedSource, RawChunk
 
@@ -149,7 +150,7 @@ class Normalizer:
             if isinstance(usage, dict):
                 counted = {name: count for name, count in usage.items() if count}
                 self._usage = usage if not self._usage else self._usage | counted
-        return self._usage if said else None
+        return normal_usage(self._usage) if said and self._usage else None
 
     def _sources(self, chunk: RawChunk) -> Iterator[CitedSource]:
         """Yield the sources that are new: Perplexity lists them again in every chunk, xAI in the last one."""

@@ -24,11 +24,10 @@ from app.core.request.tool_choice import Choice, choose
 from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import ToolSet, collect_tools, of_history
 from app.core.stream.event_types import ToolBinding
-from app.core.types.hints import did_you_mean
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.items import ITEM_TYPES
 from app.core.types.request import CreateResponse, Item, undeclared_fields
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, did_you_mean
 
 EMPTY: Mapping[str, dict[str, Any]] = MappingProxyType({})
 

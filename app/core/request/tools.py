@@ -21,11 +21,10 @@ from app.core.profile import RequestOptions
 from app.core.request.content import label
 from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
 from app.core.stream.event_types import ToolBinding
-from app.core.types.hints import did_you_mean
 from app.core.types.hosted import NO_HOSTED_TOOLS, NO_PARAMETERS, UNNAMED, HostedFunction, HostedTools
 from app.core.types.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.types.request import Item
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, did_you_mean
 
 _MAX_NAME = 64  # characters, by the spec
 

@@ -23,7 +23,7 @@ from app.core.history.turns import Turn
 from app.core.sse import log as frames
 from app.core.stream.recovery import RecoveredBuilder
 from app.core.types.request import TERMINAL, Event, Response
-from app.core.types.response import usage_of
+from app.core.types.usage import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
 from app.responses.background.subscription import EventSubscription
 from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of

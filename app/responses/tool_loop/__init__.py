@@ -27,7 +27,7 @@ from app.core.types.hosted import HostedFunction, HostedTools
 from app.core.types.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, ItemType
 from app.core.types.readings import NOTES
 from app.core.types.request import TERMINAL, CreateResponse, Event, Item
-from app.core.types.response import added_usage, usage_of
+from app.core.types.usage import added_usage, usage_of
 from app.errors import APIError, BackendError
 from app.observability.lifecycle import ResponseLifecycle
 from app.responses.context import Context

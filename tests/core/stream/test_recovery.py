@@ -18,7 +18,7 @@ from app.core.stream.event_types import ToolBinding
 from app.core.stream.recovery import RecoveredBuilder
 from app.core.types import items
 from app.core.types.request import Event
-from app.core.types.response import usage_of
+from app.core.types.usage import usage_of
 from app.errors import APIError
 from tests.core.stream import test_event_builder
 from tests.support import laws

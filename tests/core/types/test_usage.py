@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.core.types.response import usage_of
+from app.backends.chat.usage import normal_usage
+from app.core.types.usage import usage_of
 
 NAMES = [
     *("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens", "total_tokens"),
@@ -27,9 +28,10 @@ JSON = st.recursive(
 
 @example(said={"prompt_tokens": -math.inf})
 @example(said={"prompt_tokens": 5, "completion_tokens_details": {"reasoning_tokens": -3}})
+@pytest.mark.parametrize("normalize", [normal_usage, dict])
 @given(said=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=8) | JSON)
-def test_whatever_is_said_the_usage_adds_up(said: Any) -> None:
-    usage = usage_of(said if isinstance(said, dict) else None, {"messages": []}, [])
+def test_whatever_is_said_the_usage_adds_up(normalize: Any, said: Any) -> None:
+    usage = usage_of(normalize(said) if isinstance(said, dict) else None, {"messages": []}, [])
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     assert 0 <= usage["input_tokens_details"]["cached_tokens"] <= usage["input_tokens"]
     assert usage["input_tokens_details"]["cache_write_tokens"] >= 0
@@ -39,4 +41,5 @@ def test_whatever_is_said_the_usage_adds_up(said: Any) -> None:
 @pytest.mark.parametrize("number", [-math.inf, math.inf, math.nan, -1, 10**400, "-1", "1e3", None, [], {}])
 def test_what_is_no_count_is_estimated(number: Any) -> None:
     body = {"messages": [{"role": "user", "content": "Hello there"}]}
+    assert normal_usage({"prompt_tokens": number}) is None
     assert usage_of({"prompt_tokens": number}, body, ["Hi"]) == usage_of(None, body, ["Hi"])

@@ -1,0 +1,106 @@
+"""The usage of a response: what the backend counted, or an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from app.core.types.token_estimate import estimate, estimate_chat
+
+
+def usage_of(counted: Mapping[str, Any] | None, body: Mapping[str, Any], output: list[Any]) -> dict[str, Any]:
+    """
+    Return the usage of a response, in tokens, from that of its chunks; estimated where the backend counted nothing.
+
+    Never null, and always consistent: input and output add up to the total, and the details are parts of them.
+    (Clients loop or crash on a finished response without usage.) Where the backend does not count reasoning, its
+    tokens are estimated: the share of the output's that reasoning has of the output's text.
+    """
+    counted = counted or {}
+    counts = counted.get("prompt_tokens"), counted.get("completion_tokens")
+    if not any(map(is_token_count, counts)):
+        reasoning, rest = _estimates(output)
+        return _usage(estimate_chat(body), reasoning + rest, reasoning=reasoning)
+    input_tokens, output_tokens = map(token_count, counts)
+    prompt, completion = (_object(counted.get(f"{kind}_tokens_details")) for kind in ("prompt", "completion"))
+    # Servers that do not count reasoning leave it out, or say 0.
+    reasoning = token_count(completion.get("reasoning_tokens")) or _share(output_tokens, output)
+    return _usage(
+        input_tokens,
+        output_tokens,
+        min(token_count(prompt.get("cached_tokens")), input_tokens),
+        token_count(prompt.get("cache_write_tokens")),
+        min(reasoning, output_tokens),
+    )
+
+
+def added_usage(usage: Mapping[str, Any] | None, more: dict[str, Any]) -> dict[str, Any]:
+    """Return the sum of two usages, field by field."""
+    if usage is None:
+        return more
+    return {
+        name: added_usage(usage.get(name) or {}, value) if isinstance(value, dict) else usage.get(name, 0) + value
+        for name, value in more.items()
+    }
+
+
+def _share(output_tokens: int, output: list[Any]) -> int:
+    """Return how many of the output's tokens are reasoning, by its share of the text."""
+    reasoning, rest = _estimates(output)
+    return -(-output_tokens * reasoning // (reasoning + rest)) if reasoning else 0
+
+
+def _estimates(output: Iterable[Mapping[str, Any] | str]) -> tuple[int, int]:
+    """Return about how many tokens of items, or of texts that are to be in one, are reasoning, and how many are not."""
+    reasoning = rest = 0
+    for item in output:
+        tokens = sum(map(estimate, _said(item)))
+        if isinstance(item, Mapping) and item.get("type") == "reasoning":
+            reasoning += tokens
+        else:
+            rest += tokens
+    return reasoning, rest
+
+
+def _usage(
+    input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0, reasoning: int = 0
+) -> dict[str, Any]:
+    return {
+        "input_tokens": input_tokens,
+        # `cache_write_tokens` is OpenAI's; its SDK asks for it.
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
+        "output_tokens": output_tokens,
+        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "total_tokens": input_tokens + output_tokens,
+    }
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+_ENDLESS = 2**53  # what is not between 0 and this is no count: negative, infinite, not a number
+
+
+def is_token_count(value: Any) -> bool:
+    """Tell whether a value is a number of tokens; some servers write it as a text."""
+    if isinstance(value, str):
+        return value.isdecimal() and len(value) < 16
+    return isinstance(value, int | float) and 0 <= value < _ENDLESS
+
+
+def token_count(*values: Any) -> int:
+    """Return the first number among values as a count."""
+    return next((int(value) for value in values if is_token_count(value)), 0)
+
+
+def _said(item: Mapping[str, Any] | str) -> Iterator[str]:
+    """Yield what the model wrote of an item, or of a text that is to be in one: not its id, nor what else is ours."""
+    if isinstance(item, str):
+        yield item
+        return
+    for name in ("name", "arguments", "input"):
+        if isinstance(value := item.get(name), str):
+            yield value
+    for part in item.get("content") or item.get("summary") or ():  # raw reasoning may be shown in both
+        yield part.get("text") or part.get("refusal") or ""
