@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from agents import (
     Agent,
+    FileSearchTool,
     HostedMCPTool,
     ModelSettings,
     OpenAIConversationsSession,
@@ -244,6 +246,31 @@ async def hosted_replayed() -> Any:
     said = [*first.to_input_list(), {"role": "user", "content": ASK_NAME}]
     second = await Runner.run(agent(tools=[lab()]), said)
     return {"text": second.final_output, "items": [item.type for item in second.raw_responses[-1].output]}
+
+
+def searched(result: Any) -> Any:
+    """What was found in files, and what of it is cited."""
+    items = [item.raw_item for item in result.new_items]
+    found = [one for item in items if item.type == "file_search_call" for one in item.results]
+    parts = [part for item in items if item.type == "message" for part in item.content]
+    cited = [annotation.filename for part in parts for annotation in part.annotations]
+    return {"text": result.final_output, "found": [one.filename for one in found], "cited": cited}
+
+
+def searcher() -> Agent[Any]:
+    tool = FileSearchTool(vector_store_ids=[os.environ["STORE"]], max_num_results=3, include_search_results=True)
+    return agent(tools=[tool])
+
+
+@scenario
+async def file_search() -> Any:
+    return searched(await Runner.run(searcher(), WHO))
+
+
+@scenario
+async def file_search_streamed() -> Any:
+    _, result = await streamed(searcher(), WHO)
+    return searched(result)
 
 
 play()

@@ -61,7 +61,26 @@ async function decided(approved) {
   return hostedShown(await generateText({ model, messages, tools }));
 }
 
+// A search in files that the server makes, and what it found.
+const searching = () => ({ file_search: openai.tools.fileSearch({ vectorStoreIds: [process.env.STORE], maxNumResults: 3 }) });
+const including = { providerOptions: { openai: { include: ["file_search_call.results"] } } };
+const searched = ({ text, content, sources }) => ({
+  text,
+  found: content.filter(({ type }) => type === "tool-result").flatMap(({ output }) => (output.results ?? []).map(({ filename }) => filename)),
+  cited: sources.map(({ filename }) => filename),
+});
+
 await play({
+  async file_search() {
+    return searched(await generateText({ model, prompt: WHO, tools: searching(), ...including }));
+  },
+
+  async file_search_streamed() {
+    const result = streamText({ model, prompt: WHO, tools: searching(), ...including });
+    await result.consumeStream();
+    return searched({ text: await result.text, content: await result.content, sources: await result.sources });
+  },
+
   async text() {
     const result = await generateText({ model, prompt: HELLO });
     return { text: result.text, usage: usage(result.usage), status: result.finishReason };

@@ -215,4 +215,32 @@ def hosted_replayed() -> Any:
     return {"text": second.text, "results": hosted_results(second)}
 
 
+def searching() -> Any:
+    tool = {"type": "file_search", "vector_store_ids": [os.environ["STORE"]]}
+    return chat(include=["file_search_call.results"]).bind_tools([tool])
+
+
+def searched(message: Any) -> Any:
+    """What was found in files, and what of it is cited, in the old form or in the standard one."""
+    calls = [
+        *blocks(message, "file_search_call"),
+        *(block["output"] for block in blocks(message, "server_tool_result")),
+    ]
+    results = [one for call in calls for one in (call if isinstance(call, list) else call.get("results") or ())]
+    annotations = [one for block in blocks(message, "text") for one in block.get("annotations", ())]
+    cited = [one.get("filename") or one.get("title") for one in annotations]
+    return {"text": message.text, "found": [one["filename"] for one in results], "cited": cited}
+
+
+@scenario
+def file_search() -> Any:
+    return searched(searching().invoke(WHO))
+
+
+@scenario
+def file_search_streamed() -> Any:
+    _, message = streamed(searching(), WHO)
+    return searched(message)
+
+
 play()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, ThinkingPart, ToolOutput
 from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
-from pydantic_ai.native_tools import MCPServerTool
+from pydantic_ai.native_tools import FileSearchTool, MCPServerTool
 from scenarios import ADD, ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
 
 model = OpenAIResponsesModel(MODEL)
@@ -153,6 +154,32 @@ async def hosted_replayed() -> Any:
     first = await made.run(ADD)
     second = await made.run(ASK_NAME, message_history=first.all_messages())
     return {"text": second.output, "results": hosted_results(second)}
+
+
+def searcher() -> Agent[None, Any]:
+    settings = OpenAIResponsesModelSettings(openai_include_file_search_results=True)
+    tool = FileSearchTool(file_store_ids=[os.environ["STORE"]])
+    return agent(capabilities=[NativeTool(tool)], model_settings=settings)
+
+
+def searched(result: Any, text: str) -> Any:
+    """What was found in files; it does not show what is cited."""
+    parts = [part for message in result.new_messages() for part in message.parts]
+    returned = [part.content for part in parts if part.part_kind == "builtin-tool-return"]
+    found = [one["filename"] for content in returned for one in content.get("results") or ()]
+    return {"text": text, "found": found}
+
+
+@scenario
+async def file_search() -> Any:
+    result = await searcher().run(WHO)
+    return searched(result, result.output)
+
+
+@scenario
+async def file_search_streamed() -> Any:
+    async with searcher().run_stream(WHO) as result:
+        return searched(result, await result.get_output())
 
 
 play()
