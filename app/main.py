@@ -54,6 +54,7 @@ from app.stores.memory import MemoryStore
 from app.stores.memory.counters import MemoryCounters
 from app.stores.purging import purging
 from app.tools import TOOLS, HostedTool, ToolHost
+from app.tools.search import ToolSearch
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
@@ -400,6 +401,8 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
             tools[name] = load(path, {}).from_settings(table, host)
         except (ValueError, ImportError, AttributeError) as error:
             raise SettingsError([f"tools.{name}: {error}"]) from None
+    if "mcp" in tools:
+        tools.setdefault("tool_search", ToolSearch())  # it finds the functions that these have deferred
     return tools
 
 

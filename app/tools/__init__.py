@@ -126,6 +126,8 @@ class ToolCall:
     arguments: dict[str, Any]
     items: Sequence[Item]  # the conversation so far, oldest first, this response's finished items included
     approval_request_id: str | None = None  # the request that was approved, where the function needs it
+    call_id: str = ""  # of the call, as the backend knows it
+    deferred: Sequence[HostedFunction] = ()  # the functions of all sessions that a search may find
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -268,6 +269,70 @@ async def test_no_more_functions_than_backends_take(upstream: Upstream) -> None:
         answer = await client.post("/responses", json=request)
     assert len(offered(upstream)) == 128
     assert "functions were left out" in answer.headers["x-antiphon-warning"]
+
+
+SEARCH = {"type": "tool_search"}
+DEFERRED = {**MCP, "defer_loading": True}
+
+
+async def test_deferred_tools_are_searched_for_and_then_called(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("tool_search", {"query": "adding numbers", "limit": 1})))
+    upstream.say(calling(("lab__add", SEVEN)))
+    upstream.always(saying("It is 7."))
+    async with asked(upstream, declared(lab)) as client:
+        first = await respond(client, DEFERRED, SEARCH)
+        second = await respond(client, DEFERRED, SEARCH, previous_response_id=first["id"])
+        third = await respond(client, DEFERRED)
+    assert types(first) == ["mcp_list_tools", "tool_search_call", "tool_search_output", "mcp_call", "message"]
+    search, found = only(first, "tool_search_call"), only(first, "tool_search_output")
+    assert (search["execution"], search["arguments"]["query"]) == ("server", "adding numbers")
+    assert (found["execution"], found["call_id"], found["status"]) == ("server", search["call_id"], "completed")
+    assert [(space["name"], [tool["name"] for tool in space["tools"]]) for space in found["tools"]] == [
+        ("lab", ["add"])
+    ]
+    assert offered(upstream, 0) == {"tool_search"}
+    assert offered(upstream, 1) == offered(upstream, 2) == offered(upstream, 3) == {"tool_search", "lab__add"}
+    assert "lab__add: Add two numbers." in told(upstream, 1)[0]
+    assert (text(first), text(second), lab.calls) == ("It is 7.", "It is 7.", [("add", SEVEN)])
+    assert types(third)[-1] == "message" and {"lab__add", "lab__echo"} <= offered(upstream)  # nothing searches
+
+
+async def test_a_search_that_can_find_nothing_is_not_offered(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(saying("Hello."))
+    async with asked(upstream, declared(lab, allowed_tools=["add"])) as client:
+        await respond(client, MCP, SEARCH)
+    assert offered(upstream) == {"lab__add"}
+
+
+async def test_a_search_of_the_client_finds_them_too(upstream: Upstream, lab: Lab) -> None:
+    upstream.say(calling(("tool_search", {"query": "add"})))
+    upstream.say(calling(("lab__add", SEVEN)))
+    upstream.say(saying("It is 7."))
+    tools = [DEFERRED, {**SEARCH, "execution": "client"}]
+    async with asked(upstream, declared(lab)) as client:
+        first = await respond(client, *tools)
+        search = only(first, "tool_search_call")
+        declared_add = {"type": "function", "name": "add", "parameters": {}, "defer_loading": True}
+        space = {"type": "namespace", "name": "lab", "description": "", "tools": [declared_add]}
+        found = {"type": "tool_search_output", "call_id": search["call_id"], "execution": "client", "tools": [space]}
+        second = await respond(client, *tools, input=[found], previous_response_id=first["id"])
+    assert (types(first)[-1], text(second), lab.calls) == ("tool_search_call", "It is 7.", [("add", SEVEN)])
+
+
+async def test_names_that_no_backend_takes_are_written_otherwise(upstream: Upstream) -> None:
+    odd = Lab(only="echo")
+    for name in ("get.it", "get_it", "get/it"):
+        odd.server.add_tool(odd.echo, name=name)
+    async with odd.serve(), asked(upstream, declared(odd, allowed_tools=["get?it"])) as client:
+        upstream.say(saying("Hello."))
+        await respond(client)
+        names = offered(upstream)
+        assert len(names) == 3 and all(re.fullmatch(r"[\w-]{1,64}", name) for name in names)
+        upstream.say(calling(*((name, {"value": name}) for name in sorted(names))))
+        upstream.say(saying("Done."))
+        response = await respond(client)
+    called = {item["name"] for item in response["output"] if item["type"] == "mcp_call"}
+    assert called == {"get.it", "get_it", "get/it"}
 
 
 # Approvals.

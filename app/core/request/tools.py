@@ -12,6 +12,7 @@ item for more than an earlier one.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -72,7 +73,10 @@ class ToolSet:
             fields = {"server_label": function.server_label, "name": function.name}
             callee = ToolBinding(MCP_APPROVAL_REQUEST, fields)
         else:
-            callee = ToolBinding(ITEM_TYPES[function.item], function.fields, function)
+            kind = ITEM_TYPES[function.item]
+            # A search for tools is of one type, whoever runs it.
+            kind = kind if kind.hosted else dataclasses.replace(kind, role="hosted", waits=False)
+            callee = ToolBinding(kind, function.fields, function)
         self.functions[known] = Function(declared, callee)
         self._chosen.append((function, types))
         return True
@@ -83,7 +87,7 @@ class ToolSet:
             return known
         if namespace is None:
             return name
-        flat = "__".join(filter(None, (re.sub(r"[^a-zA-Z0-9_-]", "_", namespace), name)))
+        flat = re.sub(r"[^a-zA-Z0-9_-]", "_", "__".join(filter(None, (namespace, name))))
         if len(flat) <= _MAX_NAME and flat not in self.functions:
             return flat
         mark = hashlib.sha256(f"{namespace}\n{name}".encode(errors="replace")).hexdigest()[:8]
@@ -173,6 +177,8 @@ def collect_tools(
             brought = item.get("tools")
             entries += _entries(brought if isinstance(brought, list) else (), warn, found=row.brings == "found")
     searchable = any(entry.key == SEARCH for entry in entries)
+    own_keys = {function.key for function, _ in hosted.functions}
+    entries = [entry for entry in entries if not (entry.found and (entry.namespace or UNNAMED, entry.name) in own_keys)]
     offered = ToolSet()
     own: set[tuple[str | None, str]] = set()
     entries.sort(key=lambda entry: entry.namespace is not None)  # flat names give way to those of the functions
@@ -187,14 +193,42 @@ def collect_tools(
         if entry.place:
             own.add(entry.key)
     offered.hosted_types = frozenset(hosted.types)
-    left_out = [
-        function.name for function, types in hosted.functions if not offered.add_hosted(function, types, options)
-    ]
+    on_offer = _without_deferred(hosted.functions, items, searchable)
+    left_out = [function.name for function, types in on_offer if not offered.add_hosted(function, types, options)]
     if left_out:
         warnings.append(
             f"Of the hosted tools, {len(left_out)} functions were left out, such as {label(left_out[0])}: {_FULL}"
         )
     return offered
+
+
+def _without_deferred(
+    functions: Sequence[tuple[HostedFunction, Collection[str]]], items: Iterable[Item], searchable: bool
+) -> list[tuple[HostedFunction, Collection[str]]]:
+    """Leave out hosted functions that have to be searched for first, and a search that can find nothing."""
+    deferred = [function.key for function, _ in functions if function.deferred]
+    if not deferred:
+        return [one for one in functions if one[0].key != SEARCH]
+    if not searchable and SEARCH not in [function.key for function, _ in functions]:
+        return list(functions)
+    unknown = set(deferred) - _found_keys(items)
+    return [one for one in functions if one[0].key not in unknown]
+
+
+def _found_keys(items: Iterable[Item]) -> set[tuple[str, str]]:
+    """Return namespaces and names of the tools that searches have found."""
+    found = set()
+    for item in items:
+        if (row := ITEM_TYPES.get(item["type"])) and row.brings == "found" and isinstance(item.get("tools"), list):
+            for tool in filter(_is_object, item["tools"]):
+                inner = tool.get("tools")
+                names = [one.get("name") for one in filter(_is_object, inner)] if isinstance(inner, list) else []
+                found |= {(str(tool.get("name")), str(name)) for name in names} or {(UNNAMED, str(tool.get("name")))}
+    return found
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
 
 
 _FULL = f"their names are taken, or there are more than {MOST_FUNCTIONS} functions."

@@ -391,6 +391,12 @@ def type_of(item: Mapping[str, Any]) -> ItemType | None:
     return ITEM_TYPES.get(item["type"])
 
 
+def waits_for_client(item: Mapping[str, Any]) -> bool:
+    """Tell whether a response ends with an item, for its client to answer."""
+    row = type_of(item)
+    return bool(row and row.waits) and item.get("async") is not True and item.get("execution") != "server"
+
+
 def id_prefix(type: str) -> str:
     """Return the prefix of the ids of items of that type."""
     return row.prefix if (row := ITEM_TYPES.get(type)) else "item"

@@ -24,7 +24,7 @@ from app.core.stream.citations import cited_by
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, settled
 from app.core.stream.event_types import ToolBinding
 from app.core.types.hosted import HostedFunction, HostedTools
-from app.core.types.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, ItemType
+from app.core.types.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, ItemType, waits_for_client
 from app.core.types.readings import NOTES
 from app.core.types.request import TERMINAL, CreateResponse, Event, Item
 from app.core.types.usage import added_usage, usage_of
@@ -348,9 +348,7 @@ class ToolLoop:
     def _waits_for_client(self) -> bool:
         """Tell whether the round has a call that the client has to answer."""
         output = self.builder.response["output"][self._first_item :]
-        return any(
-            (row := ITEM_TYPES.get(item["type"])) and row.waits and item.get("async") is not True for item in output
-        )
+        return any(map(waits_for_client, output))
 
     # Calls.
 
@@ -437,7 +435,8 @@ class ToolLoop:
             return Outcome.failed(NO_OBJECT)
         items = [*self._options.items, *self._finished_items()]
         approval = self._notes(call.item["id"]).get("approval_request_id")
-        running = ToolCall(call.item["id"], found.function, arguments, items, approval)
+        deferred = [one.function for one in self._sessions.functions if one.function.deferred]
+        running = ToolCall(call.item["id"], found.function, arguments, items, approval, call.call_id or "", deferred)
         return await self._sessions.run(found.session, running, LoopReport(self, call))
 
     def _finished_items(self) -> list[Item]:
