@@ -121,7 +121,7 @@ class Responses:
             if isinstance(tool, DeclaringTool):
                 offered += map(dict, tool.declarations(owner))
             else:
-                offered += [{"type": type_, **_NEEDED[type_]} for type_ in list(tool.types)[:1] if type_ in _NEEDED]
+                offered += [{"type": type_, **needed} for type_, needed in _NEEDED.items() if type_ in tool.types]
         return offered
 
     def within(self, memory: Store) -> Responses:

@@ -356,3 +356,16 @@ async def test_hosted_tools_are_switched_on_shown_and_approved(browser: Browser)
         await studio.ended(5)
         await expect(studio.last.locator(".question")).to_have_text("Denied.")
         await expect(studio.last.get_by_role("group", name="MCP call")).to_have_count(0)
+
+
+async def test_what_an_answer_cites_is_linked(browser: Browser) -> None:
+    cited = {"url": "https://example.com/a", "title": "An example", "start_index": 4, "end_index": 10}
+    evil = {"url": "javascript:alert(1)", "title": "Not a link", "start_index": 0, "end_index": 3}
+    annotations = [{"type": "url_citation", "url_citation": one} for one in (cited, evil)]
+    script = [delta(content="See this."), delta(annotations=annotations)]
+    async with antiphon(Scripted(script)) as url, Studio.open(browser, url) as studio:
+        await studio.say("Where?")
+        sources = studio.last.locator(".sources")
+        await expect(sources.get_by_role("link", name="An example")).to_have_attribute("href", "https://example.com/a")
+        await expect(sources.locator("li")).to_have_text(["An example", "Not a link"])
+        await expect(sources.get_by_role("link")).to_have_count(1)

@@ -9,7 +9,7 @@ import { marked } from "../../vendor/marked/marked.esm.js";
 import { copyButton, h } from "./dom.js";
 import { plain, webUrl } from "./text.js";
 
-const LONGEST_TAIL = 8_000; // characters of an unfinished block that are rendered anew with each frame
+const LONGEST_TAIL = 4_000; // characters of an unfinished block that are rendered anew with each frame
 const LONGEST_BLOCK = 1_000; // characters of a text node, after which the next line begins another
 const LONGEST_WHOLE = 100_000; // characters of an answer that is rendered once more as a whole, when it is complete
 const LONGEST_CODE = 30_000; // characters of a block of code that gets colours
