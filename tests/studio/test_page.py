@@ -158,7 +158,7 @@ async def test_axe_finds_nothing_serious(browser: Browser, width: int, theme: st
                 await studio.inspect(tab)
             assert await studio.axe() == []
         await page.get_by_role("button", name="Close", exact=True).first.click()
-        await page.get_by_role("button", name="Key", exact=True).click()
+        await page.get_by_role("button", name="API key", exact=True).click()
         assert await studio.axe() == []
         await page.keyboard.press("Escape")
         await studio.go("Responses")

@@ -173,7 +173,7 @@ async def test_a_key_is_asked_for_kept_in_the_tab_and_forgotten(browser: Browser
         await studio.inspect("Code")
         assert "right" not in (await page.locator("#panel-code").inner_text()).split('"')
 
-        await page.get_by_role("button", name="Key set").click()
+        await page.get_by_role("button", name="API key set").click()
         await dialog.get_by_role("button", name="Forget it").click()
         await expect(page.locator(".turn")).to_have_count(0)
         assert await page.evaluate("sessionStorage['antiphon.key']") is None

@@ -16,6 +16,7 @@ from tests.studio.browser import Studio
 from tests.support.build import call, delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
+from tests.support.upstream import DONE, Upstream, chunk, finish, sse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -369,3 +370,14 @@ async def test_what_an_answer_cites_is_linked(browser: Browser) -> None:
         await expect(sources.get_by_role("link", name="An example")).to_have_attribute("href", "https://example.com/a")
         await expect(sources.locator("li")).to_have_text(["An example", "Not a link"])
         await expect(sources.get_by_role("link")).to_have_count(1)
+
+
+async def test_a_model_is_named_where_the_backend_lists_none(browser: Browser) -> None:
+    async with Upstream() as up:
+        up.models = []
+        up.say(sse(chunk("Hello."), finish(), DONE))
+        async with antiphon(backend_url=up.url) as url, Studio.open(browser, url) as studio:
+            await studio.page.get_by_label("Name of the model").fill("qwen3")
+            await studio.say("Hello")
+            await expect(studio.last).to_contain_text("Hello.")
+        assert up.requests[-1].json["model"] == "qwen3"

@@ -42,11 +42,19 @@ async function loadModels() {
     const chosen = select.value || sessionStorage.getItem(MODEL);
     select.replaceChildren(...data.map(({ id }) => h("option", { value: id }, plain(id))));
     if (data.some(({ id }) => id === chosen)) select.value = chosen;
-    byId("model-problem").textContent = data.length ? "" : "The backend lists no models; name one under Options.";
+    nameModel(data.length === 0);
+    byId("model-problem").textContent = "";
   } catch (error) {
+    nameModel(true);
     byId("model-problem").textContent = error.message;
     if (error.status === 401) byId("key-dialog").showModal();
   }
+}
+
+// Where no models are listed, one is named.
+function nameModel(named) {
+  byId("model").hidden = named;
+  byId("model-name").hidden = !named;
 }
 
 // What the server can do, and what to try with it.
@@ -98,7 +106,7 @@ function setTheme(theme) {
 
 function setKey(value) {
   key.set(value);
-  byId("key-state").textContent = value ? "Key set" : "Key";
+  byId("key-state").textContent = value ? "API key set" : "API key";
   talk.reset();
   responses.reset();
   loadModels();
@@ -128,7 +136,7 @@ byId("schema-example").addEventListener("click", () => (byId("schema").value = J
 addEventListener("hashchange", route);
 
 setTheme(localStorage.getItem(THEME));
-byId("key-state").textContent = key.get() ? "Key set" : "Key";
+byId("key-state").textContent = key.get() ? "API key set" : "API key";
 route();
 loadModels();
 loadAbout();

@@ -4,14 +4,23 @@ import { baseUrl, key } from "../lib/api.js";
 
 export const LANGUAGES = { curl: asCurl, Python: asPython, JavaScript: asJavaScript };
 
-function asCurl(request) {
+// One message that is all text can be written as that text.
+function simplified({ input, ...rest }) {
+  const [message] = input;
+  const text = input.length === 1 && message.role === "user" && message.content?.length === 1 ? message.content[0].text : undefined;
+  return { ...rest, input: text ?? input };
+}
+
+function asCurl(asked) {
+  const request = simplified(asked);
   const lines = [`curl -N ${baseUrl}/responses`, "-H 'Content-Type: application/json'"];
   if (key.get()) lines.push('-H "Authorization: Bearer $ANTIPHON_API_KEY"');
   lines.push(`-d '${JSON.stringify(request, null, 2).replaceAll("'", "'\\''")}'`);
   return lines.join(" \\\n  ");
 }
 
-function asPython(request) {
+function asPython(asked) {
+  const request = simplified(asked);
   const secret = key.get() ? 'os.environ["ANTIPHON_API_KEY"]' : '"unused"';
   const fields = Object.entries(request).filter(([name]) => !(name in EXTRA)).map(([name, value]) => `    ${name}=${python(value, 1)},`);
   const extra = Object.fromEntries(Object.entries(request).filter(([name]) => name in EXTRA));
@@ -39,7 +48,8 @@ function python(value, depth = 0) {
   return `${open}\n${parts.map((part) => `${pad}${part},`).join("\n")}\n${end}${close}`;
 }
 
-function asJavaScript(request) {
+function asJavaScript(asked) {
+  const request = simplified(asked);
   const secret = key.get() ? "process.env.ANTIPHON_API_KEY" : '"unused"';
   const head = `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: ${JSON.stringify(baseUrl)}, apiKey: ${secret} });\n`;
   const body = JSON.stringify(request, null, 2);

@@ -91,7 +91,7 @@ export class Composer {
 
   // The parameters beside the input; throws an Error that says which field is wrong.
   parameters() {
-    const request = { model: byId("model").value };
+    const request = { model: byId("model").hidden ? byId("model-name").value.trim() : byId("model").value };
     const text = (id) => byId(id).value.trim();
     const number = (id) => (text(id) === "" ? undefined : Number(text(id)));
     if (text("instructions")) request.instructions = text("instructions");
