@@ -18,7 +18,7 @@ from typing import Any, Literal
 from app.backends import Backend, ChatRequest, TokenCounter
 from app.core.history import turns
 from app.core.history.turns import Turn
-from app.core.request import FRAMEWORK_EVENTS, known_beside
+from app.core.request import FRAMEWORK_EVENTS, known_extra_parameters
 from app.core.stream.citations import noted_sources
 from app.core.stream.event_builder import EventBuilder
 from app.core.types.ids import chain_key, new_id
@@ -232,7 +232,9 @@ class Responses:
         if request.background and self._background:
             save = partial(self._background.save, _run_key(response["id"], caller))
         input = [turns.input_item(item, context.key) for item in context.new]
-        recorded = turns.recorded_request(request, known_beside(self.backend.profile(response["model"]).request))
+        recorded = turns.recorded_request(
+            request, known_extra_parameters(self.backend.profile(response["model"]).request)
+        )
 
         def addition(turn: Turn) -> list[Change]:
             return [

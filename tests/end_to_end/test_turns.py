@@ -99,7 +99,7 @@ def test_a_user_who_speaks_before_the_result_is_heard_after_it() -> None:
 def test_a_call_without_output_is_answered_all_the_same() -> None:
     chat = ask(user("Hi"), call("a"), user("Never mind."))
     assert chat.body["messages"] == [user("Hi"), called("a"), tool("a", "(no output)"), user("Never mind.")]
-    assert chat.warnings == ("The call 'a' has no output; the backend was told so.",)
+    assert chat.warnings == ("The call 'a' has no output; '(no output)' was sent in its place.",)
 
 
 LATER = "(This runs on; its result comes later.)"

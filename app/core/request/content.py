@@ -151,7 +151,7 @@ def media(parts: Sequence[ChatPart]) -> list[ChatPart]:
     return [part for part in parts if part["type"] != "text"]
 
 
-def said(
+def joined_text(
     content: str | Sequence[Part] | None, options: ContentOptions, warnings: list[str], *, by: str, joint: str
 ) -> str:
     """Return the text of a message whose role can only have text in chat; what else it holds is left out."""

@@ -1,9 +1,9 @@
 """
-From the items of a conversation to the messages of a chat request.
+Translate the items of a conversation into chat messages.
 
-What the model said until it had to wait (text, reasoning, calls, in whatever order) is one assistant message; the
-results of its calls follow it directly, one for each call, in the order of the calls. Backends refuse everything else,
-and would refuse it again at each later turn of the conversation.
+Everything that the model produced in one turn (text, reasoning, calls, in any order) becomes one assistant message. The
+results of its calls follow directly, one tool message per call, in the order of the calls. Backends refuse any other
+order, and would refuse it again on every later turn of the conversation.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from app.core.request.content import (
     PART_TYPES,
     ChatPart,
     PartError,
+    joined_text,
     label,
     media,
     read_content,
-    said,
     string_or_parts,
     text_content,
     texts,
@@ -39,8 +39,8 @@ from app.errors import InvalidRequest
 
 NO_OUTPUT = "(no output)"
 OUTPUT_LATER = "(This runs on; its result comes later.)"
-_PASS = ContentOptions(files="pass", audio="pass", images="pass")  # of what is going to be dropped, nothing is refused
-_Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # what stays in the tool message, what moves behind it
+_PASS = ContentOptions(files="pass", audio="pass", images="pass")  # content that will be dropped is never refused
+_Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # parts of the tool message, parts of a message after it
 
 _HOISTED = "(see the message after this one)"
 _DROPPED = "(what the tool returned cannot be shown)"
@@ -57,30 +57,30 @@ def to_messages(
     """
     Return the messages of a conversation, oldest first.
 
-    Roles are as the backend knows them, but stand where they stood: `roles.arrange` moves them. `places` are the
-    positions of the items in the request's own input; those below 0 are history. Raises `InvalidRequest`, with the
-    place in the request, for what cannot be sent.
+    Roles have the backend's names but keep their order; `roles.arrange` moves them. `places` has the index of each item
+    in the request's own input, negative for earlier turns. Raises `InvalidRequest`, with the index in its `param`, for
+    content that cannot be sent.
     """
     conversation = _Conversation(items, profile, offered, upstream, warnings, places)
     for position, item in enumerate(items):
-        conversation.take(position, item)
+        conversation.add_item(position, item)
     return list(conversation.messages())
 
 
 @dataclass(slots=True)
-class _Said:
-    """What the model said until it had to wait, put together from its items."""
+class _AssistantTurn:
+    """One turn of the model, assembled from its items."""
 
-    turn: int
+    number: int  # of user messages before it
     texts: list[str] = field(default_factory=list)
     reasoning: list[Mapping[str, Any]] = field(default_factory=list)
-    later: list[Mapping[str, Any]] = field(default_factory=list)  # reasoning after text: of this, or of the next
-    calls: list[int] = field(default_factory=list)  # the positions of their items
-    waiting: int = 0  # how many of them have an output that is still to come
+    later: list[Mapping[str, Any]] = field(default_factory=list)  # reasoning after text, of this message or the next
+    calls: list[int] = field(default_factory=list)  # positions of the call items
+    waiting: int = 0  # calls whose output comes later in the items
 
 
 class _Conversation:
-    """Reads items one by one; what is `open` is what the model is still saying."""
+    """Reads items one by one; `open` is the assistant turn that may still grow."""
 
     def __init__(
         self,
@@ -102,105 +102,105 @@ class _Conversation:
         self.places = places
         self.replay = ReasoningFields(profile)
         self.ids = CallIds(self.options.tool_ids)
-        self.outputs = _pair(items)  # the position of its output, by that of the call
+        self.outputs = _pair(items)  # call position -> output position
         self.callers = {output: call for call, output in self.outputs.items()}
         self.late = _late(items, self.outputs)
-        self.answers: dict[str, list[Any]] = {}  # what was said for the calls of each id
+        self.answers: dict[str, list[Any]] = {}  # the outputs for each call id
         for call in (position for position, item in enumerate(items) if item["type"] == "function_call"):
             answers = self.answers.setdefault(items[call]["call_id"], [])
             if call in self.outputs:
                 answers.append(items[self.outputs[call]]["output"])
         self.turn = 0
         self.with_tools: set[int] = set()
-        self.open: _Said | None = None
-        self.read: list[Message | _Said] = []
+        self.open: _AssistantTurn | None = None
+        self.read: list[Message | _AssistantTurn] = []
 
-    def take(self, position: int, item: Item) -> None:
+    def add_item(self, position: int, item: Item) -> None:
         type_ = item["type"]
-        if take := _ITEMS.get(type_):
-            take(self, position, item)
-        elif ":" not in type_ and type_ not in _SILENT:  # an extension's items are for those who know them
+        if add := _ITEMS.get(type_):
+            add(self, position, item)
+        elif ":" not in type_ and type_ not in _SILENT:  # items of extensions are ignored without a warning
             self.warnings.append(f"Items of type {label(type_)} are not known and were left out.")
 
     def messages(self) -> Iterator[Message]:
-        """Yield the messages of all that was taken."""
+        """Yield the messages of all items."""
         self.close()
-        for one in self.read:
-            if isinstance(one, _Said):
-                yield from self.assistant(one)
+        for entry in self.read:
+            if isinstance(entry, _AssistantTurn):
+                yield from self.assistant(entry)
             else:
-                yield one
+                yield entry
 
     # Items.
 
     def message(self, position: int, item: Item) -> None:
         role, content = item["role"], item.get("content")
         if role == "assistant":
-            self.text(self.said(position, content, by=role, joint=""))  # as SDKs make `output_text` of its parts
+            self.text(self.text_content(position, content, by=role, joint=""))  # joined like `output_text` in the SDKs
             return
         self.check_known(position, content)
         self.close()
         if role == "user":
             self.turn += 1
             self.add(role, string_or_parts(self.parts(position, "content"), self.content.parts))
-        elif text := self.said(position, content, by=role, joint="\n"):
+        elif text := self.text_content(position, content, by=role, joint="\n"):
             role = self.options.roles.developer if role == "developer" else role
             self.add(role, text_content(text, self.content.parts))
 
     def text(self, text: str) -> None:
         if not text or text.isspace():
             return
-        said = self.open
-        if said and said.texts and not said.calls:  # two messages of the model, with nothing that holds them together
+        turn = self.open
+        if turn and turn.texts and not turn.calls:  # two separate messages of the model
             self.close(later=False)
-            self.saying().reasoning += said.later
-        self.saying().texts.append(text)
+            self.current().reasoning += turn.later
+        self.current().texts.append(text)
 
     def reasoning(self, position: int, item: Item) -> None:
         thought = upstream_reasoning(item, self.upstream.get(item.get("id") or ""))
         if thought:
-            said = self.saying()
-            (said.later if said.texts else said.reasoning).append(thought)
+            turn = self.current()
+            (turn.later if turn.texts else turn.reasoning).append(thought)
 
     def function_call(self, position: int, item: Item) -> None:
-        said = self.saying()
-        said.calls.append(position)
-        said.waiting += self.outputs.get(position, -1) > position and position not in self.late
-        self.with_tools.add(said.turn)
+        turn = self.current()
+        turn.calls.append(position)
+        turn.waiting += self.outputs.get(position, -1) > position and position not in self.late
+        self.with_tools.add(turn.number)
 
     def function_call_output(self, position: int, item: Item) -> None:
         call = self.callers.get(position)
         if call is None:
-            self.stray(position, item)
+            self.unmatched_output(position, item)
         elif call in self.late:
             self.output_as_message(position, f"The result of the tool call {label(item['call_id'])}:")
-        elif (said := self.open) and said.calls and said.calls[0] <= call < position:
-            said.waiting -= 1
-            if not said.waiting:
+        elif (turn := self.open) and turn.calls and turn.calls[0] <= call < position:
+            turn.waiting -= 1
+            if not turn.waiting:
                 self.close()
 
-    def stray(self, position: int, item: Item) -> None:
+    def unmatched_output(self, position: int, item: Item) -> None:
         """
-        Keep an output that answers no call as context.
+        Add an output that answers no call as a user message.
 
-        An invented call would put words in the model's mouth; a second output of one call may be a correction of the
-        first, so both are kept, unless they are the same.
+        Inventing a call would misrepresent the model. A second, different output for a call may correct the first, so
+        both are sent.
         """
         name = label(item["call_id"])
         if (answers := self.answers.get(item["call_id"])) is not None:
             if item["output"] in answers:
                 return
-            about = f"Another result of the tool call {name}:"
+            introduction = f"Another result of the tool call {name}:"
             self.warnings.append(f"The call {name} has more than one output; those after the first go as messages.")
         else:
-            about = f"The result of the tool call {name}, which is not in this conversation:"
+            introduction = f"The result of the tool call {name}, which is not in this conversation:"
             self.warnings.append(f"The output of {name} answers no call of this conversation; it goes as a message.")
-        self.output_as_message(position, about)
+        self.output_as_message(position, introduction)
 
-    def output_as_message(self, position: int, about: str) -> None:
-        """Add an output as a message of the user, which can stand anywhere."""
+    def output_as_message(self, position: int, introduction: str) -> None:
+        """Add an output as a user message, which is allowed anywhere."""
         self.close()
-        parts = [{"type": "text", "text": about}, *self.parts(position, "output")]
+        parts = [{"type": "text", "text": introduction}, *self.parts(position, "output")]
         if media(parts) and self.content.tool_images in ("drop", "error"):
             parts, _ = _MEDIA[self.content.tool_images](self, position, parts)
         self.add("user", string_or_parts(parts, self.content.parts))
@@ -217,57 +217,59 @@ class _Conversation:
     def item_reference(self, position: int, item: Item) -> None:
         raise InvalidRequest(f"Item with id {label(item['id'])} not found.", param=self.place(position, ".id"))
 
-    # What the model says.
+    # Assistant turns.
 
-    def saying(self) -> _Said:
+    def current(self) -> _AssistantTurn:
         if self.open is None:
-            self.open = _Said(self.turn)
+            self.open = _AssistantTurn(self.turn)
         return self.open
 
     def close(self, *, later: bool = True) -> None:
-        """End what the model is saying; `later`: with what it thought after the last of its text."""
-        said, self.open = self.open, None
-        if said:
-            self.read.append(said)
+        """End the assistant turn; with `later`, including the reasoning after its last text."""
+        turn, self.open = self.open, None
+        if turn:
+            self.read.append(turn)
             if later:
-                said.reasoning += said.later
+                turn.reasoning += turn.later
 
-    def assistant(self, said: _Said) -> Iterator[Message]:
+    def assistant(self, turn: _AssistantTurn) -> Iterator[Message]:
         policy = self.options.reasoning_replay
-        back = is_sent_back(policy, said.turn, last=self.turn, with_tools=self.with_tools)
-        thought, fields = self.replay.reasoning(said.reasoning) if back else ("", {})
-        text = thought + "\n\n".join(said.texts)
-        if not (text or said.calls or (said.reasoning and fields)):
+        back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
+        thought, fields = self.replay.reasoning(turn.reasoning) if back else ("", {})
+        text = thought + "\n\n".join(turn.texts)
+        if not (text or turn.calls or (turn.reasoning and fields)):
             return
         message: Message = {"role": "assistant"}
         if text:
             message["content"] = text_content(text, self.content.parts)
-        elif not said.calls or self.content.assistant_null != "omit":
-            message["content"] = None if said.calls and self.content.assistant_null == "null" else ""
+        elif not turn.calls or self.content.assistant_null != "omit":
+            message["content"] = None if turn.calls and self.content.assistant_null == "null" else ""
         message |= fields
-        if not said.calls:
+        if not turn.calls:
             yield message
             return
-        calls = [self.items[call] for call in said.calls]
-        heard = [self.upstream.get(call.get("id") or "") or {} for call in calls]
+        calls = [self.items[call] for call in turn.calls]
+        call_fields = [self.upstream.get(call.get("id") or "") or {} for call in calls]
         ids = [
-            self.ids.take(call["call_id"], source.get(ORIGINAL_ID)) for call, source in zip(calls, heard, strict=True)
+            self.ids.take(call["call_id"], source.get(ORIGINAL_ID))
+            for call, source in zip(calls, call_fields, strict=True)
         ]
+        extras = self.replay.calls(call_fields) if back else [{}] * len(calls)
         message["tool_calls"] = [
             {"id": id, "type": "function", "function": self.called(call), **extra}
-            for id, call, extra in zip(ids, calls, self.replay.calls(heard) if back else [{}] * len(calls), strict=True)
+            for id, call, extra in zip(ids, calls, extras, strict=True)
         ]
         yield message
-        yield from self.tools(said.calls, ids)
+        yield from self.tools(turn.calls, ids)
 
     def called(self, call: Item) -> dict[str, str]:
         arguments = as_json_object(call["arguments"]) if self.options.repair_arguments else call["arguments"] or "{}"
         return {"name": self.offered.called(call), "arguments": arguments}
 
-    # What tools say.
+    # Tool results.
 
     def tools(self, calls: Sequence[int], ids: Sequence[str]) -> Iterator[Message]:
-        """Yield the results of one message's calls, and last, in one message of the user, what is not text in them."""
+        """Yield the tool messages for one message's calls, then one user message with their images and files."""
         hoisted: list[ChatPart] = []
         for call, id in zip(calls, ids, strict=True):
             output = None if call in self.late else self.outputs.get(call)
@@ -283,11 +285,11 @@ class _Conversation:
             yield {"role": "user", "content": hoisted}
 
     def no_output(self, call: int) -> list[ChatPart]:
-        """Return what stands in the place of an output that is not there: that of an asynchronous call is not due."""
+        """Return a placeholder for a missing output; that of an asynchronous call is not due yet."""
         item = self.items[call]
         if item.get("async") is True:
             return [{"type": "text", "text": OUTPUT_LATER}]
-        self.warnings.append(f"The call {label(item['call_id'])} has no output; the backend was told so.")
+        self.warnings.append(f"The call {label(item['call_id'])} has no output; '(no output)' was sent in its place.")
         return [{"type": "text", "text": NO_OUTPUT}]
 
     def hoist(self, output: int, parts: list[ChatPart]) -> _Split:
@@ -318,16 +320,16 @@ class _Conversation:
             raise self.refused(position, name, error) from None
 
     def check_known(self, position: int, content: Any) -> None:
-        """Raise `InvalidRequest` for a message of the request with nothing in it that a model can be shown."""
+        """Raise `InvalidRequest` for a message of the request that has only unknown types of content."""
         if self.places[position] < 0 or not isinstance(content, list) or not content:
             return
         if all(part["type"] not in PART_TYPES for part in content):
-            message = f"There is nothing here that is known: send parts of the types {', '.join(sorted(PART_TYPES))}."
+            message = f"No part of this message has a known type. Known are {', '.join(sorted(PART_TYPES))}."
             raise InvalidRequest(message, param=self.place(position, ".content"), code="invalid_value")
 
-    def said(self, position: int, content: Any, *, by: str, joint: str) -> str:
+    def text_content(self, position: int, content: Any, *, by: str, joint: str) -> str:
         try:
-            return said(content, self.content, self.warnings, by=by, joint=joint)
+            return joined_text(content, self.content, self.warnings, by=by, joint=joint)
         except PartError as error:
             raise self.refused(position, "content", error) from None
 
@@ -335,14 +337,14 @@ class _Conversation:
         return InvalidRequest(error.message, param=self.place(position, f".{name}{error.where}"))
 
     def place(self, position: int, field: str) -> str:
-        """Name the field at fault, as the caller knows it: what came before the request is not in its input."""
+        """Return the `param` of an error; an item of an earlier turn is not in the request's input."""
         own = self.places[position]
         return f"input[{own}]{field}" if own >= 0 else "previous_response_id"
 
 
 _SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
 
-# The items that chat knows. How each other one is read as some of these is in the table of item types.
+# Item types with a counterpart in chat. `ITEM_TYPES` says how the others are read as these.
 _ITEMS: dict[str, Callable[[_Conversation, int, Item], None]] = {
     "message": _Conversation.message,
     "reasoning": _Conversation.reasoning,
@@ -352,7 +354,7 @@ _ITEMS: dict[str, Callable[[_Conversation, int, Item], None]] = {
     "item_reference": _Conversation.item_reference,
 }
 
-# What becomes of images, files and sound in the result of a tool. OpenAI, LM Studio and DeepSeek refuse them there.
+# Where images, files and audio of a tool result go: most servers refuse them in tool messages.
 _MEDIA: dict[str, Callable[[_Conversation, int, list[ChatPart]], _Split]] = {
     "hoist": _Conversation.hoist,
     "inline": _Conversation.inline,
@@ -362,13 +364,13 @@ _MEDIA: dict[str, Callable[[_Conversation, int, list[ChatPart]], _Split]] = {
 
 
 def _lenient(content: ContentOptions) -> ContentOptions:
-    """Return options that drop what they would refuse: the caller has no hand in what a hosted tool returns."""
+    """Return options that drop instead of refusing: a caller cannot change what a hosted tool returns."""
     refused = [name for name in ("tool_images", "images", "files", "audio") if getattr(content, name) == "error"]
     return content.model_copy(update=dict.fromkeys(refused, "drop")) if refused else content
 
 
 def _texts_or(parts: list[ChatPart], otherwise: str) -> list[ChatPart]:
-    """Return the text parts alone; if there is no text, a note in their place."""
+    """Return only the text parts, or `otherwise` if there are none."""
     if any(texts(parts)):
         return [part for part in parts if part["type"] == "text"]
     return [{"type": "text", "text": otherwise}]
@@ -376,10 +378,10 @@ def _texts_or(parts: list[ChatPart], otherwise: str) -> list[ChatPart]:
 
 def _pair(items: Sequence[Item]) -> dict[int, int]:
     """
-    Return the position of the output of each call, by that of the call.
+    Return the position of each call's output, by the position of the call.
 
-    An output answers the last call of its id that is before it and has none yet; else, for there are clients that
-    send results first, the first one after it.
+    An output answers the last unanswered call with its id before it, or else the first one after it: some clients send
+    results first.
     """
     pairs: dict[int, int] = {}
     waiting: dict[str, int] = {}
@@ -403,7 +405,7 @@ def _pair(items: Sequence[Item]) -> dict[int, int]:
 
 
 def _late(items: Sequence[Item], outputs: Mapping[int, int]) -> set[int]:
-    """Return the positions of the asynchronous calls whose output came when the conversation had gone on."""
+    """Return the positions of asynchronous calls whose output came after further messages."""
     messages = [*itertools.accumulate(item["type"] == "message" for item in items)]
     return {
         call

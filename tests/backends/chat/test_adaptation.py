@@ -419,7 +419,7 @@ def test_what_does_not_change_the_answer_is_left_out_and_the_caller_is_told(fiel
 def test_one_call_at_a_time_is_seen_to_here() -> None:
     body, warnings = without("parallel_tool_calls", body={**BODY, "parallel_tool_calls": False})
     assert (body or BODY).get("parallel_tool_calls") is None
-    assert warnings == ["This backend cannot be told to make one call at a time."]
+    assert warnings == ["This backend cannot be limited to one call at a time."]
 
 
 @pytest.mark.parametrize("field", ["temperature", "presence_penalty", "reasoning_effort", "response_format", "tools"])

@@ -319,7 +319,7 @@ def test_an_effort_that_was_not_given_is_not_sent() -> None:
 
 def test_an_effort_that_cannot_be_set_is_said() -> None:
     assert ask({"effort": "none"}, reasoning={"effort": "low"}).warnings == (
-        "This backend's effort cannot be set, so reasoning.effort was left out.",
+        "This backend has no reasoning effort, so reasoning.effort was left out.",
     )
 
 
@@ -341,8 +341,8 @@ def test_effort_in_the_template_gives_way_to_what_the_caller_has_put_there() -> 
     [
         (0.5, 0.5, ()),
         (None, None, ()),
-        (2, 1, ("temperature was changed from 2.0 to 1.0, which is as far as this backend goes.",)),
-        (0, 0.1, ("temperature was changed from 0.0 to 0.1, which is as far as this backend goes.",)),
+        (2, 1, ("temperature was changed from 2.0 to 1.0, the closest value that this backend accepts.",)),
+        (0, 0.1, ("temperature was changed from 0.0 to 0.1, the closest value that this backend accepts.",)),
     ],
 )
 def test_numbers_are_brought_into_range(temperature: Any, sent: Any, warnings: Any) -> None:
@@ -353,7 +353,7 @@ def test_numbers_are_brought_into_range(temperature: Any, sent: Any, warnings: A
 def test_parameters_are_dropped_and_it_is_said_if_the_caller_had_set_them() -> None:
     chat = ask({"drop_params": ["temperature", "top_p", "stream_options"]}, temperature=1)
     assert set(chat.body) == {"model", "messages", "stream"}
-    assert chat.warnings == ("This backend does not take 'temperature', so it was left out.",)
+    assert chat.warnings == ("This backend does not accept 'temperature', so it was left out.",)
 
 
 def test_the_profiles_own_fields_are_merged_last_and_in_depth() -> None:

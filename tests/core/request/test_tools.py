@@ -326,4 +326,4 @@ def test_parallel_tool_calls(given: Any, option: str, sent: Any) -> None:
     chat = ask([A], {"parallel_tool_calls": option}, parallel_tool_calls=given)
     assert chat.body.get("parallel_tool_calls") is sent
     lost = given is False and sent is None
-    assert chat.warnings == (("This backend cannot be told to make one call at a time.",) if lost else ())
+    assert chat.warnings == (("This backend cannot be limited to one call at a time.",) if lost else ())
