@@ -80,13 +80,21 @@ class Ingestion:
                     await asyncio.wait_for(wanted.wait(), POLL)
                 continue
             wanted.set()  # there may be more
-            with contextlib.suppress(FilesUnavailable):  # the claim ends by itself
+            try:
                 await self._read_claimed(job)
+            except FilesUnavailable:
+                pass  # the claim ends by itself
+            except Exception:
+                logger.exception("file %s was not read", job.file_id)
 
     async def _sweep_all(self) -> None:
         while True:
-            with contextlib.suppress(FilesUnavailable):
+            try:
                 await self._files.sweep()
+            except FilesUnavailable:
+                pass  # which the store has logged
+            except Exception:
+                logger.exception("what has expired could not be removed")
             await asyncio.sleep(SWEEP)
 
     async def _read_claimed(self, job: Job) -> None:

@@ -16,7 +16,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,6 @@ CREATE TABLE chunks (id INTEGER PRIMARY KEY, text TEXT NOT NULL);
 CREATE VIRTUAL TABLE words USING fts5 (
     text, content = '', contentless_delete = 1, tokenize = 'porter unicode61 remove_diacritics 2'
 );
-CREATE VIRTUAL TABLE vocabulary USING fts5vocab (words, row);
 CREATE TABLE codes (id INTEGER PRIMARY KEY, code BLOB NOT NULL);
 CREATE TABLE vectors (id INTEGER PRIMARY KEY, vector BLOB NOT NULL);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -156,6 +155,15 @@ def delete_index(path: Path) -> None:
     """Delete the file of an index, and what SQLite keeps beside it."""
     for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         name.unlink(missing_ok=True)
+
+
+def last_change(path: Path) -> int:
+    """Return when an index was last written to, in nanoseconds; 0 if it is not there."""
+    times = [0]
+    for name in (path, path.with_name(f"{path.name}-wal")):
+        with suppress(FileNotFoundError):
+            times.append(name.stat().st_mtime_ns)
+    return max(times)
 
 
 def searchable(text: str) -> str:

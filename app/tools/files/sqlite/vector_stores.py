@@ -16,7 +16,7 @@ import apsw
 
 from app.tools.files import FilesUnavailable, Page
 from app.tools.files.sqlite.database import Database, listed, query
-from app.tools.files.sqlite.index import Index, Match, delete_index
+from app.tools.files.sqlite.index import Index, Match, delete_index, last_change
 from app.tools.files.vector_stores.records import (
     DAY,
     Attributes,
@@ -60,6 +60,7 @@ class SQLiteVectorStores:
         self._clock = clock
         self._folder = db.path.with_name(f"{db.path.name}.indexes")
         self._threads = ThreadPoolExecutor(4, "antiphon-index")
+        self._cleaned: dict[Path, int] = {}  # when each index was last changed before it was cleaned
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
         """Keep a new store with its first files, which are to be read."""
@@ -303,7 +304,20 @@ class SQLiteVectorStores:
         """
         await self._db.write(lambda db: query(db, statement, (now,)))
         full = await self._db.read(lambda db: {id for (id,) in query(db, "SELECT DISTINCT store FROM store_files")})
-        await self._in_thread(lambda: _clean_indexes(self._folder, full))
+        await self._in_thread(lambda: self._clean(full))
+
+    def _clean(self, full: set[str]) -> None:
+        """Delete the indexes of stores that have no files, and clean those that have changed since the last time."""
+        cleaned: dict[Path, int] = {}
+        for path in self._folder.glob("*.db") if self._folder.exists() else ():
+            if path.stem not in full:
+                delete_index(path)
+                continue
+            if (changed := last_change(path)) != self._cleaned.get(path):
+                Index(path).clean()
+                changed = last_change(path)
+            cleaned[path] = changed
+        self._cleaned = cleaned
 
     async def aclose(self) -> None:
         """End the threads, once what is running has ended."""
@@ -333,15 +347,6 @@ class SQLiteVectorStores:
 
     def _path(self, store_id: str) -> Path:
         return self._folder / f"{store_id}.db"
-
-
-def _clean_indexes(folder: Path, full: set[str]) -> None:
-    """Delete the indexes of stores that have no files, and leave in the others nothing of what was removed."""
-    for path in folder.glob("*.db") if folder.exists() else ():
-        if path.stem in full:
-            Index(path).clean()
-        else:
-            delete_index(path)
 
 
 def _written(value: Mapping[str, Any] | None) -> str | None:
