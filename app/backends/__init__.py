@@ -1,9 +1,9 @@
 """
 Who generates.
 
-A backend is asked in Chat Completions and answers in chunks: lists of them, one list for each read from the network,
-since what arrived together leaves together. It knows nothing of Responses. A backend that cannot stream yields one
-chunk whose `delta` is the whole message: there is no second path.
+A backend is asked in Chat Completions and answers in chunks (`app.core.types.chunk` has their form): lists of them, one
+list for each read from the network, since what arrived together leaves together. It knows nothing of Responses. A
+backend that cannot stream yields one chunk whose `delta` is the whole message: there is no second path.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ here, the keys of the built-in profiles (`app/backends/profiles/profiles.toml`) 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -117,6 +118,9 @@ class RequestOptions(_Options):
     forward: list[str] = []  # which of metadata, store, user, service_tier, prompt_cache_key, verbosity, ... to send
 
 
+CALL_NAME_NOISE = tuple(map(re.compile, (r"\s*<.*", r"^(?:functions|default_api)[.:]", r":\d+$")))
+
+
 class ThinkTagOptions(_Options):
     mode: Literal["auto", "implicit_open"] = "auto"
     open: str = "<think>"
@@ -129,6 +133,9 @@ class ResponseOptions(_Options):
     think_tags: Literal["off", "auto", "implicit_open"] | ThinkTagOptions = "off"
     # Calls that stand in the text, between the marks of the model's template. auto: of every model known to do so.
     call_marks: Literal["off", "auto"] = "off"
+    # What the model's template leaves at the name of a call, to be cut off one that nobody offers: gpt-oss gives
+    # `get_weather<|channel|>json`, GLM `get_weather</arg_value>`; Kimi and Gemini put a namespace of theirs around it.
+    call_name_noise: tuple[re.Pattern[str], ...] = CALL_NAME_NOISE
     reasoning_fields: list[str] = ["reasoning_content", "reasoning", "reasoning_text"]
     cumulative: list[Literal["content", "reasoning", "tool_arguments"]] = []
     reasoning_only_as_message: bool = False

@@ -111,6 +111,7 @@ class Questions:
             parallel=request.parallel_tool_calls,
             logprobs="message.output_text.logprobs" in request.include or bool(request.top_logprobs),
             finish_required=prompt.profile.response.finish_required,
+            name_noise=prompt.profile.response.call_name_noise,
             **reading,
         )
         backend = Truncating(self._backend, prompt) if self._truncates else self._backend

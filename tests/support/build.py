@@ -8,6 +8,7 @@ from typing import Any
 
 from app.backends import ChatRequest
 from app.backends.chat.normalize import Normalizer
+from app.core.profile import CALL_NAME_NOISE
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.types.chunk import DONE, Chunk
@@ -55,7 +56,7 @@ def answer(
 ) -> list[Event]:
     """Return the events of an answer, the whole way from the chunks to the terminal one."""
     made = builder(**({"reasoning": reasoning} if reasoning else {}))
-    reader = ChunkReader(made, **reading)
+    reader = ChunkReader(made, **{"name_noise": CALL_NAME_NOISE, **reading})
     made.start()
     for chunk in normal(chunks):
         reader.feed(chunk)

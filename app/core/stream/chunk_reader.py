@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +24,7 @@ class ChunkReader:
     """
     Follows one answer: feed it the chunks as they arrive, then ask how it `ended`.
 
-    `callees` to `parallel` and `hosted_left` to `call_ids` are those of `ToolCalls`; `logprobs` says whether the
+    `callees` to `parallel` and `hosted_left` to `name_noise` are those of `ToolCalls`; `logprobs` says whether the
     caller asked for them, `finish_required` that this server never ends without a finish reason unless it broke.
     """
 
@@ -39,9 +40,10 @@ class ChunkReader:
         hosted_left: int | None = None,
         forbidden: Collection[str] = frozenset(),
         call_ids: set[str] | None = None,
+        name_noise: Sequence[re.Pattern[str]] = (),
     ) -> None:
         self.builder = builder
-        self.calls = ToolCalls(builder, callees, allowed, parallel, hosted_left, forbidden, call_ids)
+        self.calls = ToolCalls(builder, callees, allowed, parallel, hosted_left, forbidden, call_ids, name_noise)
         self._first = len(builder.response["output"])  # of the items of this answer
         self.finish_reason: str | None = None
         self.usage: dict[str, Any] | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +54,8 @@ class ToolCalls:
     `callees` says what each function is to the client. `allowed` are the names that the model may call, None for any;
     a call of another, a second call where `parallel` is False, and a call of a hosted tool beyond the `hosted_left`
     ones (None: any number) is suppressed, and so are calls of `forbidden` functions: the constraint is hard, whatever
-    the backend does. `call_ids` are those of this response so far, which no other call may have.
+    the backend does. `call_ids` are those of this response so far, which no other call may have. `name_noise` is what
+    may stand around the names of calls.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class ToolCalls:
         hosted_left: int | None = None,
         forbidden: Collection[str] = frozenset(),
         call_ids: set[str] | None = None,
+        name_noise: Sequence[re.Pattern[str]] = (),
     ) -> None:
+        self._name_noise = name_noise
         self._builder = builder
         self._callees = callees
         self._allowed = allowed
@@ -141,7 +144,7 @@ class ToolCalls:
         if id and (call := self._known(id)):
             if index is None:
                 again = not name or not call.closed or arguments in ("", call.arguments)
-            else:  # LocalAI tells a call under one index, and its arguments, or all of it again, under another
+            else:  # some tell a call under one index, and its arguments, or all of it again, under another
                 again = not name or (name == call.name and bool(arguments) and call.arguments in ("", arguments))
             if index is not None and again:
                 self._by_index[index] = call
@@ -227,13 +230,13 @@ class ToolCalls:
         call.ended = True
 
     def _offered(self, name: str) -> str:
-        """
-        Cut off a name what belongs to the model's template: gpt-oss gives `get_weather<|channel|>json`, GLM
-        `get_weather</arg_value>`, and Kimi and Gemini the namespace that they know functions by.
-        """
-        head = name.partition("<")[0].strip()
-        bare = _NAMESPACE.sub("", head)
-        return next((one for one in (head, bare) if one in self._callees), name)
+        """Return the name of a function on offer that is left when the noise around it is cut off, or the name."""
+        bare = name
+        for noise in self._name_noise:
+            if bare in self._callees:
+                break
+            bare = noise.sub("", bare).strip()
+        return bare if bare in self._callees else name
 
     def _call_id(self, id: str | None) -> str:
         """Return an id that is there, unique in this response, and not too long."""
@@ -260,4 +263,3 @@ def _another(call: _Assembly, id: str | None, name: str | None, arguments: str) 
 # What stands for no arguments: an encoder of Go writes `null` for them, one of PHP a list.
 _EMPTY = frozenset({"{}", "null", "[]"})
 _SHORT = 16  # characters; whatever is longer has more than blanks around these
-_NAMESPACE = re.compile(r"^(?:functions|default_api)[.:]|:\d+$")
