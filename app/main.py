@@ -23,6 +23,7 @@ from fastapi import FastAPI
 from app import __version__
 from app.api import errors
 from app.api.auth import Auth
+from app.api.context import ApiContext
 from app.api.middleware.cors import Cors
 from app.api.middleware.key_required import KeyRequired
 from app.api.middleware.origins import Origins
@@ -32,7 +33,7 @@ from app.api.rate_limits import Limits
 from app.api.request_body import BodyLimits
 from app.api.routes import conversations, health, studio, websocket
 from app.api.routes import metrics as operation
-from app.api.routes import responses as http
+from app.api.routes import responses as response_routes
 from app.api.routes.inspection import inspection_routes
 from app.api.uvicorn import shutdown
 from app.backends import BACKENDS, Backend
@@ -146,7 +147,7 @@ def create_app(
     )
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect)
     body_limits = BodyLimits(settings.max_body_bytes, settings.max_body_values)
-    api = http.ApiContext(responses, auth, settings.open_after, settings.heartbeat, body_limits, limits)
+    api = ApiContext(responses, auth, settings.open_after, settings.heartbeat, body_limits, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -175,15 +176,15 @@ def create_app(
     app = Documented(**ABOUT, openapi_url=document, lifespan=lifespan)
     _add_routes(app, settings, api, files)
     _add_pages(app, responses, settings, metrics)
-    app.router.routes[:0] = http.fast_routes(api, "/v1", "")
+    app.router.routes[:0] = response_routes.fast_routes(api, "/v1", "")
     errors.install(app)
     _surround(app, settings, auth, metrics, tracing)
     return app
 
 
-def _add_routes(app: FastAPI, settings: Settings, api: http.ApiContext, files: FileSearch | None) -> None:
+def _add_routes(app: FastAPI, settings: Settings, api: ApiContext, files: FileSearch | None) -> None:
     """Add the endpoints of the API, each with `/v1` before it and without."""
-    router = http.routes(api)
+    router = response_routes.routes(api)
     router.include_router(conversations.routes(api))
     if files:
         from app.api.routes import files as file_routes  # what they need is an extra
@@ -303,7 +304,7 @@ def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
         tokens=settings.limit_tokens_per_minute,
         streams=settings.limit_streams,
         streams_per_key=settings.limit_streams_per_key,
-        refused=metrics.limited if metrics else lambda _: None,
+        on_refusal=metrics.limited if metrics else lambda _: None,
     )
 
 

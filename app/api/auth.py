@@ -1,4 +1,4 @@
-"""Callers' keys: who may ask, and whose are the things that are stored."""
+"""API keys: authentication, and the owner to whom stored objects belong."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from app.responses import Caller
 
 class Auth:
     """
-    Makes a `Caller` of a request's headers.
+    Authenticates requests by their headers.
 
-    With no keys configured the server is open; what is stored belongs to the caller's key all the same.
+    Without configured keys the server is open. A key that is sent anyway still determines the owner of stored objects.
     """
 
     def __init__(self, keys: Iterable[str] = (), dialect: str = "auto") -> None:
@@ -30,12 +30,12 @@ class Auth:
 
     @property
     def required(self) -> bool:
-        """Whether callers have to show a key."""
+        """Whether requests need a key."""
         return bool(self._digests)
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
-        """Return who asks; raises `Unauthorized`."""
-        key = _shown(headers)
+        """Return the caller that sent these headers; raises `Unauthorized`."""
+        key = _key(headers)
         if not self._digests and not key:
             return Caller(dialect=dialect_of(headers, self._dialect))
         digest = _digest(key)
@@ -48,18 +48,18 @@ class Auth:
         return caller
 
     def verify(self, caller: Caller) -> None:
-        """Raise `Unauthorized` if the key of a caller is not accepted any more."""
+        """Raise `Unauthorized` if the caller's key has been revoked."""
         if self._digests and not _contains(self._digests, _digest(caller.key or "")):
-            raise Unauthorized("This API key is not accepted any more.")
+            raise Unauthorized("This API key is no longer accepted.")
 
 
 def key_alias(caller: Caller) -> str:
-    """Return what the log calls the key of a caller: `key_` and the first digits of its SHA-256; "" without a key."""
+    """Return the caller's key as it is logged: `key_` and eight hex digits of its SHA-256; "" without a key."""
     return f"key_{caller.owner[:8]}" if caller.key else ""
 
 
-def _shown(headers: Mapping[str, str]) -> str:
-    """Return the key that a caller shows, in OpenAI's way or in Azure's; an empty string for none."""
+def _key(headers: Mapping[str, str]) -> str:
+    """Return the key of `Authorization: Bearer` or of Azure's `api-key`; "" without one."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     bearer = key.strip() if scheme.lower() == "bearer" else ""
     return bearer or headers.get("api-key", "").strip()
@@ -70,5 +70,5 @@ def _digest(key: str) -> str:
 
 
 def _contains(digests: list[str], digest: str) -> bool:
-    """Compare with every key, in constant time each."""
-    return sum(hmac.compare_digest(known, digest) for known in digests) > 0
+    """Compare `digest` with all `digests`, each in constant time."""
+    return sum(hmac.compare_digest(accepted, digest) for accepted in digests) > 0

@@ -1,4 +1,4 @@
-"""Errors over HTTP: every failure is answered in the API's shape, without a traceback or a secret."""
+"""Errors over HTTP: every failure becomes an error object of the API, without a traceback or a secret."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
-POLICY_VIOLATION = 1008  # of WebSockets
+POLICY_VIOLATION = 1008  # WebSocket close code
 
 STOPPED = APIError("The server was stopped before the answer was complete. Ask again.", status=503, retry_after=1)
 
 
-def answer(error: APIError, *, nulls: bool = True) -> Response:
-    """Return an error as an HTTP answer; without `nulls`, what it does not tell is an empty string."""
+def error_response(error: APIError, *, nulls: bool = True) -> Response:
+    """Return an error as an HTTP response. With `nulls=False`, fields without a value are `""` and not `null`."""
     body = error.body()
     if not nulls:
         body = {"error": {name: value or "" for name, value in error.payload().items()}}
@@ -35,22 +35,22 @@ def answer(error: APIError, *, nulls: bool = True) -> Response:
 
 
 async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request, or one for a WebSocket, with an error."""
+    """Refuse an HTTP request or a WebSocket handshake with an error."""
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
-        await answer(error)(scope, receive, send)
+        await error_response(error)(scope, receive, send)
     else:
         await WebSocket(scope, receive, send).close(POLICY_VIOLATION, error.message)
 
 
 def report(error: APIError) -> None:
-    """Log an error that a caller is about to be told, if it is the server's fault and not in the log yet."""
+    """Log a 5xx error before it is sent to the caller, unless it was logged already."""
     if error.status >= 500 and not error.reported:
         error.reported = True
         logger.warning("request failed", extra={"status": error.status, **error.log_fields()})
 
 
 def install(app: FastAPI) -> None:
-    """Answer whatever is raised in a route."""
+    """Install handlers for all errors that routes raise."""
     app.add_exception_handler(APIError, _api_error)
     app.add_exception_handler(HTTPException, _http_exception)
     not_found = app.router.default
@@ -67,28 +67,29 @@ def install(app: FastAPI) -> None:
 
 async def _api_error(request: Request, error: Exception) -> Response:
     report(cast(APIError, error))
-    return answer(cast(APIError, error), nulls=not needs_strings(request.headers))
+    return error_response(cast(APIError, error), nulls=not needs_strings(request.headers))
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:
-    """What the framework refuses by itself: an unknown path, or a method that a path does not have."""
+    """Return the response to what the framework refuses itself: an unknown path, or a method that a path lacks."""
     status = cast(HTTPException, error).status_code
-    what = f"{request.method} {request.url.path}"
+    endpoint = f"{request.method} {request.url.path}"
     if status == 404:
-        return answer(NotFound(f"There is no {what} here.", code="unknown_url"))
+        return error_response(NotFound(f"There is no {endpoint} here.", code="unknown_url"))
     if status == 405:
-        refused = answer(InvalidRequest(f"{what} is not allowed.", code="method_not_allowed", status=405))
-        refused.headers["Allow"] = ", ".join(_allowed(request))
-        return refused
-    return answer(InvalidRequest(str(cast(HTTPException, error).detail), status=status))
+        not_allowed = InvalidRequest(f"{endpoint} is not allowed.", code="method_not_allowed", status=405)
+        response = error_response(not_allowed)
+        response.headers["Allow"] = ", ".join(_allowed_methods(request))
+        return response
+    return error_response(InvalidRequest(str(cast(HTTPException, error).detail), status=status))
 
 
-def _allowed(request: Request) -> list[str]:
+def _allowed_methods(request: Request) -> list[str]:
     """
-    Return the methods of a path.
+    Return the methods that a path accepts.
 
-    Whoever refuses a method knows those of one route, of the several that a path has. A name in a path is no id, and
-    has only the methods that are documented under that name.
+    Starlette's 405 only has those of the first route that matches the path, and a path can match several. A fixed name
+    such as `/responses/compact` also matches `/responses/{response_id}`: there only the documented methods count.
     """
     app, path = request.app, request.url.path
     allowed = []
@@ -97,11 +98,11 @@ def _allowed(request: Request) -> list[str]:
         if any(route.matches(scope)[0] is Match.FULL for route in app.router.routes):
             allowed.append(method)
     documented = app.openapi()["paths"]
-    named = documented.get(path) or documented.get(f"/v1{path}")
-    return [method for method in allowed if not named or method.lower() in named or method == "HEAD"]
+    operations = documented.get(path) or documented.get(f"/v1{path}")
+    return [method for method in allowed if not operations or method.lower() in operations or method == "HEAD"]
 
 
 def unexpected(error: Exception) -> Response:
-    """Answer what nobody foresaw: the log has it all, the client nothing of it."""
+    """Log an unexpected exception with its traceback, and return a 500 response that reveals nothing of it."""
     logger.error("unexpected error", exc_info=error)
-    return answer(APIError("The server had an error while processing the request."))
+    return error_response(APIError("The server had an error while processing the request."))

@@ -1,4 +1,4 @@
-"""Read `multipart/form-data` as it comes in: nothing of it is kept here."""
+"""Parse `multipart/form-data` as it arrives, without buffering it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ MAX_PARTS = 64
 
 @dataclass(slots=True)
 class FormPart:
-    """One part of a form: a field, or a file if it has a file name."""
+    """One part of a form: a file if it has a file name, else a field."""
 
     name: str
     filename: str | None
 
 
 class _Reader:
-    """Collects what one network read brings: parts and their data, in order."""
+    """Collects the parts of each network read and their data, in order."""
 
     def __init__(self, boundary: bytes) -> None:
-        self.found: list[tuple[FormPart, bytes]] = []
+        self.pieces: list[tuple[FormPart, bytes]] = []
         self.ended = False
         self._header = self._value = b""
         self._disposition = b""
@@ -47,10 +47,10 @@ class _Reader:
         )
 
     def feed(self, data: bytes) -> list[tuple[FormPart, bytes]]:
-        """Return the parts that begin in the data, with no bytes, and their content as far as it is there."""
-        self.found = []
+        """Return pieces of parts: an empty one where a part begins, then its content as far as `data` has it."""
+        self.pieces = []
         self._parser.write(data)
-        return self.found
+        return self.pieces
 
     def _begin(self) -> None:
         self._parts += 1
@@ -75,10 +75,10 @@ class _Reader:
             raise FormParserError("a part without a name")
         filename = options.get(b"filename")
         self._part = FormPart(_text(options[b"name"]), None if filename is None else _text(filename))
-        self.found.append((self._part, b""))
+        self.pieces.append((self._part, b""))
 
     def _data(self, data: bytes, start: int, end: int) -> None:
-        self.found.append((self._part, data[start:end]))
+        self.pieces.append((self._part, data[start:end]))
 
     def _end(self) -> None:
         self.ended = True
@@ -90,13 +90,13 @@ def _text(value: bytes) -> str:
 
 async def form_parts(request: Request) -> AsyncIterator[tuple[FormPart, bytes]]:
     """
-    Yield the content of a form in pieces, each with the part that it belongs to; a part begins with an empty piece.
+    Yield the content of a form in pieces, each with its part; every part begins with an empty piece.
 
-    Raises `InvalidRequest` for a body that is no form, or ends in its middle.
+    Raises `InvalidRequest` if the body is not a form, or is truncated.
     """
-    kind, options = parse_options_header(request.headers.get("content-type"))
+    media_type, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary")
-    if kind != b"multipart/form-data" or not boundary:
+    if media_type != b"multipart/form-data" or not boundary:
         raise InvalidRequest("Send the file as multipart/form-data.", code="unsupported_content_type", status=415)
     try:
         reader = _Reader(boundary)
@@ -106,6 +106,6 @@ async def form_parts(request: Request) -> AsyncIterator[tuple[FormPart, bytes]]:
     except FormParserError as error:
         raise InvalidRequest("The body is not valid multipart/form-data.", code="invalid_body") from error
     except ClientDisconnect as error:
-        raise InvalidRequest("The client went away before its request was complete.", status=499) from error
+        raise InvalidRequest("The client disconnected before its request was complete.", status=499) from error
     if not reader.ended:
         raise InvalidRequest("The body ends in the middle of the form.", code="invalid_body")

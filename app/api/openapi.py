@@ -1,4 +1,4 @@
-"""What `/docs` and `/openapi.json` say of request bodies, with examples to try as they are, and of errors."""
+"""Schemas and examples of `/openapi.json`, for request bodies that FastAPI does not parse, and for errors."""
 
 from __future__ import annotations
 
@@ -44,37 +44,37 @@ _ERROR = {
     "required": ["error"],
 }
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "default": {"description": "What went wrong", "content": {"application/json": {"schema": _ERROR}}}
+    "default": {"description": "An error", "content": {"application/json": {"schema": _ERROR}}}
 }
 
 
-def takes(model: type[BaseModel], **examples: Any) -> dict[str, Any]:
-    """Return what is said of a request body, for `openapi_extra`."""
+def request_body(model: type[BaseModel], **examples: Any) -> dict[str, Any]:
+    """Return the `openapi_extra` of a route with `model` as its JSON body."""
     content: dict[str, Any] = {"schema": model.model_json_schema(ref_template="#/components/schemas/{model}")}
     if examples:
         content["examples"] = {name: {"summary": name, "value": value} for name, value in examples.items()}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
-def shows(example: Any) -> dict[str, Any]:
-    """Return what is said of an answer, for `openapi_extra`: an object, such as this one."""
+def response_example(example: Any) -> dict[str, Any]:
+    """Return the `openapi_extra` of a route that returns an object such as `example`."""
     content = {"application/json": {"schema": {"type": "object"}, "example": example}}
     return {"responses": {"200": {"description": "Successful Response", "content": content}}}
 
 
-CREATE = takes(CreateResponse, **_EXAMPLES)
+CREATE = request_body(CreateResponse, **_EXAMPLES)
 STREAMED = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}}
 
 
 class Documented(FastAPI):
-    """An application whose document has the parts of request bodies where its readers look for them."""
+    """An application that moves the `$defs` of request bodies to `components/schemas`."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return the document."""
+        """Return the OpenAPI document."""
         if not self.openapi_schema:
             document = super().openapi()
-            parts = document.setdefault("components", {}).setdefault("schemas", {})
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
             for operation in (operation for path in document["paths"].values() for operation in path.values()):
                 for content in operation.get("requestBody", {}).get("content", {}).values():
-                    parts |= content["schema"].pop("$defs", {})
+                    schemas |= content["schema"].pop("$defs", {})
         return super().openapi()

@@ -1,14 +1,14 @@
 """
-How much a caller may ask for: requests and tokens a minute, and responses in the making at once.
+Rate limits of callers: requests per minute, tokens per minute, and concurrent responses.
 
-    grant = await limits.draw(owner)   # or LimitReached, a 429 that says when to come back
-    request = ...                      # which may take its time to arrive
-    async with grant.entered():        # or LimitReached
-        run = await responses.create(request, caller, observers=[grant])
+    admission = await limits.take(owner)   # raises LimitReached, a 429 with `Retry-After`
+    request = ...                          # the body may take a while to arrive
+    async with admission.slot():           # raises LimitReached
+        run = await responses.create(request, caller, observers=[admission])
 
-What may be used in a minute is a bucket that fills up steadily. A request takes one from the one; tokens are taken
-from the other when they are known, at the end, so a response may go beyond the limit: the bucket is then in debt, and
-the next request waits until it is paid back. Where the counts cannot be reached, everybody is let in.
+Requests and tokens are token buckets that refill steadily. A request takes one from the first bucket. Its tokens are
+taken from the second at the end, when their number is known, so a response may exceed the limit: the bucket is then
+negative, and requests are refused until it has refilled. While the counters are unavailable nothing is limited.
 """
 
 from __future__ import annotations
@@ -31,49 +31,49 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MINUTE = 60.0
-BACKOFF = 5.0  # seconds in which counts that failed are not asked again
+BACKOFF = 5.0  # seconds without a query to the counters after they failed
 
 
 class Allowance(NamedTuple):
-    """What is left of one bucket."""
+    """The state of one bucket."""
 
-    what: str  # requests, tokens
-    most: int
-    missing: float
+    name: str  # requests, tokens
+    limit: int  # per minute
+    missing: float  # until the bucket is full
 
     def wait(self, needs: int) -> float:
-        """Return in how many seconds there will be that much."""
-        return max(0.0, self.missing + needs - self.most) * MINUTE / self.most
+        """Return the seconds until the bucket holds `needs`."""
+        return max(0.0, self.missing + needs - self.limit) * MINUTE / self.limit
 
     def headers(self) -> dict[str, str]:
-        """Return the headers in which OpenAI tells this."""
+        """Return OpenAI's rate limit headers for the bucket."""
         return {
-            f"x-ratelimit-limit-{self.what}": str(self.most),
-            f"x-ratelimit-remaining-{self.what}": str(max(0, math.floor(self.most - self.missing))),
-            f"x-ratelimit-reset-{self.what}": duration(self.missing * MINUTE / self.most),
+            f"x-ratelimit-limit-{self.name}": str(self.limit),
+            f"x-ratelimit-remaining-{self.name}": str(max(0, math.floor(self.limit - self.missing))),
+            f"x-ratelimit-reset-{self.name}": format_duration(self.missing * MINUTE / self.limit),
         }
 
 
 class LimitReached(TooManyRequests):
-    """A limit of this server's, not of the backend's; the `Retry-After` is when it makes sense to come back."""
+    """A rate limit of this server, not of the backend, is exhausted. `wait` is in seconds, for `Retry-After`."""
 
-    def __init__(self, limit: str, message: str, wait: float, told: Mapping[str, str]) -> None:
-        # Codex reads the number from the words, where it gets them in a stream.
+    def __init__(self, limit: str, message: str, wait: float, headers: Mapping[str, str]) -> None:
+        # In a stream, Codex takes the number of seconds from the message.
         super().__init__(f"{message} Please try again in {max(1, math.ceil(wait))}s.", retry_after=wait)
         self.limit = limit
-        self._told = told
+        self._headers = headers
 
     def headers(self) -> dict[str, str]:
-        """The headers of an HTTP answer: those of any 429, and what is left of the limits."""
-        return {**super().headers(), **self._told}
+        """The headers of the HTTP response: those of any 429, and the state of the limits."""
+        return {**super().headers(), **self._headers}
 
 
 class Limits:
     """
-    The limits of all callers, each of which has as much as any other. A limit of 0 is none.
+    The rate limits, which are the same for all callers. A limit of 0 is no limit.
 
-    `requests` and `tokens` are for each owner and minute, `streams_per_key` and `streams` the responses in the making
-    of one owner and of all; `refused` hears of each refusal, by the limit's name.
+    `requests` and `tokens` are per owner and minute, `streams_per_key` and `streams` are the concurrent responses of
+    one owner and of all. `on_refusal` is called with the limit's name.
     """
 
     def __init__(
@@ -84,169 +84,170 @@ class Limits:
         tokens: int = 0,
         streams: int = 0,
         streams_per_key: int = 0,
-        refused: Callable[[str], None] = lambda _: None,
+        on_refusal: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._counts = counters
-        self._refused = refused
+        self._counters = counters
+        self._on_refusal = on_refusal
         self.replace(requests=requests, tokens=tokens, streams=streams, streams_per_key=streams_per_key)
-        self._held: dict[tuple[str, str], None] = {}  # places, by room and guest
+        self._slots: dict[tuple[str, str], None] = {}  # that this process holds, by pool and holder; an ordered set
         self._tasks: set[asyncio.Task[None]] = set()
-        self._renewing = asyncio.Lock()
-        self._pulse: asyncio.Task[None] | None = None
-        self._away_until = 0.0  # by the loop's clock
+        self._renewal_lock = asyncio.Lock()
+        self._renewal: asyncio.Task[None] | None = None
+        self._retry_at = 0.0  # when failed counters are queried again, in loop time
 
     def replace(self, *, requests: int, tokens: int, streams: int, streams_per_key: int) -> None:
-        """Set other limits from now on; what was granted stays granted."""
-        # A response needs one token at least; how many it takes is not known before it has ended.
-        draws = [TokenTake("requests", requests, 1, 1), TokenTake("tokens", tokens, 0, 1)]
-        self._draws = [take for take in draws if take.most]
+        """Replace the limits; requests that were admitted are not affected."""
+        # A response needs at least one token; it is charged for all of them when it ends.
+        takes = [TokenTake("requests", requests, 1, 1), TokenTake("tokens", tokens, 0, 1)]
+        self._takes = [take for take in takes if take.most]
         self._tokens = tokens
         self._streams, self._streams_per_key = streams, streams_per_key
 
     async def take(self, owner: str) -> Admission:
         """
-        Let a request be read for which a response is to be made; raises `LimitReached`.
+        Count a request against the buckets of its owner; raises `LimitReached`.
 
-        What it is given has no place among the responses in the making yet: see `Grant.entered`.
+        A slot among the concurrent responses is taken later: see `Admission.slot`.
         """
-        grant = Admission(self, owner)
-        with self._counted():
-            await self._take(grant)
-        return grant
+        admission = Admission(self, owner)
+        with self._reporting_refusals():
+            await self._take(admission)
+        return admission
 
-    async def acquire(self, grant: Admission) -> None:
-        """Give a place to what was granted, which is to give it back; raises `LimitReached`."""
-        with self._counted():
-            await self._acquire(grant)
+    async def acquire(self, admission: Admission) -> None:
+        """Take the slots of an admission, which releases them; raises `LimitReached`."""
+        with self._reporting_refusals():
+            await self._acquire(admission)
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _reporting_refusals(self) -> Iterator[None]:
         try:
             yield
         except LimitReached as error:
-            self._refused(error.limit)
+            self._on_refusal(error.limit)
             raise
 
     async def aclose(self) -> None:
-        """Write down what is still to be written down, and close the counts."""
-        if self._pulse:
-            self._pulse.cancel()
-            await asyncio.wait({self._pulse})
+        """Wait for pending charges and releases, and close the counters."""
+        if self._renewal:
+            self._renewal.cancel()
+            await asyncio.wait({self._renewal})
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=BACKOFF)
-        await self._counts.aclose()
+        await self._counters.aclose()
 
-    async def _take(self, grant: Admission) -> None:
-        if not self._draws:
+    async def _take(self, admission: Admission) -> None:
+        if not self._takes:
             return
-        drawn = await self._reached(self._counts.take(grant.owner, self._draws))
-        if drawn is None:
+        result = await self._query(self._counters.take(admission.owner, self._takes))
+        if result is None:
             return
-        grant.allowances = [
-            Allowance(take.bucket, take.most, gone) for take, gone in zip(self._draws, drawn.missing, strict=True)
+        admission.allowances = [
+            Allowance(take.bucket, take.most, missing)
+            for take, missing in zip(self._takes, result.missing, strict=True)
         ]
-        if drawn.granted:
+        if result.granted:
             return
-        waits = [allowance.wait(take.needs) for allowance, take in zip(grant.allowances, self._draws, strict=True)]
-        wait, reached = max(zip(waits, grant.allowances, strict=True))
-        message = f"Rate limit reached: {reached.most} {reached.what} per minute."
-        raise LimitReached(reached.what, message, wait, grant.headers())
+        waits = [allowance.wait(take.needs) for allowance, take in zip(admission.allowances, self._takes, strict=True)]
+        wait, longest = max(zip(waits, admission.allowances, strict=True))
+        message = f"Rate limit reached: {longest.limit} {longest.name} per minute."
+        raise LimitReached(longest.name, message, wait, admission.headers())
 
-    async def _acquire(self, grant: Admission) -> None:
-        rooms = (
-            (f"key:{grant.owner}", "streams_per_key", self._streams_per_key, "Your key has"),
+    async def _acquire(self, admission: Admission) -> None:
+        pools = (
+            (f"key:{admission.owner}", "streams_per_key", self._streams_per_key, "Your key has"),
             ("all", "streams", self._streams, "This server has"),
         )
-        for room, limit, most, who in rooms:
-            if not most:
+        for pool, name, limit, subject in pools:
+            if not limit:
                 continue
-            guest = secrets.token_hex(8)
-            slot = await self._reached(self._counts.acquire(room, guest, most))
-            if slot is False:
-                message = f"{who} {most} responses in the making, which is the limit."
-                raise LimitReached(limit, message, 1, grant.headers())
-            if slot:
-                grant.places.append((room, guest))
-                self._held[room, guest] = None
-                if self._pulse is None or self._pulse.done():
-                    self._pulse = asyncio.create_task(self._renew())
+            holder = secrets.token_hex(8)
+            acquired = await self._query(self._counters.acquire(pool, holder, limit))
+            if acquired is False:
+                message = f"{subject} {limit} responses in progress, which is the limit."
+                raise LimitReached(name, message, 1, admission.headers())
+            if acquired:
+                admission.slots.append((pool, holder))
+                self._slots[pool, holder] = None
+                if self._renewal is None or self._renewal.done():
+                    self._renewal = asyncio.create_task(self._keep_renewing())
 
-    async def _renew(self) -> None:
-        """Keep the places of this process, for as long as it has any."""
-        while self._held:
+    async def _keep_renewing(self) -> None:
+        while self._slots:
             await asyncio.sleep(LEASE / 3)
             await self.renew()
 
     async def renew(self) -> None:
-        """Keep the places of this process, and take those again that were lost though they are still in use."""
-        async with self._renewing:
-            gone = await self._reached(self._counts.renew([*self._held]))
-            for room, guest in gone or ():
-                if (room, guest) in self._held:
-                    await self._reached(self._counts.acquire(room, guest, sys.maxsize))
+        """Renew the leases of this process's slots, and take those again that expired while they are in use."""
+        async with self._renewal_lock:
+            expired = await self._query(self._counters.renew([*self._slots]))
+            for pool, holder in expired or ():
+                if (pool, holder) in self._slots:
+                    await self._query(self._counters.acquire(pool, holder, sys.maxsize))
 
-    async def _reached(self, question: Coroutine[Any, Any, T]) -> T | None:
-        """Return what the counts say; None if they cannot be reached, or could not a moment ago."""
+    async def _query(self, query: Coroutine[Any, Any, T]) -> T | None:
+        """Return the result of a query to the counters; None if they are unavailable, or were within `BACKOFF`."""
         now = asyncio.get_running_loop().time()
-        if now < self._away_until:
-            question.close()
+        if now < self._retry_at:
+            query.close()
             return None
         try:
-            answer = await question
+            result = await query
         except StoreUnavailable:
-            if not self._away_until:
-                logger.warning("the limits cannot be counted, and hold nobody back")
-            self._away_until = now + BACKOFF
+            if not self._retry_at:
+                logger.warning("rate limits are not enforced: their counters are unavailable")
+            self._retry_at = now + BACKOFF
             return None
-        if self._away_until:
-            logger.info("the limits are counted again")
-            self._away_until = 0.0
-        return answer
+        if self._retry_at:
+            logger.info("rate limits are enforced again")
+            self._retry_at = 0.0
+        return result
 
     def charge(self, owner: str, tokens: int) -> None:
-        """Take the tokens of a response that has ended."""
+        """Take the tokens of a finished response from the owner's bucket."""
         if self._tokens and tokens:
-            self._later(self._counts.take(owner, [TokenTake("tokens", self._tokens, tokens)]))
+            self._start(self._counters.take(owner, [TokenTake("tokens", self._tokens, tokens)]))
 
-    def give_back(self, places: Sequence[tuple[str, str]]) -> None:
-        """Give places back."""
-        for room, guest in places:
-            self._held.pop((room, guest), None)
-            self._later(self._leave(room, guest))
+    def release(self, slots: Sequence[tuple[str, str]]) -> None:
+        """Release slots, each a pool and its holder."""
+        for pool, holder in slots:
+            self._slots.pop((pool, holder), None)
+            self._start(self._release(pool, holder))
 
-    async def _leave(self, room: str, guest: str) -> None:
-        async with self._renewing:  # which may be about to renew this very place
-            await self._counts.release(room, guest)
+    async def _release(self, pool: str, holder: str) -> None:
+        async with self._renewal_lock:  # a renewal under way would take the slot again
+            await self._counters.release(pool, holder)
 
-    def _later(self, question: Coroutine[Any, Any, object]) -> None:
-        async def ask() -> None:
-            await self._reached(question)
+    def _start(self, query: Coroutine[Any, Any, object]) -> None:
+        """Run a query to the counters as a task."""
 
-        task = asyncio.create_task(ask())
+        async def run() -> None:
+            await self._query(query)
+
+        task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
 class Admission:
-    """What one request was granted."""
+    """An admitted request. As an observer of its response it charges the tokens and releases the slots."""
 
     def __init__(self, limits: Limits, owner: str) -> None:
         self.owner = owner
         self.allowances: list[Allowance] = []
-        self.places: list[tuple[str, str]] = []
+        self.slots: list[tuple[str, str]] = []  # pools and holders
         self._limits = limits
 
     def headers(self) -> dict[str, str]:
-        """Return what the caller is told of its limits."""
+        """Return the rate limit headers of the response."""
         return {name: value for allowance in self.allowances for name, value in allowance.headers().items()}
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[Admission]:
         """
-        Let a response be made; raises `LimitReached`.
+        Take a slot among the concurrent responses; raises `LimitReached`.
 
-        The grant is to be told of the response's lifecycle, if there comes to be one. It ends with it; or with the
-        context, where that is left by an exception.
+        The slot is released when the observed response ends, or at once if the context exits with an exception.
         """
         try:
             await self._limits.acquire(self)
@@ -256,26 +257,26 @@ class Admission:
             raise
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        """The response is being made."""
+        """Do nothing: the slot was taken before the response was created."""
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """It is over: this is what it has used."""
+        """Charge the tokens that the response used, and release its slots."""
         self._limits.charge(self.owner, lifecycle.usage.get("total_tokens", 0))
         self.close()
 
     def close(self) -> None:
-        """Give back what was only lent."""
-        places, self.places = self.places, []
-        self._limits.give_back(places)
+        """Release the slots; closing twice is fine."""
+        slots, self.slots = self.slots, []
+        self._limits.release(slots)
 
 
-def duration(seconds: float) -> str:
-    """Write a duration as OpenAI does, who write it as Go does: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
+def format_duration(seconds: float) -> str:
+    """Format a duration as OpenAI does, which is Go's format: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     minutes, rest = divmod(math.ceil(seconds * 1000) / 1000, 60)
     hours, minutes = divmod(int(minutes), 60)
-    written = f"{rest:.3f}".rstrip("0").rstrip(".") + "s"
+    formatted = f"{rest:.3f}".rstrip("0").rstrip(".") + "s"
     if hours:
-        return f"{hours}h{minutes}m{written}"
-    return f"{minutes}m{written}" if minutes else written
+        return f"{hours}h{minutes}m{formatted}"
+    return f"{minutes}m{formatted}" if minutes else formatted

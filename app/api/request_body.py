@@ -1,4 +1,4 @@
-"""Read a request's body: its size, its encoding, its JSON, and what pydantic makes of it."""
+"""Read a request body: check its size, decompress it, parse the JSON, and validate it with pydantic."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from app.responses.off_loop import off_loop
 
 Body = TypeVar("Body", bound=BaseModel)
 
-MAX_DEPTH = 100  # of what is read: orjson writes 254 levels, and what is read is part of what is written
-MAX_RATIO = 100  # of a body's size to that of the compressed one; texts have 3 to 20
-SMALL = 1024 * 1024  # bytes that are parsed in the event loop, and to which a body of any size may be unpacked
-_MAX_MEMBERS = 1000  # of a gzip file: bgzip makes one of every 64 KiB
-_PIECE = 64 * 1024  # bytes of it that are unpacked at once
+MAX_DEPTH = 100  # levels of nesting; orjson writes at most 254, and a response contains what the request had
+MAX_RATIO = 100  # decompressed size over compressed size; texts have 3 to 20
+SMALL = 1024 * 1024  # bytes: up to here a body is parsed in the event loop, and may decompress at any ratio
+_MAX_MEMBERS = 1000  # members of a gzip file; bgzip writes one for every 64 KiB
+_PIECE = 64 * 1024  # bytes that are decompressed at once
 
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """How large a body may be."""
+    """The largest body that is accepted."""
 
-    bytes: int  # before compression
+    bytes: int  # decompressed
     values: int = MAX_VALUES  # objects, arrays, strings, numbers, constants
 
 
 async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> Body:
-    """Return the body as a `model`; raises `InvalidRequest` that names the first field at fault."""
+    """Return the body as a `model`; raises `InvalidRequest`, which names the first invalid field."""
     data = await _read(request, limits.bytes)
     encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
     if encoding not in _DECODERS:
@@ -53,33 +53,37 @@ def _unpack_and_parse(data: bytes, encoding: str, model: type[Body], limits: Bod
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
         raise InvalidRequest(f"The body is not valid {encoding}.", code="invalid_body") from error
     if len(unpacked) > limits.bytes:
-        raise too_large(limits.bytes)
+        raise body_too_large(limits.bytes)
     if len(unpacked) > allowed:
         message = f"The body unpacks to more than {MAX_RATIO} times its size. Send it uncompressed."
         raise InvalidRequest(message, code="request_too_large", status=413)
-    return parse(unpacked or b"{}", model, limits.values)  # where nothing has to be said, nothing need be sent
+    return parse(unpacked or b"{}", model, limits.values)  # a body without required fields may be empty
 
 
 def parse(data: bytes, model: type[Body], max_values: int = MAX_VALUES) -> Body:
-    """Return JSON as a `model`; raises `InvalidRequest` that names the first field at fault."""
+    """Return JSON as a `model`; raises `InvalidRequest`, which names the first invalid field."""
     try:
         return model.model_validate(load_json(data, "body", max_values))
     except ValidationError as error:
-        raise invalid(error) from error
+        raise invalid_request(error) from error
 
 
-def load_json(data: bytes | str, what: str, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """Return the JSON object that `what`, a body or a frame, consists of; raises `InvalidRequest`."""
-    value = _decoded(data.encode() if isinstance(data, str) else data, what, max_values)
+def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> dict[str, Any]:
+    """
+    Return a JSON object; raises `InvalidRequest`.
+
+    `source` is "body" or "frame", for the error messages.
+    """
+    value = _decode(data.encode() if isinstance(data, str) else data, source, max_values)
     if not isinstance(value, dict):
-        raise InvalidRequest(f"The {what} has to be a JSON object.", code="invalid_json")
-    if _deeper(value, MAX_DEPTH):
-        message = f"The {what} is nested too deeply: {MAX_DEPTH} levels of objects and arrays is the most."
+        raise InvalidRequest(f"The {source} has to be a JSON object.", code="invalid_json")
+    if _is_deeper(value, MAX_DEPTH):
+        message = f"The {source} is nested too deeply: at most {MAX_DEPTH} levels of objects and arrays are allowed."
         raise InvalidRequest(message, code="invalid_json")
     return value
 
 
-def _decoded(data: bytes, what: str, max_values: int) -> Any:
+def _decode(data: bytes, source: str, max_values: int) -> Any:
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         check_values(data, limit=max_values)
@@ -90,26 +94,26 @@ def _decoded(data: bytes, what: str, max_values: int) -> Any:
                 raise
             return orjson.loads(_without_lone_surrogates(data))
     except TooManyValues as error:
-        message = f"The {what} has more than {max_values} JSON values (objects, arrays, strings, numbers)."
+        message = f"The {source} has more than {max_values} JSON values (objects, arrays, strings, numbers)."
         raise InvalidRequest(message, code="request_too_large", status=413) from error
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"The {what} is not valid JSON: {error.msg}.", code="invalid_json") from error
+        raise InvalidRequest(f"The {source} is not valid JSON: {error.msg}.", code="invalid_json") from error
 
 
-# Clients in JavaScript cut strings through the middle of a character, which they write as two escapes, and send one of
-# them. The conversation would be dead from then on, since they send it again in each turn.
+# JavaScript clients that truncate a string can cut a surrogate pair in two, and send one half. They send it again in
+# every later turn, so refusing it would end the conversation.
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|[c-fC-F][0-9a-fA-F]{2}(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][0-9a-fA-F]{3}))"
 )
-_PAIR = 12  # bytes of two escapes
+_PAIR = 12  # bytes of a surrogate pair, written as two escapes
 
 
 def _without_lone_surrogates(data: bytes) -> bytes | bytearray:
-    """Return JSON with U+FFFD for each lone surrogate, piece by piece: nobody else runs during a substitution."""
+    """Return JSON with U+FFFD for each lone surrogate, substituted piecewise, since `re.sub` holds the GIL."""
     if b"\0" in data:
-        return data  # it cannot be in JSON
-    single = data.replace(rb"\\", b"\0\0")  # every backslash that is left begins an escape
+        return data  # not valid JSON
+    single = data.replace(rb"\\", b"\0\0")  # every remaining backslash begins an escape
     joined = bytearray(data)
     for start in range(0, len(data), _PIECE):
         before = min(start, _PAIR)
@@ -119,20 +123,20 @@ def _without_lone_surrogates(data: bytes) -> bytes | bytearray:
     return joined
 
 
-def _deeper(value: Any, levels: int) -> bool:
-    """Tell whether there are more levels of objects and arrays than that."""
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Return whether objects and arrays are nested more than `levels` deep."""
     level = [value]
     while level and levels:
-        members = [node.values() if isinstance(node, dict) else node for node in level]
-        level = [member for some in members for member in some if isinstance(member, (dict, list))]
+        children = [node.values() if isinstance(node, dict) else node for node in level]
+        level = [child for values in children for child in values if isinstance(child, (dict, list))]
         levels -= 1
     return bool(level)
 
 
-def invalid(error: ValidationError) -> InvalidRequest:
-    """Say what is wrong with the first field at fault, and what would be right."""
+def invalid_request(error: ValidationError) -> InvalidRequest:
+    """Return an error that names the first invalid field and what would be valid."""
     first = error.errors(include_url=False, include_input=False)[0]
-    field = at(first["loc"])
+    field = field_path(first["loc"])
     code = _code(first["type"], first.get("ctx", {}))
     message = first["msg"].removeprefix("Value error, ")
     return InvalidRequest(f"Invalid '{field}': {message}." if field else f"{message}.", param=field or None, code=code)
@@ -150,17 +154,17 @@ _BOUNDS = {"greater_than_equal": ("ge", "below_min"), "less_than_equal": ("le", 
 
 
 def _code(type: str, context: Mapping[str, Any]) -> str:
-    """Return OpenAI's code for one of pydantic's types of errors."""
+    """Return OpenAI's error code for an error type of pydantic."""
     if bound := _BOUNDS.get(type):
-        name, beyond = bound
-        return f"{'integer' if isinstance(context[name], int) else 'decimal'}_{beyond}_value"
+        name, violation = bound
+        return f"{'integer' if isinstance(context[name], int) else 'decimal'}_{violation}_value"
     if type == "too_long" and context["field_type"] == "Dictionary":
         return "object_above_max_properties"
     return _CODES.get(type) or ("invalid_type" if type.endswith("_type") else "invalid_value")
 
 
-def at(location: tuple[int | str, ...]) -> str:
-    """Name the field that pydantic's error location points at: `input[2].content[0].text`."""
+def field_path(location: tuple[int | str, ...]) -> str:
+    """Return the path of the field at pydantic's error location, such as `input[2].content[0].text`."""
     path = ""
     for step in location:
         if isinstance(step, int):
@@ -176,14 +180,15 @@ async def _read(request: Request, limit: int) -> bytes:
         async for part in request.stream():
             size += len(part)
             if size > limit:
-                raise too_large(limit)
+                raise body_too_large(limit)
             parts.append(part)
     except ClientDisconnect as error:
-        raise InvalidRequest("The client went away before its request was complete.", status=499) from error
+        raise InvalidRequest("The client disconnected before its request was complete.", status=499) from error
     return b"".join(parts)
 
 
-def too_large(limit: int) -> InvalidRequest:
+def body_too_large(limit: int) -> InvalidRequest:
+    """Return the error for a body of more than `limit` bytes."""
     return InvalidRequest(f"The body is larger than {limit} bytes.", code="request_too_large", status=413)
 
 
@@ -192,8 +197,8 @@ def _unzstd(data: bytes, limit: int) -> bytes:
     return reader.read(limit + 1)
 
 
-def _inflated(data: bytes, limit: int) -> bytes:
-    """Unpack zlib's format, or a single member of gzip's."""
+def _inflate(data: bytes, limit: int) -> bytes:
+    """Decompress the zlib format, or a gzip file of one member."""
     inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     out = inflate.decompress(data, limit + 1)
     if len(out) <= limit and (not inflate.eof or inflate.unused_data):
@@ -202,22 +207,22 @@ def _inflated(data: bytes, limit: int) -> bytes:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    """Unpack gzip, of which there may be several members, one behind the other (RFC 1952, 2.2)."""
+    """Decompress a gzip file, which may have several members (RFC 1952, 2.2)."""
     if data[:2] != b"\x1f\x8b":
-        return _inflated(data, limit)  # what some clients send under this name
+        return _inflate(data, limit)  # some clients send zlib under this name
     out = bytearray()
-    at = 0
+    position = 0
     for _ in range(_MAX_MEMBERS):
         inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        while at < len(data) and not inflate.eof:
-            piece = data[at : at + _PIECE]
+        while position < len(data) and not inflate.eof:
+            piece = data[position : position + _PIECE]
             out += inflate.decompress(piece, limit + 1 - len(out))
             if len(out) > limit:
                 return bytes(out)
-            at += len(piece) - len(inflate.unused_data)
+            position += len(piece) - len(inflate.unused_data)
         if not inflate.eof:
             raise EOFError
-        if at == len(data):
+        if position == len(data):
             return bytes(out)
     raise EOFError
 
@@ -227,5 +232,5 @@ _DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
     "zstd": _unzstd,
     "gzip": _gunzip,
     "x-gzip": _gunzip,
-    "deflate": _inflated,
+    "deflate": _inflate,
 }

@@ -1,8 +1,7 @@
 """
 Server-sent events over ASGI.
 
-One task of its own reads and writes, so that nothing but the way from the backend to the socket is walked for each
-write; there is no lock, no scope and no other task in that way.
+A single task reads the body and writes to the socket, so a write costs no lock, cancel scope or task switch.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ T = TypeVar("T")
 
 class EventStream(Response, Generic[T]):
     """
-    Sends each item of `body` in one write, in the bytes that `encode` makes of it, and `last` when it is over.
+    Sends each item of `body`, encoded by `encode`, in one write, and `last` at the end.
 
-    After `heartbeat` seconds of silence (0: never) it sends what `beat` returns. When the client goes, the body is
-    closed at once. When the server has to stop and cannot wait any longer, the body is closed and `farewell` gives
-    the last words.
+    After `heartbeat` seconds without a write (0: never) it sends the bytes that `beat` returns. If the client
+    disconnects, the body is closed at once. If the server shuts down and its grace period is over, the body is closed
+    and the bytes that `farewell` returns are sent last.
     """
 
     media_type = "text/event-stream"
@@ -45,35 +44,35 @@ class EventStream(Response, Generic[T]):
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
         self._body = body
         self._encode = encode
-        self._first = first  # what was taken of the body before this response was made
+        self._first = first  # the item that was already taken from the body
         self._end = last
         self._heartbeat = heartbeat
         self._beat = beat
         self._farewell = farewell
-        self._heart: asyncio.Future[None] | None = None
-        self._last = 0.0  # when something was written, in loop time
-        self._unsent = b""  # the piece that a slow client has no room for yet
+        self._heartbeat_task: asyncio.Future[None] | None = None
+        self._last_write = 0.0  # in loop time
+        self._unsent = b""  # the write that is blocked by a slow client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pump = asyncio.ensure_future(self._pump(send, scope.get("state", {}).get("send", send)))
         watch = asyncio.ensure_future(disconnected(receive))
         watch.add_done_callback(lambda _: pump.cancel())
         if self._heartbeat:
-            self._heart = asyncio.ensure_future(self._beats(send))
+            self._heartbeat_task = asyncio.ensure_future(self._send_heartbeats(send))
         try:
             await asyncio.wait({pump})
         except asyncio.CancelledError:
             pump.cancel()
             await asyncio.wait({pump})
             if self._farewell and pump.cancelled():
-                self._still()
+                self._stop_heartbeat()
                 await _write(send, self._unsent + await self._farewell())
                 await _write(send, b"", more=False)
             raise
         finally:
             watch.cancel()
-            self._still()
-            await self._body.aclose()  # a pump that was cancelled before its first step has not closed it
+            self._stop_heartbeat()
+            await self._body.aclose()  # a pump that is cancelled before its first step does not close it
         if not pump.cancelled():
             pump.result()
 
@@ -86,28 +85,28 @@ class EventStream(Response, Generic[T]):
                 await _write(send, self._unsent)
                 self._unsent = b""
             async for item in self._body:
-                self._last = clock()
+                self._last_write = clock()
                 self._unsent = piece = encode(item)
                 await send_piece({"type": "http.response.body", "body": piece, "more_body": True})
                 self._unsent = b""
-            self._still()
+            self._stop_heartbeat()
             await _write(send, self._end, more=False)
         finally:
             await self._body.aclose()
 
-    def _still(self) -> None:
-        """Let the heart beat no more: nothing may be written behind the end."""
-        heart, self._heart = self._heart, None  # they would hold each other until the collector comes
-        if heart:
-            heart.cancel()
+    def _stop_heartbeat(self) -> None:
+        """Cancel the heartbeat: nothing may be written after the end."""
+        task, self._heartbeat_task = self._heartbeat_task, None  # breaks a reference cycle
+        if task:
+            task.cancel()
 
-    async def _beats(self, send: Send) -> None:
+    async def _send_heartbeats(self, send: Send) -> None:
         clock = asyncio.get_running_loop().time
-        self._last = clock()
+        self._last_write = clock()
         while True:
-            await asyncio.sleep(self._last + self._heartbeat - clock())
-            if clock() - self._last >= self._heartbeat:
-                self._last = clock()
+            await asyncio.sleep(self._last_write + self._heartbeat - clock())
+            if clock() - self._last_write >= self._heartbeat:
+                self._last_write = clock()
                 await _write(send, self._beat())
 
 
@@ -116,6 +115,6 @@ async def _write(send: Send, data: bytes, *, more: bool = True) -> None:
 
 
 async def disconnected(receive: Receive) -> None:
-    """Wait until the client is gone."""
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

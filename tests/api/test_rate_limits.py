@@ -20,7 +20,7 @@ import httpx
 import openai
 import pytest
 
-from app.api.rate_limits import Limits, duration
+from app.api.rate_limits import Limits, format_duration
 from app.core.types.chunk import DONE
 from app.errors import BackendError, StoreUnavailable
 from app.stores import Change
@@ -163,7 +163,7 @@ async def test_a_key_has_only_so_many_responses_in_the_making() -> None:
         await until_open(backend, 1)
         refused = await ask(http, "one")
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert refused.json()["error"]["message"].startswith("Your key has 1 responses in the making")
+        assert refused.json()["error"]["message"].startswith("Your key has 1 responses in progress")
         second = asyncio.ensure_future(ask(http, "two"))
         await until_open(backend, 2)
         go.set()
@@ -411,7 +411,7 @@ async def test_without_its_redis_a_server_limits_nobody_and_says_so(
             assert [answer.status_code for answer in answers] == [200] * 3
             assert told(answers[0]) == {}
     warnings = [record.message for record in caplog.records if record.name == "app.api.rate_limits"]
-    assert warnings == ["the limits cannot be counted, and hold nobody back"]
+    assert warnings == ["rate limits are not enforced: their counters are unavailable"]
 
 
 async def test_a_place_that_is_given_back_while_it_is_renewed_is_free(
@@ -464,4 +464,4 @@ def test_a_file_cannot_count() -> None:
      (3600, "1h0m0s"), (3723.5, "1h2m3.5s")],
 )  # fmt: skip
 def test_durations_are_written_as_openai_does(seconds: float, written: str) -> None:
-    assert duration(seconds) == written
+    assert format_duration(seconds) == written

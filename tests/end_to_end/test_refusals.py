@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.routes.responses import _headers
+from app.api.routes.responses import _warning_headers
 from app.errors import BackendError
 from tests.support import sockets
 from tests.support.build import delta
@@ -92,7 +92,7 @@ async def test_whoever_asks_if_the_server_is_ready_does_not_hear_the_backends_wo
 
 def test_no_warning_ends_its_header() -> None:
     run: Any = SimpleNamespace(warnings=["one\r\nx-mine: yes", "two\x00\x1b\x7f", "thr\u00e9e"])
-    (value,) = _headers(run).values()
+    (value,) = _warning_headers(run).values()
     assert value == "one x-mine: yes; two ; thr?e"
 
 

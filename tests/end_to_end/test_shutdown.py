@@ -12,7 +12,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.routes.responses import unless_gone
+from app.api.routes.responses import unless_disconnected
 from app.main import create_app
 from tests.support.build import delta
 from tests.support.scripted import Scripted
@@ -77,7 +77,7 @@ async def test_a_client_that_goes_in_the_same_moment_does_not_keep_a_request_fro
         await asyncio.Event().wait()
         raise AssertionError
 
-    answering = asyncio.create_task(unless_gone(Request({"type": "http"}, receive), answer()))
+    answering = asyncio.create_task(unless_disconnected(Request({"type": "http"}, receive), answer()))
     await begun.wait()
     await asyncio.sleep(0)
     gone.set()

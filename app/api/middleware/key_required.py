@@ -1,4 +1,4 @@
-"""Puts pages beside the API, such as `/metrics`, behind a key."""
+"""Requires an API key for pages outside the API, such as `/metrics`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from app.errors import Unauthorized
 
 
 class KeyRequired:
-    """Asks for a caller's key where a path is one of `paths`, or below one of them."""
+    """Refuses requests without a valid API key at `paths` and below them."""
 
     def __init__(self, app: ASGIApp, auth: Auth, paths: Collection[str]) -> None:
         self._app = app
         self._auth = auth
         self._paths = frozenset(paths)
-        self._below = tuple(f"{path}/" for path in paths)
+        self._prefixes = tuple(f"{path}/" for path in paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"] if scope["type"] == "http" else ""
-        if path in self._paths or path.startswith(self._below):
+        if path in self._paths or path.startswith(self._prefixes):
             try:
                 self._auth.caller(Headers(scope=scope))
             except Unauthorized as error:

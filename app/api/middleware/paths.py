@@ -1,7 +1,8 @@
 """
-Where clients look for the API: at a base URL with or without `/v1`, with a slash at its end, or with Azure's `/openai`.
+Normalizes the API paths that clients build from a base URL: with or without `/v1`, with a trailing slash, or with
+Azure's `/openai`.
 
-Redirecting them costs some their body and others, behind a proxy, their key.
+A redirect would not do: some clients drop the body, and behind a proxy some drop the key.
 """
 
 from __future__ import annotations
@@ -14,6 +15,6 @@ _API = re.compile(r"(?:/v1)?/(?:responses|models|conversations|antiphon)(?:/|$)"
 
 
 def normalized_path(path: str) -> str:
-    """Return the path of a route of the API for one that means it; any other path stays what it is."""
-    meant = _BASE.sub(r"\1", _SLASHES.sub("/", path).rstrip("/"), count=1)
-    return meant if _API.match(meant) else path
+    """Return the path of the API route that `path` is a variant of; other paths are returned unchanged."""
+    normalized = _BASE.sub(r"\1", _SLASHES.sub("/", path).rstrip("/"), count=1)
+    return normalized if _API.match(normalized) else path

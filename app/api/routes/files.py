@@ -1,4 +1,4 @@
-"""The routes of files, in OpenAI's shapes."""
+"""The routes of files, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
+from app.api.context import ApiContext
+from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import ERRORS
-from app.api.routes.responses import ApiContext, json, whole_number
+from app.api.pagination import is_descending, parse_limit, parse_whole_number
 from app.errors import InvalidRequest
 from app.tools.files import Page
 from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files, upload_too_large
 
-MAX_FIELD = 4096  # bytes of a field that is not the file
-_OVERHEAD = 64 * 1024  # of a form around its file
+MAX_FIELD = 4096  # bytes of a form field other than the file
+_OVERHEAD = 64 * 1024  # bytes of a form besides its file
 _LIFETIME = "expires_after[seconds]"
 
 _FORM: dict[str, Any] = {
@@ -44,12 +46,12 @@ def routes(api: ApiContext, files: Files) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(tags=["files"], responses=ERRORS)
 
-    def owner(request: Request) -> str:
+    def owner_of(request: Request) -> str:
         return api.auth.caller(request.headers).owner
 
     @router.post("/files", summary="Upload a file", openapi_extra=_FORM)
     async def upload(request: Request) -> Response:
-        return json(await _upload(request, files, owner(request)))
+        return json_response(await _upload(request, files, owner_of(request)))
 
     @router.get("/files", summary="List files")
     async def listed(
@@ -59,16 +61,18 @@ def routes(api: ApiContext, files: Files) -> APIRouter:
         order: str = Query("desc", description="`asc` or `desc`, by the time of upload"),
         after: str | None = Query(None, description="the id of the file to list from"),
     ) -> Response:
-        return json(await files.list(owner(request), wanted_page(limit, order, after, most=10_000), purpose))
+        return json_response(
+            await files.list(owner_of(request), parse_page(limit, order, after, maximum=10_000), purpose)
+        )
 
     @router.get("/files/{file_id}", summary="Retrieve a file's description")
     async def retrieve(request: Request, file_id: str) -> Response:
-        return json((await files.file(file_id, owner(request))).resource())
+        return json_response((await files.file(file_id, owner_of(request))).resource())
 
     @router.get("/files/{file_id}/content", summary="Retrieve a file's content")
     async def content(request: Request, file_id: str) -> Response:
-        file = await files.file(file_id, owner(request))
-        # Whatever was uploaded, no browser shows it as a page of this server.
+        file = await files.file(file_id, owner_of(request))
+        # Never rendered by a browser as a page of this server's origin, whatever was uploaded.
         headers = {
             "content-length": str(file.bytes),
             "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename)}",
@@ -78,14 +82,14 @@ def routes(api: ApiContext, files: Files) -> APIRouter:
 
     @router.delete("/files/{file_id}", summary="Delete a file")
     async def delete(request: Request, file_id: str) -> Response:
-        return json(await files.delete(file_id, owner(request)))
+        return json_response(await files.delete(file_id, owner_of(request)))
 
     return router
 
 
 async def _upload(request: Request, files: Files, owner: str) -> dict[str, object]:
-    """Store the file of a form as it comes in."""
-    length = whole_number(request.headers.get("content-length", ""))
+    """Store the file of a form as it arrives; raises `InvalidRequest`."""
+    length = parse_whole_number(request.headers.get("content-length", ""))
     if length is not None and length > files.max_bytes + _OVERHEAD:
         raise upload_too_large(files.max_bytes)
     fields: dict[str, bytes] = {}
@@ -114,7 +118,7 @@ def _missing(name: str) -> InvalidRequest:
 
 
 def _lifetime(fields: dict[str, bytes]) -> int | None:
-    """Return the seconds of `expires_after`."""
+    """Return the seconds of `expires_after`, or None if it is not set; raises `InvalidRequest`."""
     anchor = fields.get("expires_after[anchor]")
     if _LIFETIME not in fields:
         if anchor is not None:
@@ -123,18 +127,13 @@ def _lifetime(fields: dict[str, bytes]) -> int | None:
     if anchor not in (None, b"created_at"):
         message = "Invalid 'expires_after[anchor]': should be 'created_at'."
         raise InvalidRequest(message, param="expires_after[anchor]")
-    seconds = whole_number(fields[_LIFETIME].decode("ascii", "replace"))
+    seconds = parse_whole_number(fields[_LIFETIME].decode("ascii", "replace"))
     if seconds is None or not MIN_LIFETIME <= seconds <= MAX_LIFETIME:
         message = f"Invalid '{_LIFETIME}': should be a number from {MIN_LIFETIME} to {MAX_LIFETIME}."
         raise InvalidRequest(message, param=_LIFETIME)
     return seconds
 
 
-def wanted_page(limit: str, order: str, after: str | None, before: str | None = None, *, most: int = 100) -> Page:
-    """Return the page that a query asks for; raises `InvalidRequest`."""
-    size = whole_number(limit)
-    if size is None or not 1 <= size <= most:
-        raise InvalidRequest(f"Invalid 'limit': it has to be a number from 1 to {most}.", param="limit")
-    if order not in ("asc", "desc"):
-        raise InvalidRequest("Invalid 'order': it has to be 'asc' or 'desc'.", param="order")
-    return Page(size, order == "desc", after or None, before or None)
+def parse_page(limit: str, order: str, after: str | None, before: str | None = None, *, maximum: int = 100) -> Page:
+    """Return the page that query parameters request; raises `InvalidRequest`."""
+    return Page(parse_limit(limit, maximum), is_descending(order), after or None, before or None)

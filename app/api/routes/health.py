@@ -1,4 +1,4 @@
-"""Is the process alive, and can it serve?"""
+"""Liveness and readiness: `GET /healthz` and `GET /readyz`."""
 
 from __future__ import annotations
 
@@ -8,38 +8,39 @@ from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter, Response
 
-from app.api.routes.responses import json
+from app.api.json_response import json_response
 from app.errors import APIError
 from app.responses import Responses
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def routes(responses: Responses) -> APIRouter:
+    """Return the routes."""
     router = APIRouter(tags=["operation"])
     backend_check = _Check("backend", responses.backend.check)
     store_check = _Check("store", responses.store.check)
 
-    # Balancers and `wget --spider` ask with HEAD.
+    # Load balancers and `wget --spider` use HEAD.
     @router.head("/healthz", include_in_schema=False)
-    @router.get("/healthz", summary="The process lives")
+    @router.get("/healthz", summary="Whether the process is alive")
     async def healthz() -> Response:
-        return json({"status": "ok"})
+        return json_response({"status": "ok"})
 
     @router.head("/readyz", include_in_schema=False)
-    @router.get("/readyz", summary="Backend and store answer")
+    @router.get("/readyz", summary="Whether the backend and the store are reachable")
     async def readyz() -> Response:
         backend, store = await asyncio.gather(backend_check(), store_check())
         ready = backend == store == "ok"
-        answer = json({"status": "ok" if ready else "unavailable", "backend": backend, "store": store})
-        answer.status_code = 200 if ready else 503
-        return answer
+        response = json_response({"status": "ok" if ready else "unavailable", "backend": backend, "store": store})
+        response.status_code = 200 if ready else 503
+        return response
 
     return router
 
 
 class _Check:
-    """One of the things that have to work; the log has a line when it stops working, and when it works again."""
+    """A readiness check, which logs when it begins to fail and when it succeeds again."""
 
     def __init__(self, name: str, check: Callable[[], Awaitable[None]]) -> None:
         self._name = name
@@ -47,15 +48,15 @@ class _Check:
         self._failing = False
 
     async def __call__(self) -> str:
-        """Return "ok", or what anybody may hear of what is wrong."""
+        """Return "ok", or the reason of the failure, without anything confidential."""
         try:
             await self._check()
         except APIError as error:
             if not self._failing:
-                log.warning("not ready: %s", self._name, extra=error.log_fields())
+                logger.warning("not ready: %s", self._name, extra=error.log_fields())
             self._failing = True
             return error.reason
         if self._failing:
-            log.info("ready again: %s", self._name)
+            logger.info("ready again: %s", self._name)
         self._failing = False
         return "ok"

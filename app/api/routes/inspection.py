@@ -1,4 +1,4 @@
-"""The endpoints of our own: a caller's recent responses, their chains, and the requests that backends get."""
+"""Endpoints beyond OpenAI's API: recent responses, their chains, translated requests, and the configuration."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from app.api.openapi import CREATE, ERRORS, shows
+from app.api.context import ApiContext
+from app.api.json_response import json_response
+from app.api.openapi import CREATE, ERRORS, response_example
+from app.api.pagination import parse_limit
 from app.api.request_body import read_body
-from app.api.routes.responses import ApiContext, json, whole_number
 from app.core.types.request import CreateResponse
-from app.errors import InvalidRequest
 from app.responses.inspection import Inspection
 
 _RESPONSE = "resp_5f3759df5f3759dfc0ffee00c0ffee00c0ffee00"
@@ -55,50 +56,47 @@ _ABOUT = {
 
 
 def inspection_routes(api: ApiContext, about: Callable[[str], dict[str, Any]]) -> APIRouter:
-    """Return the routes, without the `/v1`; `about` says to an owner what is configured."""
+    """Return the routes, without the `/v1`; `about` returns the configuration that an owner may see."""
     router = APIRouter(prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     inspection = Inspection(api.responses)
 
-    @router.get("/responses", summary="List the recent responses of the caller", openapi_extra=shows(_LIST))
+    @router.get("/responses", summary="List the recent responses of the caller", openapi_extra=response_example(_LIST))
     async def recent(
         request: Request,
         limit: str = Query("20", description="1 to 100"),
         after: str | None = Query(None, description="the id of the response to list from, which is newer"),
     ) -> Response:
-        who = api.auth.caller(request.headers)
-        size = whole_number(limit)
-        if size is None or not 1 <= size <= 100:
-            raise InvalidRequest("Invalid 'limit': it has to be a number from 1 to 100.", param="limit")
-        return json(await inspection.recent(who, size, after))
+        caller = api.auth.caller(request.headers)
+        return json_response(await inspection.recent(caller, parse_limit(limit), after))
 
     @router.get(
         "/responses/{response_id}/chain",
         summary="Retrieve the responses up to one, with their input",
-        openapi_extra=shows(_CHAIN),
+        openapi_extra=response_example(_CHAIN),
     )
     async def chain(request: Request, response_id: str) -> Response:
-        return json(await inspection.chain(response_id, api.auth.caller(request.headers)))
+        return json_response(await inspection.chain(response_id, api.auth.caller(request.headers)))
 
     @router.get(
         "/responses/{response_id}/translation",
         summary="Retrieve the request that the backend was sent for a response",
-        openapi_extra=shows(_TRANSLATION),
+        openapi_extra=response_example(_TRANSLATION),
     )
     async def translation(request: Request, response_id: str) -> Response:
-        return json(await inspection.translation(response_id, api.auth.caller(request.headers)))
+        return json_response(await inspection.translation(response_id, api.auth.caller(request.headers)))
 
     @router.post(
         "/translation",
         summary="Show the request that the backend would be sent, without sending it",
-        openapi_extra=CREATE | shows(_TRANSLATION),
+        openapi_extra=CREATE | response_example(_TRANSLATION),
     )
     async def preview(request: Request) -> Response:
-        who = api.auth.caller(request.headers)
+        caller = api.auth.caller(request.headers)
         body = await read_body(request, CreateResponse, api.body_limits)
-        return json(await inspection.preview(body, who))
+        return json_response(await inspection.preview(body, caller))
 
-    @router.get("/about", summary="Say what is configured", openapi_extra=shows(_ABOUT))
-    async def tell(request: Request) -> Response:
-        return json(about(api.auth.caller(request.headers).owner))
+    @router.get("/about", summary="Describe the configuration", openapi_extra=response_example(_ABOUT))
+    async def describe(request: Request) -> Response:
+        return json_response(about(api.auth.caller(request.headers).owner))
 
     return router

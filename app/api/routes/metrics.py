@@ -1,4 +1,4 @@
-"""What the server tells of itself: `GET /metrics`."""
+"""Metrics in Prometheus's format: `GET /metrics`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from app.observability.metrics import Metrics
 
-LABELS_TIMEOUT = 1.0  # seconds to wait for the labels of responses that have just ended
+LABELS_TIMEOUT = 1.0  # seconds to wait for the model labels of responses that have just ended
 
 
 def routes(metrics: Metrics) -> APIRouter:
@@ -19,7 +19,7 @@ def routes(metrics: Metrics) -> APIRouter:
     @router.get("/metrics", summary="Metrics, for Prometheus", response_class=PlainTextResponse)
     async def expose(request: Request) -> Response:
         await metrics.models.settle(LABELS_TIMEOUT)
-        # With several processes this reads a file of each.
+        # With several workers this reads a file of each.
         body, media_type = await asyncio.to_thread(metrics.expose, request.headers.get("accept", ""))
         return Response(body, media_type=media_type)
 

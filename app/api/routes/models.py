@@ -1,7 +1,7 @@
 """
-The list of models, for all clients at once: OpenAI's SDKs read `data`, and Codex, as its catalog of models, `models`.
+The list of models. OpenAI's SDKs read its `data`; Codex reads `models` as its model catalog.
 
-To a model that it does not find in a catalog, Codex offers fewer tools: no `apply_patch`, for one.
+Codex offers fewer tools to models that are not in its catalog: no `apply_patch`, for example.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Where servers tell how many tokens a model can see; what they run it with comes before what it was trained with.
-_CONTEXT = (
+# Fields in which servers report a context window; the configured size takes precedence over the trained one.
+_CONTEXT_FIELDS = (
     ("max_model_len",),  # vLLM, SGLang
     ("meta", "n_ctx"),  # llama.cpp
     ("loaded_context_length",),  # LM Studio
@@ -36,7 +36,7 @@ You are a coding agent. You work on the user's computer, in their project, with 
 Keep going until the task is done. Then say briefly what you did, and what you could not check.
 """
 
-# What is the same for every model. Codex takes an entry for none, or none of them, if one of its own fields is missing.
+# Fields that are the same for every model. Codex rejects an entry, or the whole catalog, if one of them is missing.
 _ENTRY: dict[str, Any] = {
     "supported_reasoning_levels": [],
     "shell_type": "unified_exec",
@@ -52,7 +52,7 @@ _ENTRY: dict[str, Any] = {
 
 
 def catalog(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the document of a list of models, which are entries of OpenAI's list with whatever their server adds."""
+    """Return the list of `models`, which are OpenAI's model objects, with additional fields of their servers."""
     return {
         "object": "list",
         "data": [*models],
@@ -67,8 +67,8 @@ def _entry(model: Mapping[str, Any], priority: int) -> dict[str, Any]:
 
 
 def context_window(model: Mapping[str, Any]) -> int | None:
-    """Return how many tokens a model can see, if its server says so."""
-    for path in _CONTEXT:
+    """Return the context window of a model in tokens; None if its server does not report it."""
+    for path in _CONTEXT_FIELDS:
         value: Any = model
         for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None

@@ -5,51 +5,33 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from app.api.auth import Auth
+from app.api.context import ApiContext
 from app.api.errors import STOPPED
+from app.api.json_response import json_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
-from app.api.rate_limits import Admission, Limits
-from app.api.request_body import BodyLimits, read_body
+from app.api.pagination import page_of_items, parse_whole_number
+from app.api.request_body import read_body
 from app.api.routes.models import catalog
 from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
-from app.core.types.request import CreateResponse, Event, Item
-from app.errors import APIError, InvalidRequest
-from app.responses import Caller, Responses, Run, find_model
+from app.core.types.request import CreateResponse, Event
+from app.errors import InvalidRequest
+from app.responses import Caller, Run, find_model
 from app.responses.background import EventSubscription
 from app.responses.compaction import CompactResponse
 
-Stream = Annotated[str, Query(description="`true`: in events, which a background response has")]
-StartingAfter = Annotated[str | None, Query(description="the sequence number of the event to go on from")]
+Stream = Annotated[str, Query(description="`true`: stream the events of a background response")]
+StartingAfter = Annotated[str | None, Query(description="the sequence number of the event to continue after")]
 
-
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f]+")  # which would end a header
-
-
-@dataclass(frozen=True, slots=True)
-class ApiContext:
-    """What the routes need to know of the configuration."""
-
-    responses: Responses
-    auth: Auth
-    open_after: float
-    heartbeat: float
-    body_limits: BodyLimits
-    limits: Limits
-
-    async def admit(self, who: Caller) -> Admission:
-        """Let a caller ask for a response; raises `LimitReached`. Where nobody has to show a key, all are one."""
-        return await self.limits.take(who.owner if self.auth.required else "everybody")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]+")  # not allowed in a header
 
 
 def routes(api: ApiContext) -> APIRouter:
@@ -57,7 +39,7 @@ def routes(api: ApiContext) -> APIRouter:
     router = APIRouter(responses=ERRORS)
     responses = api.responses
 
-    def caller(request: Request) -> Caller:
+    def caller_of(request: Request) -> Caller:
         return api.auth.caller(request.headers)
 
     @router.post("/responses", summary="Create a response", openapi_extra=CREATE | STREAMED)
@@ -68,19 +50,20 @@ def routes(api: ApiContext) -> APIRouter:
     async def retrieve(
         request: Request, response_id: str, stream: Stream = "false", starting_after: StartingAfter = None
     ) -> Response:
-        who = caller(request)
+        caller = caller_of(request)
         if stream.lower() in ("true", "1"):
-            return followed(await responses.follow(response_id, who, position(starting_after)), who, api)
-        return json(await responses.retrieve(response_id, who))
+            subscription = await responses.follow(response_id, caller, parse_starting_after(starting_after))
+            return subscription_stream(subscription, caller, api)
+        return json_response(await responses.retrieve(response_id, caller))
 
     @router.delete("/responses/{response_id}", summary="Delete a response")
     async def delete(request: Request, response_id: str) -> Response:
-        await responses.delete(response_id, caller(request))
-        return json({"id": response_id, "object": "response", "deleted": True})
+        await responses.delete(response_id, caller_of(request))
+        return json_response({"id": response_id, "object": "response", "deleted": True})
 
-    @router.post("/responses/{response_id}/cancel", summary="Cancel a response that runs in the background")
+    @router.post("/responses/{response_id}/cancel", summary="Cancel a background response")
     async def cancel(request: Request, response_id: str) -> Response:
-        return json(await responses.cancel(response_id, caller(request)))
+        return json_response(await responses.cancel(response_id, caller_of(request)))
 
     @router.get("/responses/{response_id}/input_items", summary="List the input items of a response")
     async def input_items(
@@ -91,78 +74,78 @@ def routes(api: ApiContext) -> APIRouter:
         after: str | None = Query(None, description="the id of the item to list from"),
         before: str | None = Query(None, description="the id of the item to list up to"),
     ) -> Response:
-        items = await responses.input_items(response_id, caller(request))
-        return json(page(items, limit, order, after, before))
+        items = await responses.input_items(response_id, caller_of(request))
+        return json_response(page_of_items(items, limit, order, after, before))
 
     @router.post("/responses/compact", summary="Compact a conversation", openapi_extra=CREATE)
     async def compact(request: Request) -> Response:
-        who = caller(request)
-        grant = await api.admit(who)
-        request.state.allowed = grant.headers()
+        caller = caller_of(request)
+        admission = await api.admit(caller)
+        request.state.limit_headers = admission.headers()
         body = await read_body(request, CompactResponse, api.body_limits)
-        async with grant.slot():
-            return await unless_gone(request, compacted(await responses.compact(body, who, [grant])))
+        async with admission.slot():
+            run = await responses.compact(body, caller, [admission])
+            return await unless_disconnected(request, compacted_response(run))
 
     @router.post("/responses/input_tokens", summary="Count the tokens of an input", openapi_extra=CREATE)
     async def input_tokens(request: Request) -> Response:
-        who = caller(request)
+        caller = caller_of(request)
         body = await read_body(request, CreateResponse, api.body_limits)
-        count, counted = await responses.count_tokens(body, who)
-        headers = {} if counted else {"x-antiphon-estimated": "true"}
-        return json({"object": "response.input_tokens", "input_tokens": count}, headers)
+        count, exact = await responses.count_tokens(body, caller)
+        headers = {} if exact else {"x-antiphon-estimated": "true"}
+        return json_response({"object": "response.input_tokens", "input_tokens": count}, headers)
 
     @router.get("/models", summary="List the models of the backend")
     async def models(request: Request) -> Response:
-        who = caller(request)
-        return json(catalog(await responses.backend.models(who.key)))
+        return json_response(catalog(await responses.backend.models(caller_of(request).key)))
 
     @router.get("/models/{model:path}", summary="Retrieve a model")
     async def model(request: Request, model: str) -> Response:
-        return json(await find_model(responses.backend, model, caller(request)))
+        return json_response(await find_model(responses.backend, model, caller_of(request)))
 
     return router
 
 
 class FastRoute(Route):
-    """A route that FastAPI need not look at, which would match each path twice, and solve dependencies on nothing."""
+    """A Starlette route: FastAPI's would match the path twice, and resolve dependencies that there are not."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        match, found = super().matches(scope)
-        return match, {**found, "route": self}
+        """Return how well the route matches, with itself as the `route` of the scope: FastAPI sets that, too."""
+        match, child_scope = super().matches(scope)
+        return match, {**child_scope, "route": self}
 
 
 def fast_routes(api: ApiContext, *prefixes: str) -> list[Route]:
-    """Return the way that nearly all requests take, which comes before all `routes`; they document it."""
+    """Return `POST /responses` as fast routes, to be matched before those of `routes`, which document it."""
     return [FastRoute(f"{prefix}/responses", partial(create, api), methods=["POST"]) for prefix in prefixes]
 
 
 async def create(api: ApiContext, request: Request) -> Response:
-    """Create a response, and answer as the caller wants it: whole, in events, or at once while it is being made."""
-    who = api.auth.caller(request.headers)
-    grant = await api.admit(who)
-    request.state.allowed = grant.headers()
-    body = await read_body(request, CreateResponse, api.body_limits)  # it has all the time it likes
-    async with grant.slot():
-        run = await api.responses.create(body, who, observers=[grant])
+    """Create a response, and return it as JSON, as a stream of events or, in the background, as it is queued."""
+    caller = api.auth.caller(request.headers)
+    admission = await api.admit(caller)
+    request.state.limit_headers = admission.headers()
+    body = await read_body(request, CreateResponse, api.body_limits)
+    async with admission.slot():
+        run = await api.responses.create(body, caller, observers=[admission])
         if body.background:
-            return await launched(run, who, api, stream=body.stream)
-        return await unless_gone(request, streamed(run, who, api) if body.stream else whole(run))
+            return await background_response(run, caller, api, stream=body.stream)
+        response = event_stream(run, caller, api) if body.stream else complete_response(run)
+        return await unless_disconnected(request, response)
 
 
-def json(value: Any, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(value), headers=headers, media_type="application/json")
+async def complete_response(run: Run) -> Response:
+    """Return the finished response as JSON."""
+    return json_response(await run.drain(), _warning_headers(run))
 
 
-async def whole(run: Run) -> Response:
-    return json(await run.drain(), _headers(run))
+async def compacted_response(run: Run) -> Response:
+    """Return the result of a compaction as JSON."""
+    return json_response(await run.compacted(), _warning_headers(run))
 
 
-async def compacted(run: Run) -> Response:
-    return json(await run.compacted(), _headers(run))
-
-
-async def streamed(run: Run, caller: Caller, api: ApiContext) -> Response:
-    """Answer in events, once there is something to say: until then every failure is a plain HTTP error."""
+async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
+    """Return a stream of the run's events, once there is one: a failure before the first event is an HTTP error."""
     events = run.events(api.open_after)
     try:
         first = await anext(events)
@@ -177,7 +160,7 @@ async def streamed(run: Run, caller: Caller, api: ApiContext) -> Response:
         heartbeat=api.heartbeat,
         beat=_beat(caller, run.keepalive),
         farewell=lambda: _farewell(run),
-        headers=_headers(run),
+        headers=_warning_headers(run),
     )
 
 
@@ -185,30 +168,31 @@ async def _farewell(run: Run) -> bytes:
     return encoder.encode_sse(await run.stop(STOPPED)) + encoder.DONE_FRAME
 
 
-async def launched(run: Run, caller: Caller, api: ApiContext, *, stream: bool) -> Response:
-    """Answer at once with the queued response, or with its events as they come."""
+async def background_response(run: Run, caller: Caller, api: ApiContext, *, stream: bool) -> Response:
+    """Start a run in the background, and return the queued response, or a stream of its events."""
     response = await api.responses.launch(run)
     if not stream:
-        return json(response, _headers(run))
-    return followed(await api.responses.follow(response["id"], caller), caller, api, _headers(run))
+        return json_response(response, _warning_headers(run))
+    subscription = await api.responses.follow(response["id"], caller)
+    return subscription_stream(subscription, caller, api, _warning_headers(run))
 
 
-def followed(
-    following: EventSubscription, caller: Caller, api: ApiContext, headers: dict[str, str] | None = None
+def subscription_stream(
+    subscription: EventSubscription, caller: Caller, api: ApiContext, headers: dict[str, str] | None = None
 ) -> Response:
-    """Answer in the events of a background response, by the names that this client knows."""
+    """Return a stream of the events of a background response, in the caller's dialect."""
     return EventStream(
-        following.batches(),
+        subscription.batches(),
         partial(log.translate_dialect, dialect=caller.dialect),
         last=encoder.DONE_FRAME,
         heartbeat=api.heartbeat,
-        beat=_beat(caller, following.keepalive),
+        beat=_beat(caller, subscription.keepalive),
         headers=headers,
     )
 
 
 def _beat(caller: Caller, keepalive: Callable[[], list[Event]]) -> Callable[[], bytes]:
-    """Return what makes a sign of life, in the way that this client hears it."""
+    """Return a function that encodes a heartbeat: an event or a comment, as the caller's dialect has it."""
     return (
         (lambda: encoder.encode_sse(keepalive()))
         if caller.dialect.heartbeat == "keepalive"
@@ -216,82 +200,38 @@ def _beat(caller: Caller, keepalive: Callable[[], list[Event]]) -> Callable[[], 
     )
 
 
-async def unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
-    """Return the answer; when the client goes before it is there, stop making it."""
-    making = asyncio.ensure_future(answer)
-    gone = asyncio.ensure_future(disconnected(request.receive))
-    gone.add_done_callback(lambda _: making.cancel())
+async def unless_disconnected(request: Request, response: Coroutine[Any, Any, Response]) -> Response:
+    """Await a response; cancel it and return a 499 if the client disconnects first."""
+    task = asyncio.ensure_future(response)
+    disconnect = asyncio.ensure_future(disconnected(request.receive))
+    disconnect.add_done_callback(lambda _: task.cancel())
     try:
-        return await making
+        return await task
     except asyncio.CancelledError:
-        if gone.done() and making.cancelled() and not _this_task().cancelling():
-            return Response(status_code=499)  # nobody is there to read it
+        if disconnect.done() and task.cancelled() and not _current_task().cancelling():
+            return Response(status_code=499)  # for the access log alone
         raise
     finally:
-        gone.cancel()
+        disconnect.cancel()
 
 
-def _this_task() -> asyncio.Task[Any]:
+def _current_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
     assert task
     return task
 
 
-def _headers(run: Run) -> dict[str, str]:
-    """Tell of what was left out or changed, where the caller can see it."""
-    warnings = _CONTROLS.sub(" ", "; ".join(run.warnings).encode("ascii", "replace").decode()[:2000])
-    return {"x-antiphon-warning": warnings} if warnings else {}
+def _warning_headers(run: Run) -> dict[str, str]:
+    """Return the header with the warnings of a run, which name what was left out or changed."""
+    warnings = "; ".join(run.warnings).encode("ascii", "replace").decode()[:2000]
+    return {"x-antiphon-warning": _CONTROL_CHARACTERS.sub(" ", warnings)} if warnings else {}
 
 
-def position(starting_after: str | None) -> int:
-    """Return the sequence number after which to begin; raises `InvalidRequest`."""
+def parse_starting_after(starting_after: str | None) -> int:
+    """Return the sequence number of the query; -1, for all events, without one; raises `InvalidRequest`."""
     if starting_after is None:
         return -1
-    if (number := whole_number(starting_after)) is None:
+    if (number := parse_whole_number(starting_after)) is None:
         message = "Invalid 'starting_after': it has to be the sequence number of an event."
         raise InvalidRequest(message, param="starting_after")
     return number
-
-
-def whole_number(text: str) -> int | None:
-    """Return a number of a query, or None if it is none, or one of a size that nothing here has."""
-    return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
-
-
-def page(
-    items: list[Item],
-    limit: str,
-    order: str,
-    after: str | None,
-    before: str | None,
-    gone: type[APIError] = InvalidRequest,
-) -> dict[str, Any]:
-    """
-    Return a cursor page of items, which are given oldest first, as OpenAI shapes it.
-
-    Raises `InvalidRequest`, and `gone` for a cursor that is the id of no item here.
-    """
-    size = whole_number(limit)
-    if size is None or not 1 <= size <= 100:
-        raise InvalidRequest("Invalid 'limit': it has to be a number from 1 to 100.", param="limit")
-    if order not in ("asc", "desc"):
-        raise InvalidRequest("Invalid 'order': it has to be 'asc' or 'desc'.", param="order")
-    listed = items if order == "asc" else items[::-1]
-    ids = [item["id"] for item in listed]
-    begin = _cursor(ids, after, "after", gone) + 1 if after else 0
-    end = _cursor(ids, before, "before", gone) if before else len(listed)
-    data = listed[begin:end]
-    data, more = (data[:size], len(data) > size)
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": more,
-    }
-
-
-def _cursor(ids: list[str], id: str, name: str, gone: type[APIError]) -> int:
-    if id not in ids:
-        raise gone(f"Invalid '{name}': no item with id '{id}' here.", param=name)
-    return ids.index(id)

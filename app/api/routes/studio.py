@@ -1,4 +1,4 @@
-"""The pages: the studio at `/studio`, and the reference of the API at `/docs`; all their files are in the package."""
+"""Web pages: the studio at `/studio` and the API reference at `/docs`. All of their files are in the package."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from app.errors import NotFound
 
 PAGES = Path(str(files("app.studio")))
 
-# Nothing is loaded from another host, no script or style stands in the page, and no other page may frame it. What a
-# model writes becomes markup by way of DOMPurify alone.
+# Nothing is loaded from other hosts, there are no inline scripts or styles, and no other page may frame this one.
+# Model output becomes markup only through DOMPurify.
 STUDIO_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types dompurify"
 )
-# Swagger UI sets styles as it goes.
+# Swagger UI sets inline styles.
 DOCS_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -61,7 +61,7 @@ def studio_routes() -> APIRouter:
 
 
 def docs_routes() -> APIRouter:
-    """Return the routes of the reference."""
+    """Return the routes of the API reference."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/docs")
@@ -78,11 +78,11 @@ def _page(name: str, policy: str) -> Response:
 
 
 class _Files(StaticFiles):
-    """Files that a page loads."""
+    """The static files of a page, with the headers of the page."""
 
     def file_response(self, full_path: Any, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(full_path, *args, **kwargs)
         response.headers.update(_HEADERS)
-        if media_type := _TYPES.get(Path(full_path).suffix):  # a system's own table may say otherwise
+        if media_type := _TYPES.get(Path(full_path).suffix):  # the system's table of MIME types may differ
             response.headers["Content-Type"] = f"{media_type}; charset=utf-8"
         return response

@@ -1,4 +1,4 @@
-"""The routes of vector stores, their files and batches of these, in OpenAI's shapes."""
+"""The routes of vector stores, their files and file batches, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from app.api.openapi import ERRORS, takes
+from app.api.context import ApiContext
+from app.api.json_response import json_response
+from app.api.openapi import ERRORS, request_body
 from app.api.request_body import read_body
-from app.api.routes.files import wanted_page
-from app.api.routes.responses import ApiContext, json
+from app.api.routes.files import parse_page
 from app.tools.files.vector_stores import VectorStores
 from app.tools.files.vector_stores.requests import (
     AddFile,
@@ -35,45 +36,47 @@ def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
     router = APIRouter(tags=["vector stores"], responses=ERRORS)
     limits = api.body_limits
 
-    def owner(request: Request) -> str:
+    def owner_of(request: Request) -> str:
         return api.auth.caller(request.headers).owner
 
-    @router.post("/vector_stores", summary="Create a vector store", openapi_extra=takes(CreateVectorStore))
+    @router.post("/vector_stores", summary="Create a vector store", openapi_extra=request_body(CreateVectorStore))
     async def create(request: Request) -> Response:
-        who = owner(request)
-        return json(await stores.create(who, await read_body(request, CreateVectorStore, limits)))
+        owner = owner_of(request)
+        return json_response(await stores.create(owner, await read_body(request, CreateVectorStore, limits)))
 
     @router.get("/vector_stores", summary="List vector stores")
     async def listed(
         request: Request, limit: Limit = "20", order: Order = "desc", after: After = None, before: Before = None
     ) -> Response:
-        return json(await stores.list(owner(request), wanted_page(limit, order, after, before)))
+        return json_response(await stores.list(owner_of(request), parse_page(limit, order, after, before)))
 
     @router.get("/vector_stores/{vector_store_id}", summary="Retrieve a vector store")
     async def retrieve(request: Request, vector_store_id: str) -> Response:
-        return json(await stores.retrieve(owner(request), vector_store_id))
+        return json_response(await stores.retrieve(owner_of(request), vector_store_id))
 
     @router.post(
-        "/vector_stores/{vector_store_id}", summary="Modify a vector store", openapi_extra=takes(UpdateVectorStore)
+        "/vector_stores/{vector_store_id}",
+        summary="Modify a vector store",
+        openapi_extra=request_body(UpdateVectorStore),
     )
     async def update(request: Request, vector_store_id: str) -> Response:
-        who = owner(request)
+        owner = owner_of(request)
         body = await read_body(request, UpdateVectorStore, limits)
-        return json(await stores.update(who, vector_store_id, body))
+        return json_response(await stores.update(owner, vector_store_id, body))
 
-    @router.delete("/vector_stores/{vector_store_id}", summary="Delete a vector store; its files stay")
+    @router.delete("/vector_stores/{vector_store_id}", summary="Delete a vector store, but not its files")
     async def delete(request: Request, vector_store_id: str) -> Response:
-        return json(await stores.delete(owner(request), vector_store_id))
+        return json_response(await stores.delete(owner_of(request), vector_store_id))
 
     @router.post(
         "/vector_stores/{vector_store_id}/search",
         summary="Search a vector store",
-        openapi_extra=takes(SearchVectorStore),
+        openapi_extra=request_body(SearchVectorStore),
     )
     async def search(request: Request, vector_store_id: str) -> Response:
-        who = owner(request)
+        owner = owner_of(request)
         body = await read_body(request, SearchVectorStore, limits)
-        return json(await stores.search(who, vector_store_id, body))
+        return json_response(await stores.search(owner, vector_store_id, body))
 
     _add_files(router, api, stores)
     _add_batches(router, api, stores)
@@ -81,18 +84,20 @@ def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
 
 
 def _add_files(router: APIRouter, api: ApiContext, stores: VectorStores) -> None:
-    """Add the routes of a store's files."""
+    """Add the routes of a vector store's files."""
 
-    def owner(request: Request) -> str:
+    def owner_of(request: Request) -> str:
         return api.auth.caller(request.headers).owner
 
     @router.post(
-        "/vector_stores/{vector_store_id}/files", summary="Add a file to a vector store", openapi_extra=takes(AddFile)
+        "/vector_stores/{vector_store_id}/files",
+        summary="Add a file to a vector store",
+        openapi_extra=request_body(AddFile),
     )
     async def add(request: Request, vector_store_id: str) -> Response:
-        who = owner(request)
+        owner = owner_of(request)
         body = await read_body(request, AddFile, api.body_limits)
-        return json(await stores.add_file(who, vector_store_id, body))
+        return json_response(await stores.add_file(owner, vector_store_id, body))
 
     @router.get("/vector_stores/{vector_store_id}/files", summary="List the files of a vector store")
     async def listed(
@@ -104,55 +109,55 @@ def _add_files(router: APIRouter, api: ApiContext, stores: VectorStores) -> None
         after: After = None,
         before: Before = None,
     ) -> Response:
-        page = wanted_page(limit, order, after, before)
-        return json(await stores.files(owner(request), vector_store_id, page, status))
+        page = parse_page(limit, order, after, before)
+        return json_response(await stores.files(owner_of(request), vector_store_id, page, status))
 
     @router.get("/vector_stores/{vector_store_id}/files/{file_id}", summary="Retrieve a file of a vector store")
     async def retrieve(request: Request, vector_store_id: str, file_id: str) -> Response:
-        return json(await stores.file(owner(request), vector_store_id, file_id))
+        return json_response(await stores.file(owner_of(request), vector_store_id, file_id))
 
     @router.post(
         "/vector_stores/{vector_store_id}/files/{file_id}",
-        summary="Give a file of a vector store other attributes",
-        openapi_extra=takes(UpdateFile),
+        summary="Update the attributes of a file of a vector store",
+        openapi_extra=request_body(UpdateFile),
     )
     async def update(request: Request, vector_store_id: str, file_id: str) -> Response:
-        who = owner(request)
+        owner = owner_of(request)
         body = await read_body(request, UpdateFile, api.body_limits)
-        return json(await stores.update_file(who, vector_store_id, file_id, body))
+        return json_response(await stores.update_file(owner, vector_store_id, file_id, body))
 
-    @router.delete("/vector_stores/{vector_store_id}/files/{file_id}", summary="Take a file out of a vector store")
+    @router.delete("/vector_stores/{vector_store_id}/files/{file_id}", summary="Remove a file from a vector store")
     async def remove(request: Request, vector_store_id: str, file_id: str) -> Response:
-        return json(await stores.remove_file(owner(request), vector_store_id, file_id))
+        return json_response(await stores.remove_file(owner_of(request), vector_store_id, file_id))
 
     @router.get("/vector_stores/{vector_store_id}/files/{file_id}/content", summary="Retrieve the text of a file")
     async def content(request: Request, vector_store_id: str, file_id: str) -> Response:
-        return json(await stores.file_content(owner(request), vector_store_id, file_id))
+        return json_response(await stores.file_content(owner_of(request), vector_store_id, file_id))
 
 
 def _add_batches(router: APIRouter, api: ApiContext, stores: VectorStores) -> None:
-    """Add the routes of batches of files."""
+    """Add the routes of file batches."""
 
-    def owner(request: Request) -> str:
+    def owner_of(request: Request) -> str:
         return api.auth.caller(request.headers).owner
 
     @router.post(
         "/vector_stores/{vector_store_id}/file_batches",
         summary="Add several files to a vector store",
-        openapi_extra=takes(CreateBatch),
+        openapi_extra=request_body(CreateBatch),
     )
     async def create(request: Request, vector_store_id: str) -> Response:
-        who = owner(request)
+        owner = owner_of(request)
         body = await read_body(request, CreateBatch, api.body_limits)
-        return json(await stores.add_batch(who, vector_store_id, body))
+        return json_response(await stores.add_batch(owner, vector_store_id, body))
 
     @router.get("/vector_stores/{vector_store_id}/file_batches/{batch_id}", summary="Retrieve a batch of files")
     async def retrieve(request: Request, vector_store_id: str, batch_id: str) -> Response:
-        return json(await stores.batch(owner(request), vector_store_id, batch_id))
+        return json_response(await stores.batch(owner_of(request), vector_store_id, batch_id))
 
     @router.post("/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel", summary="Cancel a batch of files")
     async def cancel(request: Request, vector_store_id: str, batch_id: str) -> Response:
-        return json(await stores.cancel_batch(owner(request), vector_store_id, batch_id))
+        return json_response(await stores.cancel_batch(owner_of(request), vector_store_id, batch_id))
 
     @router.get("/vector_stores/{vector_store_id}/file_batches/{batch_id}/files", summary="List the files of a batch")
     async def files(
@@ -165,5 +170,5 @@ def _add_batches(router: APIRouter, api: ApiContext, stores: VectorStores) -> No
         after: After = None,
         before: Before = None,
     ) -> Response:
-        page = wanted_page(limit, order, after, before)
-        return json(await stores.files(owner(request), vector_store_id, page, status, batch_id))
+        page = parse_page(limit, order, after, before)
+        return json_response(await stores.files(owner_of(request), vector_store_id, page, status, batch_id))

@@ -1,4 +1,4 @@
-"""What travels over a WebSocket: `response.create` frames from the client, and error envelopes to it."""
+"""WebSocket frames: `response.create` from the client, and error events to it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from app.api.request_body import invalid, load_json
+from app.api.request_body import invalid_request, load_json
 from app.core.types.bounded_json import MAX_VALUES
 from app.core.types.request import CreateResponse
 from app.errors import APIError, InvalidRequest
 
 # "HTTP/SSE transport-specific fields such as `stream`, `stream_options`, and `background` MUST NOT be sent on
-# WebSocket requests." Codex sends them all the same, with the values that say what happens anyway.
+# WebSocket requests." Codex sends them anyway, with values that have no effect.
 _HARMLESS: dict[str, Callable[[Any], bool]] = {
     "stream": lambda value: value is True,
     "stream_options": lambda value: isinstance(value, dict),
@@ -26,13 +26,13 @@ _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
 class _Rule(NamedTuple):
-    fits: Callable[[Any], object]
-    words: str  # say what fits
+    is_valid: Callable[[Any], object]
+    expected: str  # for the error message
     code: str = "invalid_value"
 
 
-# Fields of the frame, and not of the request.
-_OWN = {
+# Fields of the frame that are not fields of the request.
+_FRAME_FIELDS = {
     "generate": _Rule(lambda value: isinstance(value, bool), "true or false", "invalid_type"),
     "stream_id": _Rule(
         lambda value: isinstance(value, str) and _STREAM_ID.fullmatch(value),
@@ -44,64 +44,64 @@ _OWN = {
 
 @dataclass(slots=True)
 class Create:
-    """A `response.create` frame, or as much as is known of one that turns out to be wrong."""
+    """A `response.create` frame; without fields it stands for a frame that could not be read."""
 
-    fields: dict[str, Any] = field(default_factory=dict)  # of the request's body, and some that are of the frame
+    fields: dict[str, Any] = field(default_factory=dict)  # those of the request, and those of the frame
 
     @property
     def stream_id(self) -> str | None:
-        """What the client calls the turn: each of its frames is to have it, too."""
+        """The client's id of the turn, which is repeated in every frame of it; None if it is missing or invalid."""
         stream_id = self.fields.get("stream_id")
-        return stream_id if _OWN["stream_id"].fits(stream_id) else None
+        return stream_id if _FRAME_FIELDS["stream_id"].is_valid(stream_id) else None
 
     @property
     def previous_response_id(self) -> str | None:
+        """The response that the request continues; None if it is missing or invalid."""
         previous = self.fields.get("previous_response_id")
         return previous if isinstance(previous, str) else None
 
     @property
     def generate(self) -> bool:
-        """Whether to ask the model at all. Else the request only warms up: its input is kept, to be continued from."""
+        """Whether to query the model. Otherwise the input is only stored, so that a later request can continue it."""
         return self.fields.get("generate") is not False
 
     def request(self, *, lenient: bool) -> CreateResponse:
         """
         Return the request; raises `InvalidRequest`.
 
-        What belongs to HTTP is refused; if `lenient`, only where it asks for what cannot be.
+        Fields that belong to HTTP are refused; if `lenient`, only with values that would have an effect.
         """
         for name, harmless in _HARMLESS.items():
             value = self.fields.get(name)
             if value is not None and not (lenient and harmless(value)):
                 message = f"'{name}' belongs to HTTP: leave it out on a WebSocket."
                 raise InvalidRequest(message, param=name, code="unsupported_parameter")
-        for name, rule in _OWN.items():
-            if self.fields.get(name) is not None and not rule.fits(self.fields[name]):
-                raise InvalidRequest(f"Invalid '{name}': it has to be {rule.words}.", param=name, code=rule.code)
+        for name, rule in _FRAME_FIELDS.items():
+            if self.fields.get(name) is not None and not rule.is_valid(self.fields[name]):
+                raise InvalidRequest(f"Invalid '{name}': it has to be {rule.expected}.", param=name, code=rule.code)
         try:
             return CreateResponse.model_validate({k: v for k, v in self.fields.items() if k not in _HARMLESS})
         except ValidationError as error:
-            raise invalid(error) from error
+            raise invalid_request(error) from error
 
 
 def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create:
     """
-    Return what a frame asks for; raises `InvalidRequest` for anything but `response.create`.
+    Parse a frame; raises `InvalidRequest` if it is not a `response.create`.
 
-    The fields of the body stand beside `type`, or in `response`, where OpenAI's Realtime API has them.
+    The fields of the request are beside `type`, or in `response` as in OpenAI's Realtime API.
     """
     fields = load_json(frame, "frame", max_values)
-    kind = fields.pop("type", None)
-    if kind != "response.create":
-        message = f"Invalid 'type': {repr(kind)[:100]} is not known here; send 'response.create'."
+    frame_type = fields.pop("type", None)
+    if frame_type != "response.create":
+        message = f"Invalid 'type': {repr(frame_type)[:100]} is not supported; send 'response.create'."
         raise InvalidRequest(message, param="type", code="invalid_value")
     nested = fields.pop("response", None)
     return Create({**nested, **fields} if isinstance(nested, dict) else fields)
 
 
 def envelope(error: APIError, stream_id: str | None = None) -> dict[str, Any]:
-    """Return an error as the spec's `WebSocketErrorEvent`, with the headers that it would have over HTTP."""
-    headers = error.headers()
-    told: dict[str, Any] = {"headers": headers} if headers else {}
-    frame = {"type": "error", "status": error.status, "error": {**error.payload(), **told}, **told}
+    """Return an error as the spec's `WebSocketErrorEvent`, with the headers that an HTTP response would have."""
+    headers: dict[str, Any] = {"headers": error.headers()} if error.headers() else {}
+    frame = {"type": "error", "status": error.status, "error": {**error.payload(), **headers}, **headers}
     return frame if stream_id is None else {**frame, "stream_id": stream_id}

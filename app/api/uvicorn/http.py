@@ -1,6 +1,6 @@
 """
-What uvicorn does with an HTTP connection, but for three things: it would take any amount of a request's head or of its
-trailers; it would wait for them for ever; and an offer of another protocol, HTTP/2 as a rule, would cost the body.
+uvicorn's HTTP protocol with three changes: the size of a request's head and trailers is limited, so is the time in
+which they have to arrive, and a request that offers an upgrade to another protocol, usually HTTP/2, keeps its body.
 
     uvicorn.run(..., http="app.api.uvicorn.http:Http")
 """
@@ -14,19 +14,15 @@ import socket
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from app.api.errors import answer
-from app.api.uvicorn import shutdown as stopping
+from app.api.errors import error_response
+from app.api.uvicorn.shutdown import begin_shutdown
 from app.errors import APIError, InvalidRequest
 
-MAX_HEAD_BYTES = 64 * 1024  # bytes of a head, with the request line; clients of ours send some hundreds
-HEAD_TIMEOUT = 30.0  # seconds for all of it to come, counted from the connection on for the first
-REFUSAL_LINGER = 1.0  # seconds in which what else a refused client sends is thrown away
-SEND_TIMEOUT = (
-    60  # seconds in which a client has to take in what it is sent; then it is not there, or wants nothing more
-)
-SHUTDOWN_HEAD_TIMEOUT = (
-    1.0  # seconds in which the head of a request may still come to its end when the server is stopped
-)
+MAX_HEAD_BYTES = 64 * 1024  # request line and headers; typical clients send some hundreds
+HEAD_TIMEOUT = 30.0  # seconds until the head is complete; for the first request, from the connection on
+REFUSAL_LINGER = 1.0  # seconds for which further data of a refused client is read and discarded
+SEND_TIMEOUT = 60  # seconds without an acknowledgement of sent data, after which the client is considered gone
+SHUTDOWN_HEAD_TIMEOUT = 1.0  # seconds for a partly received head to be completed once the server is shutting down
 
 _TOO_LARGE = InvalidRequest(
     f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.",
@@ -39,84 +35,84 @@ _STOPPING = APIError("The server is being stopped.", status=503, retry_after=1)
 
 
 class Refused(Exception):
-    """The head of a request is not one to go on from."""
+    """Raised in a parser callback to stop the parser: the request was refused."""
 
 
 class Http(HttpToolsProtocol):
     """One HTTP connection."""
 
     unread = SEND_TIMEOUT
-    _in_message = False  # has a request begun that is not here as a whole?
-    _frame = 0  # bytes of a head, of trailers, of whatever is no body: since there was a body, or a request began
-    _declined = False  # does the request that has just come offer to go on in a protocol that is not ours?
+    _in_message = False  # whether a request has been received in part
+    _head_bytes = 0  # received of the current head or trailers
+    _declined = False  # whether the current request offers an upgrade that is declined
     _refused = False
     _stopping = False
-    _waiting: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        _watch(transport.get_extra_info("socket"), self.unread)
+        _set_timeouts(transport.get_extra_info("socket"), self.unread)
         self._close_after(HEAD_TIMEOUT)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
+        self._cancel_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come; give up a client whose head is too large, or does not come to its end."""
+        """Parse received data; refuse a head that is invalid or too large, and start the timer for the rest of it."""
         if self._refused:
             return
         self._unset_keepalive_if_required()
-        self._frame += len(data)
+        self._head_bytes += len(data)
         try:
             self._feed(data)
         except httptools.HttpParserError:
             self._refuse(_INVALID)
-        if self._frame > MAX_HEAD_BYTES:
+        if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(_TOO_LARGE)
-        if self.transport.get_protocol() is not self:  # but a WebSocket
-            self._stop_waiting()
+        if self.transport.get_protocol() is not self:  # upgraded to a WebSocket
+            self._cancel_timer()
         elif not self._refused and not self.transport.is_closing():
-            self._wait()
+            self._update_timer()
 
     def _feed(self, data: bytes | memoryview) -> None:
         while True:
             try:
                 self.parser.feed_data(data)
                 return
-            except httptools.HttpParserUpgrade as offer:
+            except httptools.HttpParserUpgrade as upgrade:
                 if self._should_upgrade():
                     self.handle_websocket_upgrade()
                     return
-                # "A server MAY ignore a received Upgrade header field" (RFC 9110, 7.8), but this parser would not: for
-                # it the request ends here, without its body. So it is read once more, without the offer.
-                data = memoryview(data)[offer.args[0] :]
-                self._read_again()
+                # "A server MAY ignore a received Upgrade header field" (RFC 9110, 7.8), but httptools ends the request
+                # here, without its body. So the head is parsed again without the field.
+                data = memoryview(data)[upgrade.args[0] :]
+                self._parse_without_upgrade()
 
-    def _read_again(self) -> None:
+    def _parse_without_upgrade(self) -> None:
         line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
         fields = [b"%b: %b" % (name, value) for name, value in self.headers if name != b"upgrade"]
         self._declined = False
         self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as the one before, by uvicorn
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
         self.parser.feed_data(b"\r\n".join([line, *fields, b"", b""]))
 
-    def _wait(self) -> None:
-        """See to it that nobody has this connection for ever who does not get an answer."""
+    def _update_timer(self) -> None:
+        """Set the timer for the rest of a head or, between requests, uvicorn's keep-alive timer."""
         if self.cycle and not self.cycle.response_complete:
-            self._stop_waiting()
+            self._cancel_timer()
         elif self.cycle is None or self._in_message:
-            if self._waiting is None:
+            if self._timer is None:
                 self._close_after(HEAD_TIMEOUT)
         else:
-            self._stop_waiting()
+            self._cancel_timer()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
     def on_message_begin(self) -> None:
         self._in_message = True
-        self._frame = 0
+        self._head_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -124,23 +120,23 @@ class Http(HttpToolsProtocol):
             self._refuse(_TOO_LARGE)
         elif self.parser.should_upgrade():
             if not self._should_upgrade():
-                self._declined = self.parser.get_method() != b"CONNECT"  # which is no offer
+                self._declined = self.parser.get_method() != b"CONNECT"  # CONNECT does not offer an upgrade
             elif self.parser.get_method() != b"GET":
                 self._refuse(_NO_WEBSOCKET)
             elif self._stopping:
                 self._refuse(_STOPPING)
         if self._refused:
-            raise Refused  # so that the parser stops
+            raise Refused
         if self._declined:
             return
         super().on_headers_complete()
         if self._stopping:
             self.cycle.keep_alive = False
         if not self.parser.should_upgrade():
-            self.headers = []  # for the trailers, which are no headers
+            self.headers = []  # trailers are collected apart from the headers
 
     def on_body(self, body: bytes) -> None:
-        self._frame = 0
+        self._head_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -149,51 +145,51 @@ class Http(HttpToolsProtocol):
             super().on_message_complete()
 
     def shutdown(self) -> None:
-        """Close once all is answered; also what may be on its way, on a connection that was made a moment ago."""
-        stopping.begin_shutdown(self.app_state)
-        asking = self.cycle is None or (self._in_message and self.cycle.response_complete)
-        if self._refused or not asking:
+        """Close after the current response, or after that to a request of which the head may still be arriving."""
+        begin_shutdown(self.app_state)
+        expects_head = self.cycle is None or (self._in_message and self.cycle.response_complete)
+        if self._refused or not expects_head:
             super().shutdown()
             return
         self._stopping = True
-        self._stop_waiting()
+        self._cancel_timer()
         self._close_after(SHUTDOWN_HEAD_TIMEOUT)
 
     def _refuse(self, error: APIError) -> None:
-        """End the connection: with a reason, or behind the answer that is under way, if that can still be."""
+        """Send an error and close the connection; if a response is under way, close after it or at once."""
         if self._refused:
             return
         self._refused = True
         self.logger.warning("%s", error.message)
-        self._stop_waiting()
+        self._cancel_timer()
         if self.cycle and not (self.cycle.response_complete or self.cycle.more_body):
-            self.cycle.keep_alive = False  # the request before is whole, and is answered
+            self.cycle.keep_alive = False  # the previous request is complete, and still gets its response
             return
         if (self.cycle and not self.cycle.response_complete) or not self.transport.can_write_eof():
             self.transport.close()
             return
-        # Whoever is still sending would see a reset, and not the answer, if the connection were closed at once.
+        # If the connection were closed at once, a client that is still sending would see a reset and not the error.
         self.transport.write(_encoded(error))
         self.transport.write_eof()
         self._close_after(REFUSAL_LINGER)
 
     def _close_after(self, seconds: float) -> None:
-        self._waiting = self.loop.call_later(seconds, self.transport.close)
+        self._timer = self.loop.call_later(seconds, self.transport.close)
 
-    def _stop_waiting(self) -> None:
-        if self._waiting:
-            self._waiting.cancel()
-            self._waiting = None
+    def _cancel_timer(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
 
 
-def _watch(connection: socket.socket, unread: int) -> None:
+def _set_timeouts(connection: socket.socket, unread: int) -> None:
     """
-    Have the system break off a connection whose client is gone without a word, or takes nothing in for so long.
+    Have the kernel drop a connection after `unread` seconds without an acknowledgement by the client.
 
-    Else it, and the backend that answers it, would be held for ever by a client that does not read, and for a quarter
-    of an hour by one that was unplugged.
+    Otherwise a client that does not read would hold the connection and the backend's for ever, and one that was
+    unplugged would hold them for a quarter of an hour.
     """
-    with contextlib.suppress(AttributeError, OSError):  # not all systems can do it, nor all sockets
+    with contextlib.suppress(AttributeError, OSError):  # not supported by all systems and sockets
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, unread)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, unread // 4))
@@ -201,7 +197,7 @@ def _watch(connection: socket.socket, unread: int) -> None:
 
 
 def _encoded(error: APIError) -> bytes:
-    response = answer(error)
+    response = error_response(error)
     headers = [*response.raw_headers, (b"connection", b"close")]
     head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
     return STATUS_LINE[error.status] + head + b"\r\n" + bytes(response.body)

@@ -1,4 +1,4 @@
-"""When the server was told to stop: all that has begun by then has the same time to come to its end."""
+"""The time of shutdown: connections and background responses share one grace period, from its beginning on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-STATE_KEY = "stopping"  # in the state that the lifespan and the connections share
+STATE_KEY = "stopping"  # in the state that uvicorn shares between the lifespan and the connections
 
 
 class Shutdown:
@@ -16,19 +16,20 @@ class Shutdown:
         self._since: float | None = None
 
     def left(self, grace: float) -> float:
-        """Return how much there is left of `grace` seconds; all of them, where nobody has said that it stops."""
+        """Return the seconds that are left of `grace`; all of them if the shutdown has not begun."""
         return grace if self._since is None else max(0.0, self._since + grace - time.monotonic())
 
     def begin(self) -> None:
-        """Say that it stops; the first to say so counts."""
+        """Record the time at which the shutdown begins; later calls have no effect."""
         self._since = time.monotonic() if self._since is None else self._since
 
 
 def begin_shutdown(state: Mapping[str, Any]) -> None:
     """
-    Say that the server stops, to whoever shares this state.
+    Begin the `Shutdown` of a shared state.
 
-    Connections hear of it first. Where there is none, nothing has been waited for when the lifespan hears of it.
+    uvicorn shuts down the connections before the lifespan, so they call this. Without connections the whole grace
+    period is left when the lifespan ends.
     """
     if stopping := state.get(STATE_KEY):
         stopping.begin()

@@ -1,5 +1,5 @@
 """
-What uvicorn does with a WebSocket, but for two moments in which it would lose something.
+uvicorn's WebSocket protocol, with changes to shutdown and to the keepalive timeout.
 
     uvicorn.run(..., ws="app.api.uvicorn.websocket:Socket")
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from app.api.uvicorn import shutdown as stopping
+from app.api.uvicorn.shutdown import begin_shutdown
 
-SERVICE_RESTART = 1012  # https://www.iana.org/assignments/websocket/websocket.xhtml: only a server has reason to say it
+SERVICE_RESTART = 1012  # close code of https://www.iana.org/assignments/websocket/websocket.xhtml
 
 
 class Socket(WebSocketsSansIOProtocol):
@@ -18,12 +18,12 @@ class Socket(WebSocketsSansIOProtocol):
 
     def shutdown(self) -> None:
         """
-        Tell the application that the server is stopping, and leave the connection to it.
+        Send the application a disconnect with `SERVICE_RESTART`, and leave the connection open for its last frames.
 
-        uvicorn would close at once, in the middle of an answer. It waits for the application afterwards, as long as
-        `timeout_graceful_shutdown` says.
+        uvicorn would close at once, in the middle of a response. It then waits for the application for up to
+        `timeout_graceful_shutdown`.
         """
-        stopping.begin_shutdown(self.app_state)
+        begin_shutdown(self.app_state)
         if not self.handshake_complete or self.close_sent:
             super().shutdown()
         else:
@@ -31,10 +31,10 @@ class Socket(WebSocketsSansIOProtocol):
 
     def keepalive_timeout(self) -> None:
         """
-        Give up a client that does not answer pings.
+        Close the connection of a client that does not answer pings.
 
-        A client that does not read either would keep uvicorn waiting for ever to have its last words read, and the
-        application with it, and the backend's connection.
+        If the client does not read either, uvicorn would wait for ever to write its close frame, and so would the
+        application and the backend's connection. So the connection is aborted.
         """
         super().keepalive_timeout()
         if self.transport.get_write_buffer_size():

@@ -1,0 +1,63 @@
+"""Query parameters of lists (`limit`, `order`, `after`, `before`), and cursor pages in OpenAI's shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.core.types.request import Item
+from app.errors import APIError, InvalidRequest
+
+
+def parse_whole_number(text: str) -> int | None:
+    """Return a non-negative integer of at most 18 digits; None for anything else."""
+    return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
+
+
+def parse_limit(text: str, maximum: int = 100) -> int:
+    """Return a page size from 1 to `maximum`; raises `InvalidRequest`."""
+    limit = parse_whole_number(text)
+    if limit is None or not 1 <= limit <= maximum:
+        raise InvalidRequest(f"Invalid 'limit': it has to be a number from 1 to {maximum}.", param="limit")
+    return limit
+
+
+def is_descending(order: str) -> bool:
+    """Return whether `order` is `desc` and not `asc`; raises `InvalidRequest` if it is neither."""
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("Invalid 'order': it has to be 'asc' or 'desc'.", param="order")
+    return order == "desc"
+
+
+def page_of_items(
+    items: list[Item],
+    limit: str,
+    order: str,
+    after: str | None,
+    before: str | None,
+    unknown_cursor: type[APIError] = InvalidRequest,
+) -> dict[str, Any]:
+    """
+    Return one page of `items`, which are passed oldest first.
+
+    Raises `InvalidRequest`, and `unknown_cursor` if `after` or `before` is not the id of an item.
+    """
+    size = parse_limit(limit)
+    ordered = items[::-1] if is_descending(order) else items
+    ids = [item["id"] for item in ordered]
+    start = _index(ids, after, "after", unknown_cursor) + 1 if after else 0
+    end = _index(ids, before, "before", unknown_cursor) if before else len(ordered)
+    rest = ordered[start:end]
+    data = rest[:size]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": len(rest) > size,
+    }
+
+
+def _index(ids: list[str], id: str, param: str, unknown_cursor: type[APIError]) -> int:
+    if id not in ids:
+        raise unknown_cursor(f"Invalid '{param}': no item with id '{id}' here.", param=param)
+    return ids.index(id)
