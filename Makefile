@@ -89,7 +89,7 @@ vendor: $(CLIENTS)/node.stamp ## bring the libraries of the studio and /docs, in
 lock: $(VENV)/test.stamp ## write docker/requirements.txt anew, for the image, and those of the clients for the tests
 	$(PIP) install uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url --no-annotate \
-		--extra otel --extra postgres --custom-compile-command 'make lock' --output-file docker/requirements.txt pyproject.toml
+		--extra otel --extra postgres --extra tools --custom-compile-command 'make lock' --output-file docker/requirements.txt pyproject.toml
 	for name in openai-2 openai-3; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url \
 		--no-annotate --custom-compile-command 'make lock' --output-file tests/clients/requirements/$$name.txt \
 		tests/clients/requirements/$$name.in || exit 1; done

@@ -13,22 +13,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+from app.core.request.tool_types import TOOL_SEARCH
 from app.core.types.request import Item
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall
 
 _FOUND = 5  # tools that are found where the model does not say how many
 _MOST = 20
-
-_DESCRIPTION = "Search for more tools by what they do. The tools that are found can be called from then on."
-_PARAMETERS = {
-    "type": "object",
-    "properties": {
-        "query": {"type": "string", "description": "What the tool should do, in a few words."},
-        "limit": {"type": "integer", "description": "How many tools to find at most."},
-    },
-    "required": ["query"],
-    "additionalProperties": False,
-}
 
 
 class ToolSearch:
@@ -58,10 +48,7 @@ class ToolSearchSession:
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Return the search itself; it is offered only where there is something to be found."""
-        search = HostedFunction(
-            "tool_search", "tool_search_call", _DESCRIPTION, _PARAMETERS, fields={"execution": "server"}
-        )
-        return [search]
+        return [HostedFunction("tool_search", "tool_search_call", **TOOL_SEARCH, fields={"execution": "server"})]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
         """Find deferred functions: they are in a `tool_search_output`, by which they are offered from then on."""

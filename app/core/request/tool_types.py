@@ -111,7 +111,7 @@ def _pattern(syntax: str, definition: str, form: str) -> str | None:
     return definition if definition.startswith("^") and definition.endswith("$") else f"^({definition})$"
 
 
-_SEARCH = {
+TOOL_SEARCH: dict[str, Any] = {  # in our words, where the client has none
     "description": "Search for more tools by what they do. The tools that are found can be called from then on.",
     "parameters": {
         "type": "object",
@@ -127,7 +127,7 @@ _SEARCH = {
 
 def _tool_search(tool: ToolFields, options: RequestOptions) -> dict[str, Any]:
     """The search that the client runs, in its own words if it has any."""
-    return _function({name: tool.get(name) or default for name, default in _SEARCH.items()}, options)
+    return _function({name: tool.get(name) or default for name, default in TOOL_SEARCH.items()}, options)
 
 
 def _fixed(
