@@ -114,6 +114,10 @@ class Responses:
         self._max_input_tokens = max_input_tokens
         self._max_output_seconds = max_output_seconds
 
+    def is_hosted(self, type: str) -> bool:
+        """Tell whether declarations of a type are for a hosted tool of this server."""
+        return any(type in tool.types for tool in self._tools.values())
+
     def offered_tools(self, owner: str) -> list[dict[str, Any]]:
         """Return declarations of the hosted tools that a caller may switch on, without anything secret."""
         offered: list[dict[str, Any]] = []

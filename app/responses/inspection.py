@@ -15,6 +15,8 @@ from app.responses import Responses
 from app.responses.context import Context
 from app.responses.run import Caller
 
+HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is asked, are not shown here."
+
 
 class Inspection:
     """Looks at the responses of all callers, each invisible to all but its own; changes nothing."""
@@ -56,7 +58,9 @@ class Inspection:
         turns, context = await self._responses.sources.stored(response_id, caller.owner)
         made = await self._translate(request_of(turns[-1]), context, caller)
         told = turns[-1].warnings
-        return made if told is None else {**made, "warnings": told}
+        if told is None:
+            return made
+        return {**made, "warnings": [*told, *(one for one in made["warnings"] if one == HOSTED_LEFT_OUT)]}
 
     async def preview(self, request: CreateResponse, caller: Caller) -> dict[str, Any]:
         """Return the request that the backend would be sent; raises what creating the response would raise."""
@@ -66,6 +70,7 @@ class Inspection:
 
     async def _translate(self, request: CreateResponse, context: Context, caller: Caller) -> dict[str, Any]:
         responses = self._responses
+        request, hosted = self._without_hosted_tools(request)
         model = responses.model(request, context)
         context = await responses.with_pdfs(context, model)
         questions = responses.questions(request, context, caller, model)
@@ -73,5 +78,15 @@ class Inspection:
         sent = Translation("default", asked.profile.name if asked.profile else "", None, asked.body, [])
         if isinstance(responses.backend, Translator):
             sent = responses.backend.translation(asked)
-        warnings = [*context.warnings, *warnings, *sent.warnings]
+        warnings = [*context.warnings, *warnings, *sent.warnings, *hosted]
         return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}
+
+    def _without_hosted_tools(self, request: CreateResponse) -> tuple[CreateResponse, list[str]]:
+        """Return a request without the hosted tools, which only their servers can list, and a warning if it had any."""
+        own = [tool for tool in request.tools if not self._responses.is_hosted(tool["type"])]
+        if len(own) == len(request.tools):
+            return request, []
+        changes: dict[str, Any] = {"tools": own}
+        if request.tool_choice not in ("auto", "none"):
+            changes["tool_choice"] = "auto"  # it may name a tool that is left out
+        return request.model_copy(update=changes), [HOSTED_LEFT_OUT]

@@ -234,3 +234,17 @@ def test_the_document_has_examples_of_the_endpoints() -> None:
     }
     for operation in (operation for methods in ours.values() for operation in methods.values()):
         assert operation["responses"]["200"]["content"]["application/json"]["example"]
+
+
+async def test_a_translation_says_that_the_functions_of_hosted_tools_are_not_in_it() -> None:
+    body = {"model": "demo", "input": "Please echo: hello", "tools": [{"type": "mcp", "server_label": "demo"}, WEATHER]}
+    for strict in (False, True):
+        async with antiphon(tools={"demo": {}}, strict=strict) as url:
+            async with httpx.AsyncClient(base_url=f"{url}/v1") as client:
+                preview = (await client.post("/antiphon/translation", json=body)).json()
+                made = await create(client, **{name: value for name, value in body.items() if name != "model"})
+                stored = (await client.get(f"/antiphon/responses/{made['id']}/translation")).json()
+
+        assert any("hosted tools" in warning for warning in preview["warnings"])
+        assert stored["warnings"] == preview["warnings"] and stored["body"] == preview["body"]
+        assert [tool["function"]["name"] for tool in preview["body"]["tools"]] == ["weather"]

@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 async def for_readme(browser: Browser, url: str) -> None:
     """Take the pictures that README shows."""
     for theme, name in (("light", "studio.png"), ("dark", "studio-dark.png")):
-        async with Studio.open(browser, url, theme=theme, width=1280, height=800) as studio:
+        async with Studio.open(browser, url, theme=theme, width=1280, height=880) as studio:
             await studio.suggest("Stream some Markdown")
             await studio.inspect("Events")
             await studio.page.mouse.move(0, 0)
