@@ -107,7 +107,7 @@ async def test_a_question_that_comes_again_with_the_results_is_not_asked_twice()
         third = {"model": "m", "input": [question], "previous_response_id": answer.json()["id"]}
         await client.post("/v1/responses", json=third)
     assert [message["role"] for message in backend.asked[1]["messages"]] == ["user", "assistant", "tool"]
-    assert "not asked twice" in answer.headers["x-antiphon-warning"]
+    assert "the repetition was left out" in answer.headers["x-antiphon-warning"]
     # Without results it is a question like any other.
     roles = [message["role"] for message in backend.asked[2]["messages"]]
     assert roles == ["user", "assistant", "tool", "assistant", "user"]
@@ -175,7 +175,7 @@ async def test_a_tool_may_say_something_that_it_was_not_asked(call_id: dict[str,
     assert answer.status_code == 200
     assert chat["messages"] == [
         {"role": "user", "content": "Hi."},
-        {"role": "user", "content": "The tool 'notes' says, without having been called:\nPage 2 has changed."},
+        {"role": "user", "content": "The tool 'notes' returned, without a call:\nPage 2 has changed."},
     ]
 
 

@@ -1,4 +1,4 @@
-"""Items that a model is told in other words: those for which chat has none, and those that come twice."""
+"""Items that are rewritten before they are translated: types without a counterpart in chat, and repetitions."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from app.core.request.content import label
 from app.core.types.request import CreateResponse, Item, ReasoningOptions, is_uncalled
 
 
-def drop_repeated_prompt(said: Sequence[Item], new: Sequence[Item], warnings: list[str]) -> list[Item]:
+def drop_repeated_prompt(history: Sequence[Item], new: Sequence[Item], warnings: list[str]) -> list[Item]:
     """
-    Return the new items without what was asked last, if it stands before the result of a tool once more.
+    Return the new items without the last user message if it is repeated before the result of a tool.
 
-    Semantic Kernel sends it so. Chat wants results right behind their calls, and so the model would be asked again.
+    Semantic Kernel repeats it. In chat, results follow their calls, so the model would see the question a second time.
     """
-    asked = next((item for item in reversed(said) if _is_question(item)), None)
+    question = next((item for item in reversed(history) if _is_question(item)), None)
     last = max((position for position, item in enumerate(new) if item["type"].endswith("_output")), default=0)
-    if asked is None or not last:
+    if question is None or not last:
         return [*new]
-    words = parts_of(asked.get("content"), "user")
-    again = [_is_question(item) and parts_of(item.get("content"), "user") == words for item in new[:last]]
-    if any(again):
-        warnings.append("What was asked last came once more with the results of tools, and is not asked twice.")
-    return [*(item for item, repeated in zip(new, again, strict=False) if not repeated), *new[last:]]
+    words = parts_of(question.get("content"), "user")
+    repeated = [_is_question(item) and parts_of(item.get("content"), "user") == words for item in new[:last]]
+    if any(repeated):
+        warnings.append("The last user message was repeated with the results of tools; the repetition was left out.")
+    return [*(item for item, is_repeated in zip(new, repeated, strict=False) if not is_repeated), *new[last:]]
 
 
 def _is_question(item: Item) -> bool:
     return bool(item["type"] == "message" and item["role"] == "user")
 
 
-# What is told as an item of an extension is passed over by all who do not know it.
+# A name with a prefix: items of extensions are ignored where they are not known.
 _UPDATE = "openai:configuration_update"
 
 
-def apply_config_updates(request: CreateResponse, told: Iterable[Item]) -> CreateResponse:
-    """Return the request with the effort that the last item of its conversation to update it says."""
-    updates = [(item.get("reasoning") or {}).get("effort") for item in told if item["type"] == _UPDATE]
+def apply_config_updates(request: CreateResponse, items: Iterable[Item]) -> CreateResponse:
+    """Return the request with the reasoning effort of the last `configuration_update` item."""
+    updates = [(item.get("reasoning") or {}).get("effort") for item in items if item["type"] == _UPDATE]
     effort = next(filter(None, reversed(updates)), None)
     if effort is None:
         return request
@@ -45,13 +45,13 @@ def apply_config_updates(request: CreateResponse, told: Iterable[Item]) -> Creat
     return request.model_copy(update={"reasoning": reasoning.model_copy(update={"effort": effort})})
 
 
-# As OpenAI seals what agents say to each other; where another server wrote it, it is in the open.
+# The form of content that OpenAI encrypts. Other servers send the text itself.
 _SEALED = re.compile(r"gAAAAA[\w-]{80,}={0,2}")
 
 
 def rewrite_items(items: Iterable[Item], warnings: list[str]) -> list[Item]:
-    """Return items as a model is told of them: what an agent says to it, or a tool unasked, is said by a user."""
-    return [tell(item, warnings) if (tell := _TOLD.get(item["type"])) else item for item in items]
+    """Return the items with messages of agents, and outputs without a call, as user messages."""
+    return [rewrite(item, warnings) if (rewrite := _REWRITES.get(item["type"])) else item for item in items]
 
 
 def _from_agent(item: Item, warnings: list[str]) -> Item:
@@ -61,7 +61,7 @@ def _from_agent(item: Item, warnings: list[str]) -> Item:
         if part["type"] != "encrypted_content" or not isinstance(text, str):
             content.append(part)
         elif _SEALED.fullmatch(text):
-            warnings.append("An agent_message that OpenAI has sealed cannot be read, so that was left out.")
+            warnings.append("An agent_message that OpenAI has encrypted cannot be read and was left out.")
         else:
             content.append({"type": "input_text", "text": text})
     return {"type": "message", "role": "user", "content": content}
@@ -70,11 +70,11 @@ def _from_agent(item: Item, warnings: list[str]) -> Item:
 def _from_tool(item: Item, warnings: list[str]) -> Item:
     if not is_uncalled(item):
         return item
-    about = {"type": "input_text", "text": f"The tool {label(item['name'])} says, without having been called:"}
-    return {"type": "message", "role": "user", "content": [about, *parts_of(item["output"], "user")]}
+    introduction = {"type": "input_text", "text": f"The tool {label(item['name'])} returned, without a call:"}
+    return {"type": "message", "role": "user", "content": [introduction, *parts_of(item["output"], "user")]}
 
 
-_TOLD: dict[str, Callable[[Item, list[str]], Item]] = {
+_REWRITES: dict[str, Callable[[Item, list[str]], Item]] = {
     "agent_message": _from_agent,
     "function_call_output": _from_tool,
     "configuration_update": lambda item, warnings: {**item, "type": _UPDATE},

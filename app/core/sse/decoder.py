@@ -1,9 +1,9 @@
 """
 Server-sent events: the bytes of a Chat Completions stream, decoded into chunks.
 
-It follows the WHATWG specification of event streams ("9.2.6 Interpreting an event stream"), and is lenient where
-backends are known to miss it: they send nulls, lists, bare words and halves of characters where a chunk should be, and
-frames without their borders. Our own events are encoded in `core/wire.py`.
+Follows the WHATWG specification ("9.2.6 Interpreting an event stream"), and is lenient where backends break it: they
+send nulls, lists, bare words and unpaired surrogates in place of chunks, and events without separators. Our own events
+are encoded in `encoder.py`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from app.core.types.bounded_json import MAX_VALUES, TooManyValues, check_values
 from app.core.types.chunk import DONE, RawChunk
 from app.errors import BackendError
 
-# Bytes that are kept of one event, or of an answer that is one document, before its end has come. The largest that
-# mean something hold an image or a piece of sound, and have a few millions.
+# Bytes that are buffered of one event, or of an answer that is one document. Real ones, with an image or audio, have a
+# few million.
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 TOO_LONG = f"The backend's answer has more than {MAX_EVENT_BYTES // 1024**2} MiB in one piece."
 _TOO_MANY_VALUES = f"The backend's answer has more than {MAX_VALUES} JSON values in one piece."
 
 _BOM = b"\xef\xbb\xbf"
-_PLAIN = b"data: {"  # how nearly every event of nearly every backend begins
+_PLAIN = b"data: {"  # the beginning of nearly all events
 
-# JSON has no such numbers; Python servers send them all the same. OpenAI writes -9999.0 for "very unlikely".
+# Not JSON, but Python servers send it. OpenAI writes -9999.0 for "very unlikely".
 _CONSTANTS = {"-Infinity": -9999.0}
 
 
@@ -51,15 +51,15 @@ class ChunkDecoder:
     """
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []  # of the event that has not ended yet, with line ends made LF
-        self._kept = 0  # bytes of them
-        self._after_cr = False  # was the last byte a CR, whose LF may come with the next read?
+        self._pieces: list[bytes] = []  # of the incomplete event, with line ends as LF
+        self._buffered = 0  # bytes of them
+        self._after_cr = False  # the last byte was a CR, whose LF may come with the next read
         self._begun = False
         self._done = False
-        self._mender = _SurrogateJoiner()
+        self._joiner = _SurrogateJoiner()
 
     def decode(self, data: bytes) -> list[RawChunk]:
-        """Return the chunks whose events end in `data`; the last of them is `DONE` where the server said so."""
+        """Return the chunks whose events end in `data`; `DONE` is the last one of the stream."""
         if self._done or not data:
             return []
         if self._after_cr or b"\r" in data:
@@ -74,26 +74,26 @@ class ChunkDecoder:
         else:
             if data:
                 pieces.append(data)
-                self._kept += len(data)
-                if self._kept > MAX_EVENT_BYTES:
+                self._buffered += len(data)
+                if self._buffered > MAX_EVENT_BYTES:
                     pieces.clear()
                     raise BackendError(TOO_LONG)
             return []
         if pieces:
             block = b"".join((*pieces, block))
             pieces.clear()
-            self._kept = 0
+            self._buffered = 0
         if rest:
             pieces.append(rest)
-            self._kept = len(rest)
+            self._buffered = len(rest)
         return self._events(block)
 
     def end(self) -> list[RawChunk]:
-        """Return what remains when the body ends: its last event need not be followed by a blank line."""
+        """Return the chunks left when the body ends: its last event may lack the blank line."""
         block = b"".join(self._pieces)
         self._pieces.clear()
         chunks = self._events(block) if block and not self._done else []
-        return chunks if self._done else chunks + self._mender.release()
+        return chunks if self._done else chunks + self._joiner.release()
 
     def _newlines(self, data: bytes) -> bytes:
         if self._after_cr and data.startswith(b"\n"):
@@ -108,11 +108,11 @@ class ChunkDecoder:
             block = block.removeprefix(_BOM)
             self._begun = True
         events = block.split(b"\n\n")
-        if len(block) > MAX_VALUES:  # what is shorter cannot have as many
+        if len(block) > MAX_VALUES:  # shorter ones cannot have too many
             for event in events:
                 check_piece(event)
-        # If no event has a second line then each that looks plain is a whole frame, and need not be taken apart.
-        plain = block.count(b"\n") == 2 * (len(events) - 1) and not self._mender.pending
+        # If no event has a second line, each plain one is a whole frame and need not be split.
+        plain = block.count(b"\n") == 2 * (len(events) - 1) and not self._joiner.pending
         chunks: list[RawChunk] = []
         for event in events:
             if plain and event.startswith(_PLAIN):
@@ -120,7 +120,7 @@ class ChunkDecoder:
                     chunks.append(orjson.loads(event[6:]))
                     continue
                 except orjson.JSONDecodeError:
-                    plain = False  # a half of a character may be held from here on
+                    plain = False  # from here on a surrogate may be pending
             chunks += self._event(event)
             if self._done:
                 break
@@ -137,10 +137,10 @@ class ChunkDecoder:
             if field == b"data":
                 data.append(value.removeprefix(b" "))
             elif field == b"event":
-                name = value.strip() if value.strip() != b"message" else b""  # which every event is by default
+                name = value.strip() if value.strip() != b"message" else b""  # the default name
             elif field == b"error":  # llama.cpp, until late in 2025
                 name, data = field, [value]
-            elif line.lstrip()[:1] in (b"{", b"["):  # what has lost its `data:`, or stands in the line behind it
+            elif line.lstrip()[:1] in (b"{", b"["):  # JSON without `data:`, or on the line after it
                 data.append(line)
         return chunks
 
@@ -150,10 +150,10 @@ class ChunkDecoder:
             return []
         if text == b"[DONE]" or (len(text) < _SHORT and text.strip(b'"').upper() == b"[DONE]"):
             self._done = True
-            return [*self._mender.release(), DONE]
+            return [*self._joiner.release(), DONE]
         try:
             chunk = _chunk(name, orjson.loads(text))
-            if not self._mender.pending:
+            if not self._joiner.pending:
                 return [] if chunk is None else [chunk]
         except orjson.JSONDecodeError:
             value = _loads(text)
@@ -161,8 +161,8 @@ class ChunkDecoder:
                 return [chunk for part in parts for chunk in self._frame(name, [part])]
             chunk = _chunk(name, value)
         try:
-            return [] if chunk is None else self._mender.mend(chunk)
-        except RecursionError:  # some hundreds of levels, of which nobody reads more than a few
+            return [] if chunk is None else self._joiner.join(chunk)
+        except RecursionError:  # hundreds of levels; a chunk has a few
             return []
 
 
@@ -174,22 +174,22 @@ def check_piece(data: bytes) -> None:
         raise BackendError(_TOO_MANY_VALUES) from error
 
 
-_SHORT = 12  # bytes; whatever is longer is no `[DONE]`
+_SHORT = 12  # bytes; `[DONE]` in all its spellings is shorter
 _BORDER = re.compile(rb"data: ?(?=[{\[])|(?<=[}\]])\s*(?=\{)")
 
 
 def _parts(text: bytes, lines: list[bytes]) -> list[bytes]:
     """
-    Take apart what cannot be read as a whole.
+    Split a frame that cannot be parsed as a whole.
 
-    Some servers forget the blank lines between their events, or the line ends too; some write `data: data: `, and some
-    break off in the middle of a chunk and go on with the next.
+    Some servers omit the blank lines between events, or the line ends; some write `data: data: `, and some stop in the
+    middle of a chunk and continue with the next.
     """
     return lines if len(lines) > 1 else _BORDER.split(text)
 
 
 def _chunk(name: bytes, value: Any) -> RawChunk | None:
-    """Return the frame as a chunk, or None if it is none: a ping, a list of ids, a bare word, something broken."""
+    """Return the frame as a chunk, or None for anything else: a ping, a list of ids, a bare word, broken JSON."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
         value = value[0]  # Gemini
     if name == b"error":
@@ -200,7 +200,7 @@ def _chunk(name: bytes, value: Any) -> RawChunk | None:
 
 
 def _loads(text: bytes) -> Any:
-    """Parse what orjson refuses: broken UTF-8, halves of characters, NaN. What is no JSON comes back as text."""
+    """Parse JSON that orjson refuses (broken UTF-8, unpaired surrogates, NaN); anything else is returned as text."""
     string = text.decode(errors="replace")
     try:
         return json.loads(string, parse_constant=_CONSTANTS.get, parse_float=_float)
@@ -209,7 +209,7 @@ def _loads(text: bytes) -> Any:
 
 
 def encodable(value: Any) -> Any:
-    """Return a JSON value with its characters made whole: U+FFFD stands for a half without the other."""
+    """Return a JSON value with surrogate pairs joined and unpaired surrogates replaced by U+FFFD."""
     return _SurrogateJoiner().walk((), value, {})
 
 
@@ -218,18 +218,18 @@ _Path: TypeAlias = tuple[str | int, ...]
 
 class _SurrogateJoiner:
     """
-    Joins characters whose halves came in different chunks.
+    Joins surrogate pairs that are split between chunks.
 
-    JavaScript gateways cut strings between the two surrogates of a character (`"\\ud83d"`, then `"\\ude00"`). A first
-    half at the end of a delta's string waits for the next chunk with choices; where the other half does not follow,
-    U+FFFD stands for it. No string leaves here that cannot be encoded.
+    JavaScript gateways cut strings between the two surrogates of a character (`"\\ud83d"`, then `"\\ude00"`). A high
+    surrogate at the end of a delta's string is pending until the next chunk with choices. If the low one does not
+    follow, it is replaced by U+FFFD. Every string that is returned can be encoded.
     """
 
     def __init__(self) -> None:
         self.pending: dict[_Path, str] = {}
 
-    def mend(self, chunk: RawChunk) -> list[RawChunk]:
-        """Return the chunk with its strings made whole, and before it what waited for it in vain."""
+    def join(self, chunk: RawChunk) -> list[RawChunk]:
+        """Return the chunk with its strings joined, after replacements for surrogates that it does not continue."""
         if not chunk.get("choices"):
             return [self.walk((), chunk, {})]
         waiting, self.pending = self.pending, {}
@@ -237,12 +237,12 @@ class _SurrogateJoiner:
         return [*map(_replacement, waiting), mended]
 
     def release(self) -> list[RawChunk]:
-        """Return replacements for all that still waits."""
+        """Return replacements for all pending surrogates."""
         waiting, self.pending = self.pending, {}
         return [*map(_replacement, waiting)]
 
     def walk(self, path: _Path, value: Any, waiting: dict[_Path, str]) -> Any:
-        """Return a value that can be encoded, its strings continued from what `waiting` has for their paths."""
+        """Return a value that can be encoded, its strings prefixed with the `waiting` surrogate of their path."""
         if isinstance(value, str):
             return self._string(path, waiting.pop(path, "") + value)
         if isinstance(value, dict):
