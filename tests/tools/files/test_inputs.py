@@ -68,13 +68,18 @@ async def test_the_model_has_the_image(place: Place) -> None:
 
 
 async def test_what_is_stored_names_the_file_and_the_next_turn_has_it_again(place: Place) -> None:
-    id = await place.upload("a.txt", b"hello")
+    id = await place.upload("a.pdf", b"%PDF-1.7 hello")
     first = await place.ask(file_part(id))
     (item,) = (await place.client.responses.input_items.list(first.id)).data
     part = item.to_dict()["content"][0]  # type: ignore[index]
     assert (part["file_id"], "file_data" in part) == (id, False)
     await place.ask({"type": "input_text", "text": "Again."}, previous_response_id=first.id)
-    assert place.content(0)[0]["file"]["file_data"].endswith(base64.b64encode(b"hello").decode())
+    assert place.content(0)[0]["file"]["file_data"].endswith(base64.b64encode(b"%PDF-1.7 hello").decode())
+
+
+async def test_a_text_is_told_as_text(place: Place) -> None:
+    await place.ask(file_part(await place.upload("a.md", b"# Hello")))
+    assert "# Hello" in str(place.content())
 
 
 async def test_a_file_that_was_deleted_does_not_end_its_conversation(place: Place) -> None:
