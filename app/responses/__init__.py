@@ -39,8 +39,9 @@ from app.responses.generate import Deadline, Generation, NoAnswer, OneAnswer
 from app.responses.off_loop import off_loop
 from app.responses.questions import Questions
 from app.responses.run import Caller, Run, Storage
-from app.responses.tool_loop import ToolLoop, loop_options
+from app.responses.tool_loop import ToolLoop
 from app.responses.tool_loop.approvals import Approvals
+from app.responses.tool_loop.options import loop_options
 from app.responses.tool_loop.sessions import DeclaredTool, open_tool
 from app.stores import Change, Store, apply_with
 from app.stores.event_log import RunKey

@@ -562,3 +562,26 @@ async def test_a_conversation_with_hosted_calls_can_be_compacted(lab: Lab) -> No
     assert "3" in [message.get("content") for message in backend.asked[2]["messages"]]
     assert "A summary." in json.dumps(backend.asked[3]["messages"])
     assert "lab__add" not in json.dumps(backend.asked[3]["messages"])
+
+
+async def test_deferred_functions_are_all_offered_where_nothing_searches(lab: Lab) -> None:
+    backend = Scripted(hello())
+    await ask(backend, tools=[{**LAB, "defer_loading": True}])
+    assert "lab__add" in offered(backend.asked[0])
+
+
+async def test_a_shell_that_the_server_runs_does_not_wait_for_the_client(lab: Lab) -> None:
+    tool = {"type": "shell", "environment": {"type": "container_auto"}}
+    tables = {"box": {"tool": "tests.support.hosted_lab:ShellTool"}}
+    backend = Scripted(made(("shell", {"commands": ["ls", "pwd"]})), hello())
+    async with client(backend, tools=tables) as http:
+        events = await events_of(http, tools=[tool])
+    laws.check(events)
+    response = events[-1]["response"]
+    assert types(response) == ["shell_call", "shell_call_output", "message"]
+    call_, output, _ = response["output"]
+    assert call_["call_id"] == output["call_id"]
+    names = [event["type"].removeprefix("response.") for event in events]
+    assert names.count("shell_call_command.done") == 2
+    assert names.index("shell_call_command.done") < names.index("shell_call_output_content.delta")
+    assert shape(backend.asked[1]) == ["user", ("assistant", 1), "tool"]

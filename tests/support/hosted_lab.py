@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost
@@ -69,14 +70,15 @@ class LabTool:
 
     def open(self, declaration: Declaration) -> Any:
         Lab.current.declarations.append(declaration)
-        return self._open() if declaration.tool.get("server_label", "lab") == "lab" else None
+        deferred = declaration.tool.get("defer_loading") is True
+        return self._open(deferred) if declaration.tool.get("server_label", "lab") == "lab" else None
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[LabSession]:
+    async def _open(self, deferred: bool) -> AsyncIterator[LabSession]:
         lab = Lab.current
         lab.opened += 1
         try:
-            yield LabSession(lab)
+            yield LabSession(lab, deferred)
         finally:
             lab.opened -= 1
 
@@ -88,14 +90,15 @@ class LabTool:
 
 
 class LabSession:
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, deferred: bool) -> None:
         self._lab = lab
+        self._deferred = deferred
 
     async def functions(self, items: Sequence[Any], report: Report) -> Sequence[HostedFunction]:
         self._lab.known = [*items]
         if self._lab.listing:
             await self._lab.listing(None, report)  # type: ignore[arg-type]
-        return FUNCTIONS
+        return [replace(function, deferred=self._deferred) for function in FUNCTIONS]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
         lab, name = self._lab, call.function.name
@@ -140,3 +143,43 @@ class LabSession:
 
 def said(text: str) -> Outcome:
     return Outcome(text, {"output": text})
+
+
+CONTAINER = {"type": "container_reference", "container_id": "cntr_1"}
+
+
+class ShellTool:
+    """A shell in a container, which says again what it is told to run."""
+
+    types = ("shell",)
+
+    @classmethod
+    def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> ShellTool:
+        return cls()
+
+    def open(self, declaration: Declaration) -> Any:
+        environment = declaration.tool.get("environment") or {}
+        return self._open() if environment.get("type", "").startswith("container") else None
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[ShellTool]:
+        yield self
+
+    async def functions(self, items: Sequence[Any], report: Report) -> Sequence[HostedFunction]:
+        return [HostedFunction("shell", "shell_call", fields={"environment": CONTAINER})]
+
+    async def run(self, call: ToolCall, report: Report) -> Outcome:
+        item = report.add("shell_call_output", call_id=call.call_id, max_output_length=None)
+        results = []
+        for index, command in enumerate(call.arguments["commands"]):
+            item.event("delta", command_index=index, delta={"stdout": command})
+            results.append({"stdout": command, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}})
+            item.event("done", command_index=index, output=results[-1:])
+        item.close(output=results)
+        return Outcome("")
+
+    async def check(self) -> Mapping[str, str | None]:
+        return {}
+
+    async def aclose(self) -> None:
+        pass

@@ -298,11 +298,11 @@ class EventBuilder:
                 **{str(kind.field): item[str(kind.field)]},
             )
         call.item = item
+        for type, fields in kind.details(item):
+            self._emit(type, output_index=call.index, **fields)
         if kind.hosted and status == "completed":
             self.running.append(call)
             return
-        for type, fields in kind.details(item):
-            self._emit(type, output_index=call.index, **fields)
         if kind.hosted:
             item, status = {**item, **kind.final(written), **_interruption(kind)}, kind.interrupted
         self._done(call.index, {**item, "status": status} if kind.has_status else item)

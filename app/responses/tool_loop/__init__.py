@@ -12,108 +12,40 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from typing import Any
 
 from app.backends import ChatRequest
-from app.core.dialects import Dialect
 from app.core.history.approvals import ApprovedCall
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.citations import cited_by
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, settled
 from app.core.stream.event_types import ToolBinding
-from app.core.types.hosted import HostedFunction, HostedTools
+from app.core.types.hosted import HostedFunction
 from app.core.types.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, ItemType, waits_for_client
 from app.core.types.readings import NOTES
-from app.core.types.request import TERMINAL, CreateResponse, Event, Item
+from app.core.types.request import TERMINAL, Event, Item
 from app.core.types.usage import added_usage, usage_of
 from app.errors import APIError, BackendError
 from app.observability.lifecycle import ResponseLifecycle
-from app.responses.context import Context
 from app.responses.generate import Deadline, DeadlineExceeded, Question, ending_of, finish_response, respond, unreadable
 from app.responses.questions import Questions
+from app.responses.tool_loop.options import LoopOptions
 from app.responses.tool_loop.sessions import (
-    DeclaredTool,
     SessionFunction,
     ToolSessions,
     call_signature,
     parsed_arguments,
 )
-from app.tools import Outcome, OutcomeStatus, ToolCall, ToolLimits
+from app.tools import Outcome, OutcomeStatus, ToolCall
 
 logger = logging.getLogger(__name__)
 
 SAME_CALLS = 3  # of the same function with the same arguments: then the model is to answer
 CANCEL_TIMEOUT = 5.0  # seconds in which a tool that is cancelled has to stop
 
-# Takes an approval, by the id of its request; returns False where somebody has taken it before.
-Claim: TypeAlias = Callable[[str], Awaitable[bool]]
-
 ALREADY_USED = "This approval has been used already, so the call was not run again."
 NO_OBJECT = "The arguments of this call are not a JSON object, so it was not run."
-
-
-@dataclass(frozen=True, slots=True)
-class LoopOptions:
-    """What holds for all rounds of a response."""
-
-    limits: ToolLimits
-    declared: Sequence[DeclaredTool]
-    items: Sequence[Item]  # the conversation
-    upstream: Mapping[str, Upstream] = field(default_factory=dict)  # what is stored beside them, by their ids
-    tool_choice: Any = "auto"  # of the rounds after the first
-    include: Collection[str] = frozenset()
-    parallel: bool = True
-    max_tool_calls: int | None = None
-    max_output_tokens: int | None = None
-    approvals: Sequence[ApprovedCall] = ()
-    claim: Claim | None = None
-    shows_tool_usage: bool = False
-
-    def hosted(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
-        """Return the hosted tools of a question with these functions."""
-        return HostedTools(
-            [(one.function, one.tool.types) for one in functions],
-            frozenset(tool.position for tool in self.declared),
-            frozenset(type for tool in self.declared for type in tool.types),
-        )
-
-    def choice(self, *, last: bool) -> Any:
-        """Return the `tool_choice` of a round after the first: nothing is forced; the last one has no hosted tools."""
-        choice = self.tool_choice
-        if isinstance(choice, str):
-            return "none" if choice == "none" else "auto"
-        if choice["type"] != "allowed_tools":
-            return "auto"
-        types = self.hosted().types
-        tools = [tool for tool in choice["tools"] if not (last and tool["type"] in types)]
-        return {**choice, "mode": "auto", "tools": tools} if tools else "none"
-
-
-def loop_options(
-    request: CreateResponse,
-    context: Context,
-    declared: Sequence[DeclaredTool],
-    limits: ToolLimits,
-    dialect: Dialect,
-    claim: Claim,
-) -> LoopOptions:
-    """Return what a request says of its hosted tools."""
-    return LoopOptions(
-        limits=limits,
-        declared=declared,
-        items=context.items,
-        upstream=context.upstream,
-        tool_choice=request.tool_choice,
-        include=frozenset(request.include),
-        parallel=request.parallel_tool_calls,
-        max_tool_calls=request.max_tool_calls,
-        max_output_tokens=request.max_output_tokens,
-        approvals=context.approvals,
-        claim=claim,
-        shows_tool_usage=dialect.schema,
-    )
 
 
 class LoopReport:
@@ -347,8 +279,9 @@ class ToolLoop:
 
     def _waits_for_client(self) -> bool:
         """Tell whether the round has a call that the client has to answer."""
+        hosted = {call.item["id"] for call in self.builder.running}
         output = self.builder.response["output"][self._first_item :]
-        return any(map(waits_for_client, output))
+        return any(waits_for_client(item) for item in output if item["id"] not in hosted)
 
     # Calls.
 
@@ -465,7 +398,8 @@ class ToolLoop:
         if sources := cited_by((source.mark, source.annotation) for source in outcome.sources):
             self.builder.cite(sources)
             notes["sources"] = sources
-        self.note(call.item["id"], **notes)
+        if not kind.call_id:  # else its output is an item of its own
+            self.note(call.item["id"], **notes)
         for name, counts in outcome.usage.items():
             self._tool_usage.setdefault(name, Counter()).update(counts)
         self.builder.end_call(call, outcome.status, fields)

@@ -1,0 +1,81 @@
+"""What holds for all rounds of a response with hosted tools."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from app.core.dialects import Dialect
+from app.core.history.approvals import ApprovedCall
+from app.core.stream.event_builder import Upstream
+from app.core.types.hosted import HostedTools
+from app.core.types.request import CreateResponse, Item
+from app.responses.context import Context
+from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction
+from app.tools import ToolLimits
+
+# Takes an approval, by the id of its request; returns False where somebody has taken it before.
+Claim: TypeAlias = Callable[[str], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    """What holds for all rounds of a response."""
+
+    limits: ToolLimits
+    declared: Sequence[DeclaredTool]
+    items: Sequence[Item]  # the conversation
+    upstream: Mapping[str, Upstream] = field(default_factory=dict)  # what is stored beside them, by their ids
+    tool_choice: Any = "auto"  # of the rounds after the first
+    include: Collection[str] = frozenset()
+    parallel: bool = True
+    max_tool_calls: int | None = None
+    max_output_tokens: int | None = None
+    approvals: Sequence[ApprovedCall] = ()
+    claim: Claim | None = None
+    shows_tool_usage: bool = False
+
+    def hosted(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
+        """Return the hosted tools of a question with these functions."""
+        return HostedTools(
+            [(one.function, one.tool.types) for one in functions],
+            frozenset(tool.position for tool in self.declared),
+            frozenset(type for tool in self.declared for type in tool.types),
+        )
+
+    def choice(self, *, last: bool) -> Any:
+        """Return the `tool_choice` of a round after the first: nothing is forced; the last one has no hosted tools."""
+        choice = self.tool_choice
+        if isinstance(choice, str):
+            return "none" if choice == "none" else "auto"
+        if choice["type"] != "allowed_tools":
+            return "auto"
+        types = self.hosted().types
+        tools = [tool for tool in choice["tools"] if not (last and tool["type"] in types)]
+        return {**choice, "mode": "auto", "tools": tools} if tools else "none"
+
+
+def loop_options(
+    request: CreateResponse,
+    context: Context,
+    declared: Sequence[DeclaredTool],
+    limits: ToolLimits,
+    dialect: Dialect,
+    claim: Claim,
+) -> LoopOptions:
+    """Return what a request says of its hosted tools."""
+    return LoopOptions(
+        limits=limits,
+        declared=declared,
+        items=context.items,
+        upstream=context.upstream,
+        tool_choice=request.tool_choice,
+        include=frozenset(request.include),
+        parallel=request.parallel_tool_calls,
+        max_tool_calls=request.max_tool_calls,
+        max_output_tokens=request.max_output_tokens,
+        approvals=context.approvals,
+        claim=claim,
+        shows_tool_usage=dialect.schema,
+    )
