@@ -96,6 +96,8 @@ class Normalizer:
                 return False
             if (logprobs := choice.get("logprobs")) and not _is_plain_logprobs(logprobs):
                 return False
+            if len(delta) == 1 and type(text := delta.get("content")) is str and text:
+                continue  # as nearly every one
             said = False
             for name, value in delta.items():
                 if not value or name == "role":

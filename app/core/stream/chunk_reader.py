@@ -17,8 +17,6 @@ from app.core.types.chunk import DONE, REASONING_CONTENT, Chunk, ChunkChoice, Ch
 # What cuts an answer off. Any other finish reason means that the model was done.
 _ENDINGS = {"length": "max_output_tokens", "content_filter": "content_filter", "error": "error"}
 
-_TEXT_ALONE, _CALLS_ALONE = {"content"}, {"tool_calls"}  # what nearly every delta has
-
 
 class ChunkReader:
     """
@@ -67,12 +65,13 @@ class ChunkReader:
         if choices:
             choice = choices[0]
             delta = choice["delta"]
-            names = delta.keys()
-            if names == _TEXT_ALONE:
+            if len(delta) != 1:
+                self._feed_delta(delta, choice)
+            elif "content" in delta:  # as nearly every one
                 self._feed_text(delta["content"], choice)
-            elif names == _CALLS_ALONE:
+            elif "tool_calls" in delta:
                 self.calls.feed(delta["tool_calls"] or ())
-            elif names:
+            else:
                 self._feed_delta(delta, choice)
         if self._sources:
             self._cite()
