@@ -71,16 +71,6 @@ class MCPTool:
             raise ValueError("needs more packages: pip install 'antiphon[mcp]'")
         return cls(read_settings(table, host.environment, host.directory), host.max_result_chars)
 
-    @property
-    def servers(self) -> list[str]:
-        """The names of the declared servers."""
-        return list(self._settings.servers)
-
-    def declarations(self, owner: str) -> list[dict[str, Any]]:
-        """Return a declaration of each server that the operator lets this owner use."""
-        servers = self._settings.servers.items()
-        return [{"type": "mcp", "server_label": name} for name, server in servers if server.serves(owner)]
-
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession]:
         """Return the session for a declaration; raises `InvalidRequest` for a server that may not be asked."""
         tool, place = declaration.tool, declaration.place
