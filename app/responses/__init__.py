@@ -21,7 +21,7 @@ from app.core.history.turns import Turn
 from app.core.request import FRAMEWORK_EVENTS, known_extra_parameters
 from app.core.stream.citations import noted_sources
 from app.core.stream.event_builder import EventBuilder
-from app.core.types.ids import chain_key, new_id
+from app.core.types.ids import bucket_of, new_id
 from app.core.types.request import TERMINAL, CreateResponse, Item, Response
 from app.core.types.response import new_response
 from app.core.types.token_estimate import estimate_chat
@@ -136,10 +136,18 @@ class Responses:
         return view
 
     async def create(
-        self, request: CreateResponse, caller: Caller, *, generate: bool = True, observers: Sequence[Observer] = ()
+        self,
+        request: CreateResponse,
+        caller: Caller,
+        *,
+        generate: bool = True,
+        transport: Transport | None = None,
+        observers: Sequence[Observer] = (),
     ) -> Run:
         """
         Begin a response; nothing has been asked of the backend when this returns.
+
+        The `transport` is that of HTTP which the request says, if it is left out.
 
         Without `generate` no model will be asked at all: the response is one to continue from, with its input alone.
         The `observers` are told of its lifecycle, beside those of all responses.
@@ -162,7 +170,7 @@ class Responses:
         )
         if request.conversation:
             response["conversation"] = {"id": request.conversation}
-        lifecycle = ResponseLifecycle(response, self._transport(request), [*self._watchers, *observers])
+        lifecycle = ResponseLifecycle(response, transport or _http_transport(request), [*self._watchers, *observers])
         builder = self._builder(request, caller, context, response)
         builder.framework_events = FRAMEWORK_EVENTS in request.include
         if sources := noted_sources(context.upstream):
@@ -297,7 +305,7 @@ class Responses:
 
     async def delete(self, response_id: str, caller: Caller) -> None:
         """Forget a stored response. What continued from it cannot be continued any more."""
-        bucket = _bucket(response_id, caller)
+        bucket = bucket_of(caller.owner, response_id)
         deleted = bucket is not None and await self.store.delete(bucket, response_id)
         if bucket and self._background:  # only now: who ends the run of a worker that died looks for the response first
             await self._background.delete(RunKey(bucket, response_id))
@@ -331,7 +339,8 @@ class Responses:
         nothing is added to a conversation that is gone.
         """
         id = turn.response["id"]
-        bucket = f"{caller.owner}:{chain_key(id)}"
+        bucket = bucket_of(caller.owner, id)
+        assert bucket
         if turn.response["store"]:
             given = id if again else None
             change = Change(bucket, {id: turn.record()}, given=given, entries={id: turn.entry()})
@@ -343,11 +352,11 @@ class Responses:
 
     async def forget(self, response_id: str, caller: Caller) -> None:
         """Forget a response that is only remembered; one that is stored stays."""
-        if self._memory is not None and (bucket := _bucket(response_id, caller)):
+        if self._memory is not None and (bucket := bucket_of(caller.owner, response_id)):
             await self._memory.delete(bucket, response_id)
 
     async def _load(self, response_id: str, caller: Caller) -> Turn:
-        bucket = _bucket(response_id, caller)
+        bucket = bucket_of(caller.owner, response_id)
         record = await self.store.get(bucket, response_id) if bucket else None
         if bucket is None or record is None:
             raise _not_found(response_id)
@@ -367,11 +376,6 @@ class Responses:
             return
         message = f"The input is about {tokens} tokens long, and this server takes {self._max_input_tokens}."
         raise InvalidRequest(message, param="input", code="context_length_exceeded")
-
-    def _transport(self, request: CreateResponse) -> Transport:
-        if self._memory is not None:
-            return "websocket"
-        return "background" if request.background else "sse" if request.stream else "json"
 
     def _check_background(self, request: CreateResponse) -> None:
         if request.background and not request.store:
@@ -414,14 +418,12 @@ async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, A
     raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")
 
 
-def _bucket(id: str, caller: Caller) -> str | None:
-    """Return the bucket of the chain that an id belongs to, as that caller's; None if it is no id of ours."""
-    key = chain_key(id)
-    return f"{caller.owner}:{key}" if key else None
+def _http_transport(request: CreateResponse) -> Transport:
+    return "background" if request.background else "sse" if request.stream else "json"
 
 
 def _run_key(response_id: str, caller: Caller) -> RunKey:
-    bucket = _bucket(response_id, caller)
+    bucket = bucket_of(caller.owner, response_id)
     assert bucket
     return RunKey(bucket, response_id)
 

@@ -22,7 +22,7 @@ from app.core.history.approvals import (
 )
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import Upstream
-from app.core.types.ids import chain_key, new_key
+from app.core.types.ids import bucket_of, chain_key, new_key
 from app.core.types.items import type_of
 from app.core.types.request import TERMINAL, CreateResponse, Item
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, StoreUnavailable
@@ -192,7 +192,7 @@ class _TurnLookup:
 
     async def path(self, response_id: str) -> list[Turn] | None:
         """Return the turns up to a response, oldest first, or None if not all of them are there."""
-        if (bucket := self._bucket(response_id)) is None:
+        if (bucket := bucket_of(self._owner, response_id)) is None:
             return None
         if self.memory is not None:
             turns = history.path(await self.memory.all(bucket), response_id)
@@ -236,7 +236,7 @@ class _TurnLookup:
 
     async def _find(self, id: str, buckets: dict[str, Mapping[str, bytes]]) -> tuple[Item, Upstream] | None:
         """Return a stored item, with what the backend said for it; `buckets` has what was read already."""
-        if (bucket := self._bucket(id)) is None:
+        if (bucket := bucket_of(self._owner, id)) is None:
             return None
         if bucket not in buckets:
             buckets[bucket] = await self._all(bucket)
@@ -256,7 +256,7 @@ class _TurnLookup:
             item["type"] != APPROVAL_REQUEST
             or not isinstance(id, str)
             or id in known
-            or not (bucket := self._bucket(id))
+            or not (bucket := bucket_of(self._owner, id))
         ):
             return None
         found = history.find_item((await self._all(bucket)).values(), str(id))
@@ -267,14 +267,9 @@ class _TurnLookup:
     async def around(self, items: Sequence[Item]) -> list[Turn]:
         """Return all turns of the chains whose requests for approval the items answer, siblings too."""
         ids = [str(item.get("approval_request_id")) for item in items if item["type"] == APPROVAL_RESPONSE]
-        buckets = dict.fromkeys(bucket for id in ids if (bucket := self._bucket(id)))
+        buckets = dict.fromkeys(bucket for id in ids if (bucket := bucket_of(self._owner, id)))
         return [Turn.of(record) for bucket in buckets for record in (await self._all(bucket)).values()]
 
     async def _all(self, bucket: str) -> dict[str, bytes]:
         records = await self._store.all(bucket)
         return records if self.memory is None else {**records, **await self.memory.all(bucket)}
-
-    def _bucket(self, id: str) -> str | None:
-        """Return the bucket of the chain that an id belongs to; None if it is no id of ours."""
-        key = chain_key(id)
-        return f"{self._owner}:{key}" if key else None

@@ -20,7 +20,7 @@ import orjson
 from app.core.history.turns import Turn, find_item, input_item
 from app.core.redaction import ToolSecrets
 from app.core.stream.event_builder import Upstream
-from app.core.types.ids import chain_key, new_id, new_key
+from app.core.types.ids import bucket_of, chain_key, new_id, new_key
 from app.core.types.items import ITEM_TYPES
 from app.core.types.request import CreateResponse, Item
 from app.errors import InvalidRequest, NotFound
@@ -228,7 +228,10 @@ def _key(id: str, param: str | None = None) -> str:
 
 
 def _bucket(id: str, owner: str, param: str | None = None) -> str:
-    return f"{owner}:{_key(id, param)}:conversation"
+    bucket = bucket_of(owner, id, "conversation") if id.startswith("conv_") else None
+    if bucket is None:
+        raise _not_found(id, param)
+    return bucket
 
 
 def _not_found(id: str, param: str | None = None) -> NotFound:

@@ -8,7 +8,7 @@ import orjson
 
 from app.backends import Translation, Translator
 from app.core.history.turns import Turn, request_of
-from app.core.types.ids import chain_key
+from app.core.types.ids import bucket_of
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Responses
@@ -48,7 +48,7 @@ class Inspection:
         data = [{"response": turn.response, "input": turn.input} for turn in turns if "object" in turn.response]
         data[-1]["response"] = current
         path = {turn.response["id"] for turn in turns}
-        records = await self._responses.store.all(f"{caller.owner}:{chain_key(response_id)}")
+        records = await self._responses.store.all(bucket_of(caller.owner, response_id) or "")
         others = [Turn.of(record) for name, record in records.items() if name.startswith("resp_") and name not in path]
         forks = [orjson.loads(turn.entry()) for turn in others]
         return {"object": "list", "data": data, "forks": sorted(forks, key=lambda fork: fork["created_at"])}

@@ -161,7 +161,7 @@ class WebSocketConnection:
             request = await off_loop(len(frame) > SMALL, create.request, lenient=self._lenient)
             async with (await self._api.admit(self._caller)).slot() as admission:
                 run = await self._responses.create(
-                    request, self._caller, generate=create.generate, observers=[admission]
+                    request, self._caller, generate=create.generate, transport="websocket", observers=[admission]
                 )
                 await self._send_run(run, create.stream_id)
             failed = run.response["status"] == "failed"

@@ -29,3 +29,12 @@ def chain_key(id: str) -> str | None:
     """Return the key of the chain that an id belongs to, or None if we never made such an id."""
     match = _ID.fullmatch(id)
     return match[1] if match else None
+
+
+def bucket_of(owner: str, id: str, part: str = "") -> str | None:
+    """
+    Return the bucket of an owner's store that has the chain of an id, or a part that is kept beside it; None if we
+    never made such an id. Buckets of one chain are alike up to the second colon: `owner:chain`, `owner:chain:part`.
+    """
+    key = chain_key(id)
+    return f"{owner}:{key}{part and ':'}{part}" if key else None

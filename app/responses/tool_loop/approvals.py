@@ -6,12 +6,13 @@ from collections import OrderedDict
 
 from app.core.history.approvals import APPROVAL_REQUEST
 from app.core.history.turns import Turn
-from app.core.types.ids import chain_key
+from app.core.types.ids import bucket_of
 from app.stores import Change, Store
 
 MOST_REMEMBERED = 10_000  # approvals of requests that are stored nowhere
 
 _USED = "used "
+_PART = "approvals"  # of the bucket of a chain
 
 
 class Approvals:
@@ -31,12 +32,13 @@ class Approvals:
         ids = [item["id"] for item in turn.response["output"] if item["type"] == APPROVAL_REQUEST]
         if not ids or not turn.response.get("store"):
             return []
-        return [Change(_bucket(owner, ids[0]), dict.fromkeys(ids, b"1"))]
+        bucket = bucket_of(owner, ids[0], _PART)
+        assert bucket
+        return [Change(bucket, dict.fromkeys(ids, b"1"))]
 
     async def claim(self, owner: str, request_id: str) -> bool:
         """Take an approval; returns False where it was taken before. Raises `StoreUnavailable`."""
-        if chain_key(request_id):
-            bucket = _bucket(owner, request_id)
+        if bucket := bucket_of(owner, request_id, _PART):
             used = f"{_USED}{request_id}"
             if await self._store.apply(Change(bucket, {used: b"1"}, delete=[request_id], given=request_id)):
                 return True
@@ -48,7 +50,3 @@ class Approvals:
         if len(self._taken) > MOST_REMEMBERED:
             self._taken.popitem(last=False)
         return True
-
-
-def _bucket(owner: str, request_id: str) -> str:
-    return f"{owner}:{chain_key(request_id)}:approvals"
