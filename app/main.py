@@ -59,6 +59,7 @@ from app.tools.search import ToolSearch
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
+    from app.tools.code_interpreter.containers import Containers
     from app.tools.files.tool import FileSearch
 
 logger = logging.getLogger(__name__)
@@ -136,6 +137,7 @@ def create_app(
     limits = build_limits(settings, metrics)
     tools = build_tools(settings)
     files = files_of(tools)
+    containers = containers_of(tools, files)
     responses = build_responses(
         settings,
         backend,
@@ -174,7 +176,7 @@ def create_app(
 
     document = None if settings.docs == "off" else "/openapi.json"
     app = Documented(**ABOUT, openapi_url=document, lifespan=lifespan)
-    _add_routes(app, settings, api, files)
+    _add_routes(app, settings, api, files, containers)
     _add_pages(app, responses, settings, metrics)
     app.router.routes[:0] = response_routes.fast_routes(api, "/v1", "")
     errors.install(app)
@@ -182,7 +184,9 @@ def create_app(
     return app
 
 
-def _add_routes(app: FastAPI, settings: Settings, api: ApiContext, files: FileSearch | None) -> None:
+def _add_routes(
+    app: FastAPI, settings: Settings, api: ApiContext, files: FileSearch | None, containers: Containers | None
+) -> None:
     """Add the endpoints of the API, each with `/v1` before it and without."""
     router = response_routes.routes(api)
     router.include_router(conversations.routes(api))
@@ -192,6 +196,10 @@ def _add_routes(app: FastAPI, settings: Settings, api: ApiContext, files: FileSe
 
         router.include_router(file_routes.routes(api, files.files))
         router.include_router(vector_stores.routes(api, files.vector_stores))
+    if containers:
+        from app.api.routes.containers import container_routes
+
+        router.include_router(container_routes(api, containers))
     connections = websocket.ConnectionLimits(
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
     )
@@ -414,6 +422,19 @@ def files_of(tools: Mapping[str, HostedTool]) -> FileSearch | None:
     from app.tools.files.tool import FileSearch  # what it needs is an extra
 
     return next((tool for tool in tools.values() if isinstance(tool, FileSearch)), None)
+
+
+def containers_of(tools: Mapping[str, HostedTool], files: FileSearch | None) -> Containers | None:
+    """Return the containers in which code is run, if there are any, with the uploaded files that they may have."""
+    if "code_interpreter" not in tools:
+        return None
+    from app.tools.code_interpreter.tool import CodeInterpreter
+
+    tool = next((tool for tool in tools.values() if isinstance(tool, CodeInterpreter)), None)
+    if tool is None:
+        return None
+    tool.containers.uploads = files.files if files else None
+    return tool.containers
 
 
 def build_memory(settings: Settings) -> Store:

@@ -50,11 +50,16 @@ LAYERS = {
     "app.stores.*": BELOW | {"app.stores", "app.stores.event_log", "app.stores.counters"},
     "app.tools.*": BELOW | {"app.tools"},
     "app.tools.files": BELOW | {"app.tools"},  # a resource of its own, with routes
+    # Another one, which mounts files.
+    "app.tools.code_interpreter": BELOW | {"app.tools", "app.tools.files"},
     # What a profile may hold is checked where the settings are read.
     "app.settings": BELOW | PROTOCOLS | {"app.backends.profiles"},
     "app.observability": BELOW | PROTOCOLS | {"app.settings"},
     "app.responses": BELOW | PROTOCOLS | {"app.observability"},
-    "app.api": BELOW | PROTOCOLS | {"app.observability", "app.responses", "app.settings", "app.tools.files"},
+    "app.api": BELOW
+    | PROTOCOLS
+    | {"app.observability", "app.responses", "app.settings", "app.tools.files"}
+    | {"app.tools.code_interpreter"},
     "app.studio": {"app"},
 }
 TOP = {"app.main", "app.cli", "app.__main__"}  # they join the parts, and may import everything; nothing imports them

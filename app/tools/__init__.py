@@ -73,6 +73,7 @@ __all__ = [
 # By the name of the table `[tools.NAME]`. A table of another name has an import path `package.module:Class` as its key
 # `tool`. Each class has `from_settings(table, host)`: it does no I/O, and raises ValueError for a table that is wrong.
 TOOLS: dict[str, str] = {
+    "code_interpreter": "app.tools.code_interpreter.tool:CodeInterpreter",
     "demo": "app.tools.demo:DemoTool",
     "file_search": "app.tools.files.tool:FileSearch",
     "image_generation": "app.tools.image_generation:ImageGenerationTool",

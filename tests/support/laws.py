@@ -184,6 +184,8 @@ def deltas_are_the_whole(events: list[Event]) -> None:
             continue  # two streams at once, which the item has as one list
         where = tuple(event.get(name) for name in ("item_id", "content_index", "summary_index"))
         kind = event["type"].rpartition(".")[0]
+        if kind.startswith("response.shell_call_output"):
+            continue  # what commands print, which is an object
         if event["type"].endswith(".delta") and "item_id" in event:
             pieces[kind, *where] = pieces.get((kind, *where), "") + event["delta"]
         elif event["type"].endswith(".done") and "item_id" in event and "part" not in event:

@@ -211,6 +211,7 @@ SHELL_CALL = ItemType(
     field="action",
     value=_as_action(commands=[]),
     details=_shell_commands,
+    own_output=lambda item: "",  # of one that is run here: an item of its own has it
 )
 APPLY_PATCH_CALL = ItemType(
     type="apply_patch_call",
@@ -394,7 +395,10 @@ def type_of(item: Mapping[str, Any]) -> ItemType | None:
 def waits_for_client(item: Mapping[str, Any]) -> bool:
     """Tell whether a response ends with an item, for its client to answer."""
     row = type_of(item)
-    return bool(row and row.waits) and item.get("async") is not True and item.get("execution") != "server"
+    if row is None or not row.waits or item.get("async") is True or item.get("execution") == "server":
+        return False
+    environment = item.get("environment")  # of a call of the shell
+    return not (isinstance(environment, Mapping) and environment.get("type") == "container_reference")
 
 
 def id_prefix(type: str) -> str:

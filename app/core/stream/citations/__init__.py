@@ -60,7 +60,7 @@ class Citations:
             if isinstance(piece, str):
                 found += self._linked(piece)
             else:
-                found.append({**piece, "index": self._length})
+                found.append({**piece, **_position(piece, self._length)})
         return found
 
     def end(self) -> list[str | dict[str, Any]]:
@@ -75,3 +75,10 @@ class Citations:
     def _linked(self, text: str) -> list[str | dict[str, Any]]:
         self._length += len(text)
         return [text, *(self._links.feed(text) if self._links else ())]
+
+
+def _position(annotation: Mapping[str, Any], place: int) -> dict[str, int]:
+    """Return where a mark stood: files of containers are cited with a span, which is empty, others with an index."""
+    if annotation["type"] == "container_file_citation":
+        return {"start_index": place, "end_index": place}
+    return {"index": place}

@@ -1,0 +1,161 @@
+"""The routes of containers and their files, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response, StreamingResponse
+
+from app.api.context import ApiContext
+from app.api.json_response import json_response
+from app.api.multipart import FormPart, form_parts
+from app.api.openapi import ERRORS, request_body
+from app.api.request_body import read_body
+from app.api.routes.files import MAX_FIELD, parse_page
+from app.errors import InvalidRequest
+from app.tools.code_interpreter.containers import MAX_CONTAINER_NAME, Container, Containers
+from app.tools.code_interpreter.settings import MemoryLimit
+
+_Limit = Annotated[str, Query(description="1 to 100")]
+_Order = Annotated[str, Query(description="`asc` or `desc`, by the time of creation")]
+_After = Annotated[str | None, Query(description="the id of the entry to list from")]
+
+
+class ContainerExpiry(BaseModel):
+    """When a container is to be deleted."""
+
+    anchor: Literal["last_active_at"]
+    minutes: int = Field(ge=1)
+
+
+class ContainerNetwork(BaseModel):
+    """What a container may reach: there are only containers without a network."""
+
+    type: Literal["disabled"]
+
+
+class CreateContainer(BaseModel):
+    """The body of `POST /containers`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str = Field(min_length=1, max_length=MAX_CONTAINER_NAME)
+    expires_after: ContainerExpiry | None = None
+    file_ids: list[str] | None = Field(None, max_length=50)
+    memory_limit: MemoryLimit | None = None
+    network_policy: ContainerNetwork | None = None
+    skills: list[Any] | None = Field(None, max_length=0)
+
+
+class AddContainerFile(BaseModel):
+    """The body of `POST /containers/{id}/files` where it is JSON."""
+
+    file_id: str
+
+
+def container_routes(api: ApiContext, containers: Containers) -> APIRouter:
+    """Return the routes, without the `/v1`."""
+    router = APIRouter(tags=["containers"], responses=ERRORS)
+    longest = containers.settings.idle_minutes
+
+    def owner(request: Request) -> str:
+        return api.auth.caller(request.headers).owner
+
+    @router.post("/containers", summary="Create a container", openapi_extra=request_body(CreateContainer))
+    async def create(request: Request) -> Response:
+        who = owner(request)
+        body = await read_body(request, CreateContainer, api.body_limits)
+        minutes = body.expires_after.minutes if body.expires_after else None
+        if minutes and minutes > longest:
+            message = f"Invalid 'expires_after.minutes': containers of this server expire after {longest} at most."
+            raise InvalidRequest(message, param="expires_after.minutes", code="invalid_value")
+        container = await containers.create(
+            who, name=body.name, file_ids=body.file_ids or (), memory_limit=body.memory_limit, idle_minutes=minutes
+        )
+        return json_response(container.resource())
+
+    @router.get("/containers", summary="List containers")
+    async def listed(
+        request: Request, limit: _Limit = "20", order: _Order = "desc", after: _After = None, name: str | None = None
+    ) -> Response:
+        return json_response(containers.list(owner(request), parse_page(limit, order, after), name))
+
+    @router.get("/containers/{container_id}", summary="Retrieve a container")
+    async def retrieve(request: Request, container_id: str) -> Response:
+        return json_response(containers.get(owner(request), container_id).resource())
+
+    @router.delete("/containers/{container_id}", summary="Delete a container with its files")
+    async def delete(request: Request, container_id: str) -> Response:
+        return json_response(containers.delete(owner(request), container_id))
+
+    _add_files(router, api, containers)
+    return router
+
+
+def _add_files(router: APIRouter, api: ApiContext, containers: Containers) -> None:
+    """Add the routes of a container's files."""
+
+    def container_of(request: Request, id: str) -> Container:
+        return containers.get(api.auth.caller(request.headers).owner, id)
+
+    @router.post("/containers/{container_id}/files", summary="Add a file: multipart, or an uploaded one by `file_id`")
+    async def add(request: Request, container_id: str) -> Response:
+        container = container_of(request, container_id)
+        if request.headers.get("content-type", "").lower().startswith("multipart/"):
+            return json_response(await _from_form(request, containers, container))
+        body = await read_body(request, AddContainerFile, api.body_limits)
+        return json_response(await containers.copy_upload(container, body.file_id))
+
+    @router.get("/containers/{container_id}/files", summary="List the files of a container")
+    async def listed(
+        request: Request, container_id: str, limit: _Limit = "20", order: _Order = "desc", after: _After = None
+    ) -> Response:
+        page = parse_page(limit, order, after)
+        return json_response(await containers.files(container_of(request, container_id), page))
+
+    @router.get("/containers/{container_id}/files/{file_id}", summary="Retrieve a file's description")
+    async def retrieve(request: Request, container_id: str, file_id: str) -> Response:
+        return json_response((await containers.file(container_of(request, container_id), file_id)).resource())
+
+    @router.get("/containers/{container_id}/files/{file_id}/content", summary="Retrieve a file's content")
+    async def content(request: Request, container_id: str, file_id: str) -> Response:
+        container = container_of(request, container_id)
+        file = await containers.file(container, file_id)
+        # Whatever the code has written, no browser shows it as a page of this server.
+        headers = {
+            "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename)}",
+            "x-content-type-options": "nosniff",
+        }
+        data = containers.content(container, file)
+        return StreamingResponse(data, headers=headers, media_type="application/octet-stream")
+
+    @router.delete("/containers/{container_id}/files/{file_id}", summary="Delete a file of a container")
+    async def delete(request: Request, container_id: str, file_id: str) -> Response:
+        return json_response(await containers.delete_file(container_of(request, container_id), file_id))
+
+
+async def _from_form(request: Request, containers: Containers, container: Container) -> dict[str, Any]:
+    """Write the file of a form as it comes in, or copy the uploaded one that it names."""
+    parts = form_parts(request)
+    file_id = b""
+    async for part, data in parts:
+        if part.name == "file":
+            return await containers.add_file(container, part.filename or "file", _content(part, parts))
+        if part.name == "file_id":
+            file_id += data
+            if len(file_id) > MAX_FIELD:
+                raise InvalidRequest("Invalid 'file_id': it is too long.", param="file_id")
+    if not file_id:
+        raise InvalidRequest("'file' or 'file_id' is required.", param="file", code="missing_required_parameter")
+    return await containers.copy_upload(container, file_id.decode("utf-8", "replace"))
+
+
+async def _content(file: FormPart, parts: AsyncIterator[tuple[FormPart, bytes]]) -> AsyncIterator[bytes]:
+    yield b""  # a file may be empty
+    async for part, data in parts:
+        if part is file:
+            yield data

@@ -1,0 +1,393 @@
+"""
+Containers: a sandbox each, with the state of a Python process and files under `/mnt/data`.
+
+A container belongs to its owner, the hash of a caller's key: another owner's id is answered like one that never was.
+Its sandbox is started when it is first used. Containers live in the memory of this process and end with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.errors import APIError, InvalidRequest, NotFound
+from app.tools.code_interpreter.bubblewrap import Bubblewrap, Sandbox, SandboxEnded, SandboxLimits
+from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit, memory_bytes
+from app.tools.files import File, Page, UnknownCursor
+from app.tools.files.uploads import Files, list_page
+
+_DATA = "/mnt/data"
+_PIECE = 512 * 1024  # bytes of a file that are read or written at a time
+MAX_CONTAINER_NAME = 256  # characters of a container's name, and bytes of a file's
+
+
+class ContainerFailed(APIError):
+    """A container could not be started, or ended while it was used."""
+
+    status = 503
+    code = "container_failed"
+
+    def __init__(self) -> None:
+        super().__init__("The container has ended, and with it its files. It begins anew when it is used again.")
+
+
+@dataclass(slots=True)
+class ContainerFile:
+    """A file of a container."""
+
+    id: str
+    container_id: str
+    path: str
+    bytes: int
+    changed: int  # when it was last written, in nanoseconds
+    created_at: int  # when it was first seen, in Unix time
+    source: str  # `user` or `assistant`
+
+    @property
+    def filename(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    def resource(self) -> dict[str, Any]:
+        """Return the file as the API shows it."""
+        return {
+            "id": self.id,
+            "object": "container.file",
+            "container_id": self.container_id,
+            "created_at": self.created_at,
+            "bytes": self.bytes,
+            "path": self.path,
+            "source": self.source,
+        }
+
+
+@dataclass(slots=True)
+class Container:
+    """A container, whether its sandbox runs or not."""
+
+    id: str
+    owner: str
+    name: str
+    created_at: int
+    last_active_at: float
+    idle_minutes: int
+    memory_limit: MemoryLimit
+    mounts: Sequence[File] = ()  # uploaded files that it begins with
+    sandbox: Sandbox | None = None
+    files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request at a time
+    deleted: bool = False
+
+    def resource(self) -> dict[str, Any]:
+        """Return the container as the API shows it."""
+        return {
+            "id": self.id,
+            "object": "container",
+            "created_at": self.created_at,
+            "name": self.name,
+            "status": "running",
+            "last_active_at": int(self.last_active_at),
+            "expires_after": {"anchor": "last_active_at", "minutes": self.idle_minutes},
+            "memory_limit": self.memory_limit,
+            "network_policy": {"type": "disabled"},
+        }
+
+
+class Containers:
+    """The containers of all callers, each visible to its owner alone."""
+
+    def __init__(
+        self, bubblewrap: Bubblewrap, settings: CodeSettings, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.settings = settings
+        self.uploads: Files | None = None  # the file store, where there is one
+        self._bubblewrap = bubblewrap
+        self._clock = clock
+        self._containers: dict[str, Container] = {}
+        self._conversations: dict[tuple[str, str], str] = {}  # containers by owner and chain
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # Containers.
+
+    async def create(
+        self,
+        owner: str,
+        *,
+        name: str = "auto",
+        file_ids: Sequence[str] = (),
+        memory_limit: MemoryLimit | None = None,
+        idle_minutes: int | None = None,
+    ) -> Container:
+        """Return a new container; raises `NotFound` for a file, and `InvalidRequest`."""
+        memory_limit = memory_limit or "1g"
+        if memory_bytes(memory_limit) > memory_bytes(self.settings.memory_limit):
+            message = f"Invalid 'memory_limit': containers of this server have at most {self.settings.memory_limit}."
+            raise InvalidRequest(message, param="memory_limit", code="invalid_value")
+        mounts = [await self._upload(owner, id) for id in file_ids]
+        self.expire()
+        if len(self._containers) >= self.settings.max_containers:
+            message = "There are too many containers. Delete one, or wait until one expires."
+            raise APIError(message, status=429, type="too_many_requests", code="too_many_containers", retry_after=60)
+        now = self._clock()
+        id = f"cntr_{secrets.token_hex(24)}"
+        minutes = idle_minutes or self.settings.idle_minutes
+        container = Container(id, owner, name, int(now), now, minutes, memory_limit, mounts)
+        self._containers[id] = container
+        self._plan()
+        return container
+
+    async def _upload(self, owner: str, id: str) -> File:
+        if self.uploads is None:
+            message = "This server has no file store, so there are no files to mount."
+            raise InvalidRequest(message, param="file_ids", code="unsupported_parameter")
+        try:
+            return await self.uploads.file(id, owner)
+        except NotFound as error:
+            error.param = "file_ids"
+            raise
+
+    def get(self, owner: str, id: str) -> Container:
+        """Return a container; raises `NotFound`."""
+        self.expire()
+        container = self._containers.get(id)
+        if container is None or container.owner != owner:
+            raise NotFound(f"Container with id '{id}' not found.", param="container_id")
+        return container
+
+    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
+        """
+        Return the container of a conversation, a new one where there is none; raises what `create` does.
+
+        `earlier` are the containers that calls of the conversation ran in, latest first; `options` are of `create`.
+        """
+        known = self._conversations.get((owner, chain))
+        for id in (*earlier, *([known] if known else ())):
+            try:
+                return self.get(owner, id)
+            except NotFound:
+                continue
+        container = await self.create(owner, **options)
+        self._conversations[owner, chain] = container.id
+        return container
+
+    def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, Any]:
+        """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
+        self.expire()
+        found = [one.resource() for one in self._containers.values() if one.owner == owner and name in (None, one.name)]
+        return _page(found, page)
+
+    def delete(self, owner: str, id: str) -> dict[str, Any]:
+        """End a container; raises `NotFound`."""
+        self._drop(self.get(owner, id))
+        return {"id": id, "object": "container.deleted", "deleted": True}
+
+    def expire(self) -> None:
+        """End the containers that were not used for too long."""
+        now = self._clock()
+        for container in [*self._containers.values()]:
+            if container.last_active_at + container.idle_minutes * 60 <= now and not container.lock.locked():
+                self._drop(container)
+
+    def _plan(self) -> None:
+        """Look for containers to be ended when the next one may have expired."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if self._containers:
+            ends = min(one.last_active_at + one.idle_minutes * 60 for one in self._containers.values())
+            delay = max(1.0, ends - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self.expire()
+        self._plan()
+
+    def _drop(self, container: Container) -> None:
+        container.deleted = True
+        del self._containers[container.id]
+        self._conversations = {key: id for key, id in self._conversations.items() if id != container.id}
+        if container.sandbox:
+            container.sandbox.kill()
+            task = asyncio.create_task(container.sandbox.aclose())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    # What is done in one.
+
+    @asynccontextmanager
+    async def use(self, container: Container) -> AsyncIterator[Sandbox]:
+        """Give the sandbox of a container, to one caller at a time; raises `ContainerFailed` where there is none."""
+        async with container.lock:
+            try:
+                container.last_active_at = self._clock()
+                yield await self._started(container)
+            except SandboxEnded:
+                raise ContainerFailed from None
+            finally:
+                container.last_active_at = self._clock()
+                if container.deleted and container.sandbox:
+                    await container.sandbox.aclose()
+
+    async def _started(self, container: Container) -> Sandbox:
+        if container.deleted:
+            raise NotFound(f"Container with id '{container.id}' not found.", param="container_id")
+        if container.sandbox and container.sandbox.alive:
+            return container.sandbox
+        settings = self.settings
+        memory = memory_bytes(container.memory_limit)
+        limits = SandboxLimits(memory, settings.disk, settings.processes, settings.cpus)
+        container.files.clear()
+        container.sandbox = sandbox = await self._bubblewrap.start(limits)
+        for file in container.mounts:
+            assert self.uploads
+            await self._write(sandbox, _path_for(file.filename), self.uploads.content(file))
+        await self.changes(container, sandbox, "user")
+        return sandbox
+
+    async def changes(
+        self, container: Container, sandbox: Sandbox, source: str = "assistant"
+    ) -> Sequence[ContainerFile]:
+        """Look at the files of a container that is in use, and return those that are new or were written to."""
+        changed: list[ContainerFile] = []
+        listed = await _listed(sandbox)
+        known, container.files = container.files, {}
+        for path, size, time_changed in listed:
+            file = known.get(path)
+            if file is None or (file.bytes, file.changed) != (size, time_changed):
+                id, created = (file.id, file.created_at) if file else (f"cfile_{secrets.token_hex(16)}", self._now())
+                file = ContainerFile(id, container.id, path, size, time_changed, created, source)
+                changed.append(file)
+            container.files[path] = file
+        return changed
+
+    def _now(self) -> int:
+        return int(self._clock())
+
+    async def read(self, sandbox: Sandbox, path: str, offset: int = 0, size: int = _PIECE) -> bytes:
+        """Return a piece of a file, less at its end; raises `NotFound`."""
+        answer = await sandbox.request("read", path=path, offset=offset, size=size)
+        data = answer.get("data")
+        if not isinstance(data, str):
+            raise NotFound("The file is not there any more.", param="file_id")
+        try:
+            return base64.b64decode(data, validate=True)[:size]
+        except binascii.Error:
+            raise SandboxEnded from None
+
+    async def _write(self, sandbox: Sandbox, path: str, pieces: AsyncIterator[bytes]) -> None:
+        append = False
+        async for data in pieces:
+            for start in range(0, max(len(data), 1), _PIECE):
+                encoded = base64.b64encode(data[start : start + _PIECE]).decode()
+                answer = await sandbox.request("write", path=path, data=encoded, append=append)
+                if "error" in answer:
+                    await sandbox.request("delete", path=path)
+                    message = f"The file could not be written ({str(answer['error'])[:100]})."
+                    raise InvalidRequest(message, param="file", code="container_full")
+                append = True
+
+    # Files.
+
+    async def add_file(self, container: Container, filename: str, pieces: AsyncIterator[bytes]) -> dict[str, Any]:
+        """Write a file, whose content comes in pieces, and return it; raises `InvalidRequest`."""
+        path = _path_for(filename)
+        async with self.use(container) as sandbox:
+            await self._write(sandbox, path, pieces)
+            await self.changes(container, sandbox, "user")
+            if path not in container.files:
+                raise InvalidRequest("The file could not be written.", param="file")
+            return container.files[path].resource()
+
+    async def copy_upload(self, container: Container, file_id: str) -> dict[str, Any]:
+        """Copy an uploaded file into a container; raises `NotFound`."""
+        try:
+            file = await self._upload(container.owner, file_id)
+        except APIError as error:
+            error.param = "file_id"
+            raise
+        assert self.uploads
+        return await self.add_file(container, file.filename, self.uploads.content(file))
+
+    async def files(self, container: Container, page: Page) -> dict[str, Any]:
+        """Return a page of a container's files."""
+        async with self.use(container) as sandbox:
+            await self.changes(container, sandbox)
+            return _page([file.resource() for file in container.files.values()], page)
+
+    async def file(self, container: Container, id: str) -> ContainerFile:
+        """Return a file; raises `NotFound`."""
+        async with self.use(container) as sandbox:
+            await self.changes(container, sandbox)
+            return self._file(container, id)
+
+    def _file(self, container: Container, id: str) -> ContainerFile:
+        for file in container.files.values():
+            if file.id == id:
+                return file
+        raise NotFound(f"File with id '{id}' not found in container '{container.id}'.", param="file_id")
+
+    async def content(self, container: Container, file: ContainerFile) -> AsyncIterator[bytes]:
+        """Yield the content of a file in pieces, as it is when each is read."""
+        offset = 0
+        while offset < file.bytes:
+            async with self.use(container) as sandbox:
+                data = await self.read(sandbox, file.path, offset, min(_PIECE, file.bytes - offset))
+            if not data:
+                return
+            offset += len(data)
+            yield data
+
+    async def delete_file(self, container: Container, id: str) -> dict[str, Any]:
+        """Delete a file; raises `NotFound`."""
+        async with self.use(container) as sandbox:
+            await self.changes(container, sandbox)
+            await sandbox.request("delete", path=self._file(container, id).path)
+            await self.changes(container, sandbox)
+        return {"id": id, "object": "container.file.deleted", "deleted": True}
+
+    async def aclose(self) -> None:
+        """End all containers."""
+        if self._timer:
+            self._timer.cancel()
+        for container in [*self._containers.values()]:
+            self._drop(container)
+        if self._tasks:
+            await asyncio.wait({*self._tasks})
+
+
+async def _listed(sandbox: Sandbox) -> Sequence[tuple[str, int, int]]:
+    """Return path, bytes and time of each file; raises `SandboxEnded` for an answer that is no list of files."""
+    answer = await sandbox.request("files")
+    try:
+        return [(str(entry["path"]), int(entry["bytes"]), int(entry["changed"])) for entry in answer["files"]]
+    except (KeyError, TypeError, ValueError):
+        await sandbox.aclose()
+        raise SandboxEnded from None
+
+
+def _path_for(filename: str) -> str:
+    """Return where a file of that name goes; raises `InvalidRequest` for a name that no file can have."""
+    name = "".join(sign for sign in filename.replace("\\", "/").rpartition("/")[2] if sign.isprintable())
+    if name in ("", ".", "..") or len(name.encode("utf-8", "replace")) > MAX_CONTAINER_NAME - 1:
+        raise InvalidRequest("Invalid 'file': it needs a name of at most 255 bytes.", param="file")
+    return f"{_DATA}/{name}"
+
+
+def _page(found: list[dict[str, Any]], page: Page) -> dict[str, Any]:
+    """Return a page of a list that is in order of creation; raises `UnknownCursor`."""
+    ordered = found[::-1] if page.descending else found
+    start = 0
+    if page.after is not None:
+        start = next((place + 1 for place, one in enumerate(ordered) if one["id"] == page.after), 0)
+        if not start:
+            raise UnknownCursor("after", page.after)
+    end = start + page.limit
+    return list_page(ordered[start:end], end < len(ordered))

@@ -1,0 +1,298 @@
+"""
+The first process of a sandbox. It reads requests, one JSON object a line, and answers each with one line.
+
+It starts the worker and shell commands, bounds their time and output, and reads and writes the files. All processes but
+this one are stopped (SIGSTOP) between requests, so that a sandbox takes CPU only while a call runs. Nothing here is
+trusted by the server: code in the sandbox has the same user.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from typing import Any
+
+_DATA = "/mnt/data"
+_MAX_REPLY = 24 * 1024 * 1024  # bytes that the worker may send for one run, images included
+_MAX_FILES = 1000  # that are listed
+_MAX_DEPTH = 16  # of folders that are looked into
+_PIECE = 65536
+_PR_SET_DUMPABLE = 4
+
+
+class _Output:
+    """What a process prints, as far as it is wanted."""
+
+    def __init__(self, fd: int, limit: int) -> None:
+        os.set_blocking(fd, False)
+        self.fd, self._limit = fd, limit
+        self._data = bytearray()
+        self.cut = False
+
+    def read(self) -> bool:
+        """Take what is there; return False at the end of the stream."""
+        for _ in range(64):
+            try:
+                data = os.read(self.fd, _PIECE)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            left = self._limit - len(self._data)
+            self.cut = self.cut or len(data) > left
+            self._data += data[:left]
+        return True
+
+    def text(self) -> str:
+        return self._data.decode("utf-8", "replace")
+
+
+class _Worker:
+    """The Python process that runs code and keeps its state."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        read, write = os.pipe()
+        command = [sys.executable, "-u", "-I", "/run/sandbox/worker.py", str(theirs.fileno())]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=write, stderr=write, cwd=_DATA, pass_fds=[theirs.fileno()]
+        )
+        theirs.close()
+        os.close(write)
+        self.channel, self.output = ours, read
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.channel.close()
+        os.close(self.output)
+
+
+class _Supervisor:
+    def __init__(self, control: int, answers: int) -> None:
+        self._control, self._answers = control, answers
+        self._buffer = b""
+        self._worker: _Worker | None = None
+
+    def serve(self) -> None:
+        """Answer requests until the server closes its end."""
+        while True:
+            line = self._line()
+            if line is None:
+                return
+            request = json.loads(line)
+            try:
+                reply = getattr(self, f"do_{request['op']}")(request)
+            except OSError as error:
+                reply = {"error": error.strerror or "failed"}
+            self._answer(reply)
+
+    def _line(self) -> bytes | None:
+        while b"\n" not in self._buffer:
+            data = os.read(self._control, _PIECE)
+            if not data:
+                return None
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _answer(self, reply: dict[str, Any]) -> None:
+        data = memoryview(json.dumps(reply).encode() + b"\n")
+        while data:
+            data = data[os.write(self._answers, data) :]
+
+    def _told_to_stop(self) -> bool:
+        """Take the one request that may come while another one is served."""
+        line = self._line()
+        return line is None or json.loads(line).get("op") == "stop"
+
+    def do_stop(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What was to be stopped had ended by itself."""
+        return {"idle": True}
+
+    # Code.
+
+    def do_python(self, request: dict[str, Any]) -> dict[str, Any]:
+        signal_all(signal.SIGCONT)
+        if self._worker is None:
+            self._worker = _Worker()
+        worker = self._worker
+        output = _Output(worker.output, request["limit"])
+        worker.channel.setblocking(True)
+        worker.channel.sendall(json.dumps({"code": request["code"]}).encode() + b"\n")
+        worker.channel.setblocking(False)
+        reply, ended, channel = bytearray(), "", worker.channel.fileno()
+        deadline = time.monotonic() + request["timeout"]
+        while not ended:
+            left = deadline - time.monotonic()
+            ready = select.select([channel, worker.output, self._control], [], [], max(0, left))[0]
+            if worker.output in ready:
+                output.read()
+            if channel in ready:
+                data = worker.channel.recv(_PIECE)
+                reply += data
+                if not data:
+                    ended = "died"
+                elif len(reply) > _MAX_REPLY:
+                    ended = "too_large"
+                elif data.endswith(b"\n"):
+                    ended = "done"
+            if self._control in ready and self._told_to_stop():
+                ended = "stopped"
+            elif not ended and left <= 0:
+                ended = "timeout"
+        code = None
+        if ended != "done":
+            code = self._kill()
+        output.read()
+        answer = {"ended": ended, "logs": output.text(), "cut": output.cut, "exit_code": code}
+        if ended == "done":
+            signal_all(signal.SIGSTOP)
+            answer["images"] = json.loads(reply).get("images", [])
+        else:
+            worker.close()
+        return answer
+
+    def _kill(self) -> int | None:
+        """Kill every process but this one; the worker's exit code is returned where it had ended by itself."""
+        worker, self._worker = self._worker, None
+        code = worker.process.poll() if worker else None
+        signal_all(signal.SIGKILL)
+        return code
+
+    def do_shell(self, request: dict[str, Any]) -> dict[str, Any]:
+        signal_all(signal.SIGCONT)
+        process = subprocess.Popen(
+            ["/bin/sh" if not os.path.exists("/bin/bash") else "/bin/bash", "-c", request["command"]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=_DATA,
+            start_new_session=True,
+        )
+        assert process.stdout and process.stderr
+        outputs = [_Output(pipe.fileno(), request["limit"]) for pipe in (process.stdout, process.stderr)]
+        open_ = {output.fd: output for output in outputs}
+        ended, deadline = "", time.monotonic() + request["timeout"]
+        while not ended:
+            left = deadline - time.monotonic()
+            ready = select.select([*open_, self._control], [], [], max(0, min(left, 0.02)))[0]
+            for fd in [fd for fd in ready if fd in open_]:
+                if not open_[fd].read():
+                    del open_[fd]
+            if self._control in ready and self._told_to_stop():
+                ended = "stopped"
+            elif process.poll() is not None:
+                ended = "done"
+            elif left <= 0:
+                ended = "timeout"
+        if ended == "stopped":
+            self._kill()
+        elif ended == "timeout":
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        signal_all(signal.SIGSTOP)
+        for output in outputs:
+            output.read()
+        answer = {"ended": ended, "exit_code": code, "stdout": outputs[0].text(), "stderr": outputs[1].text()}
+        process.stdout.close()
+        process.stderr.close()
+        return answer
+
+    # Files.
+
+    def do_files(self, request: dict[str, Any]) -> dict[str, Any]:
+        """List regular files; links are neither listed nor followed."""
+        found: list[dict[str, Any]] = []
+        folders = [(_DATA, 0)]
+        while folders and len(found) < _MAX_FILES:
+            folder, depth = folders.pop()
+            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+                if entry.is_symlink():
+                    continue
+                if entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH:
+                    folders.append((entry.path, depth + 1))
+                elif entry.is_file(follow_symlinks=False) and len(found) < _MAX_FILES:
+                    about = entry.stat(follow_symlinks=False)
+                    path = entry.path.encode("utf-8", "replace").decode()
+                    found.append({"path": path, "bytes": about.st_size, "changed": about.st_mtime_ns})
+        return {"files": found}
+
+    def do_read(self, request: dict[str, Any]) -> dict[str, Any]:
+        fd = os.open(request["path"], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return {"error": "not a file"}
+            data = os.pread(fd, request["size"], request["offset"])
+        finally:
+            os.close(fd)
+        return {"data": base64.b64encode(data).decode()}
+
+    def do_write(self, request: dict[str, Any]) -> dict[str, Any]:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        flags |= os.O_APPEND if request["append"] else os.O_TRUNC
+        fd = os.open(request["path"], flags, 0o644)
+        try:
+            data = memoryview(base64.b64decode(request["data"]))
+            while data:
+                data = data[os.write(fd, data) :]
+        finally:
+            os.close(fd)
+        return {}
+
+    def do_delete(self, request: dict[str, Any]) -> dict[str, Any]:
+        os.unlink(request["path"])
+        return {}
+
+
+def signal_all(number: int) -> None:
+    """Send a signal to every process of the sandbox but this one and the first: no fork can escape it."""
+    with contextlib.suppress(ProcessLookupError):  # there is no other
+        os.kill(-1, number)
+
+
+def _bound(options: dict[str, Any]) -> None:
+    """Bound this process and all that it starts; hard limits are never raised again."""
+    limits = {
+        resource.RLIMIT_AS: options["memory"],
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: options["disk"],
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_NOFILE: options["open_files"],
+        resource.RLIMIT_NPROC: options["processes"],
+        resource.RLIMIT_SIGPENDING: 1024,
+    }
+    for name, value in limits.items():
+        resource.setrlimit(name, (value, value))
+    os.nice(10)
+
+
+def serve_requests() -> None:
+    options = json.loads(sys.argv[1])
+    control, answers = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    # Its memory is not the model's to write to.
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _bound(options)
+    supervisor = _Supervisor(control, answers)
+    supervisor._answer({"ready": True})
+    supervisor.serve()
+
+
+if __name__ == "__main__":
+    serve_requests()

@@ -1,0 +1,128 @@
+"""
+Runs the model's code like cells of a notebook: names stay, and the value of a last expression is printed.
+
+Figures of matplotlib that a cell shows or leaves open are returned as PNG.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import contextlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import io
+import json
+import linecache
+import os
+import socket
+import sys
+import traceback
+import types
+from collections.abc import Sequence
+
+_NAME = "sandbox_figures"  # the backend of matplotlib
+_MAX_IMAGES = 10  # of one cell
+_MAX_IMAGE_BYTES = 16 * 1024 * 1024  # of all images of a cell
+
+_BACKEND = f"""
+from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvas
+from matplotlib.backend_bases import FigureManagerBase as FigureManager
+
+def show(*args, **kwargs):
+    import sys
+    sys.modules["{_NAME}"].__collect__()
+"""
+
+images: list[str] = []
+
+
+class FigureBackend(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Provides the backend as a module."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.util.spec_from_loader(name, self) if name == _NAME else None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__dict__["__collect__"] = collect_figures
+        exec(_BACKEND, module.__dict__)
+
+
+def collect_figures() -> None:
+    """Render the figures that are open, and close them."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None:
+        return
+    for number in pyplot.get_fignums():
+        if len(images) < _MAX_IMAGES:
+            buffer = io.BytesIO()
+            pyplot.figure(number).savefig(buffer, format="png")
+            encoded = base64.b64encode(buffer.getvalue()).decode()
+            if sum(map(len, images)) + len(encoded) <= _MAX_IMAGE_BYTES:
+                images.append(encoded)
+            else:
+                print("(a figure was left out: it is too large)", file=sys.stderr)
+    pyplot.close("all")
+
+
+class Cells:
+    """The code of one conversation, a cell for each call."""
+
+    def __init__(self) -> None:
+        self._module = types.ModuleType("__main__")
+        self._count = 0
+        sys.modules["__main__"] = self._module
+
+    def run(self, code: str) -> None:
+        """Run a cell; what it raises is printed."""
+        self._count += 1
+        name = f"<cell {self._count}>"
+        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+        try:
+            self._execute(code, name)
+            collect_figures()
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                print(f"SystemExit: {error.code}", file=sys.stderr)
+        except BaseException as error:
+            frames = error.__traceback__
+            while frames and frames.tb_frame.f_code.co_filename == __file__:
+                frames = frames.tb_next
+            own = isinstance(error, SyntaxError) and error.filename == name  # there is no frame of the cell yet
+            traceback.print_exception(type(error), error, None if own else frames)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the cell may have replaced or closed it
+                stream.flush()
+
+    def _execute(self, code: str, name: str) -> None:
+        tree = ast.parse(code, name)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        names = self._module.__dict__
+        exec(compile(tree, name, "exec"), names)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), name, "eval"), names)
+            if value is not None:
+                names["_"] = value
+                print(repr(value))
+
+
+def run_cells() -> None:
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.set_inheritable(False)
+    sys.argv = [""]
+    sys.path.insert(0, os.getcwd())
+    sys.meta_path.insert(0, FigureBackend())
+    cells, process = Cells(), os.getpid()
+    for line in channel.makefile("rb"):
+        cells.run(json.loads(line)["code"])
+        if os.getpid() != process:
+            os._exit(0)  # a fork that the code did not end
+        channel.sendall(json.dumps({"images": images}).encode() + b"\n")
+        images.clear()
+
+
+if __name__ == "__main__":
+    run_cells()

@@ -1,0 +1,54 @@
+"""The table `[tools.code_interpreter]` of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
+
+MemoryLimit = Literal["1g", "4g", "16g", "64g"]
+
+
+class CodeSettings(BaseModel):
+    """Containers, in which the model's code runs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    provider: Literal["bubblewrap"]
+    """What the containers are made with: `bubblewrap`, a sandbox on this machine (Linux)."""
+    python: str = Field("", pattern=r"^(/usr/.*)?$")
+    """The Python of the containers, under `/usr`; left out: `/usr/bin/python3`, or that of `/usr/local`."""
+    memory_limit: MemoryLimit = "1g"
+    """The most memory that a container may have; what a request without a limit of its own gets is `1g`."""
+    disk: ByteSize = Field(ByteSize(256 * 1024 * 1024), ge=1024 * 1024)
+    """How much the files of a container may take. They are in memory, beside `memory_limit`."""
+    processes: int = Field(64, ge=4, le=4096)
+    """Processes and threads of one container."""
+    cpus: int = Field(1, ge=1)
+    """CPUs that one container may use."""
+    call_seconds: float = Field(60, gt=0, le=3600)
+    """Seconds that one call may take."""
+    idle_minutes: int = Field(20, ge=1, le=24 * 60)
+    """Minutes after its last use in which a container is deleted, with its files."""
+    max_containers: int = Field(16, ge=1)
+    """Containers of all callers, in each process of the server."""
+    max_output_chars: int = Field(100_000, ge=1000)
+    """Characters of what one call prints; the rest is dropped."""
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> CodeSettings:
+        """Check a table; raises `ValueError`, which names the keys at fault and never repeats a value."""
+        try:
+            return cls.model_validate(dict(table))
+        except ValidationError as error:
+            problems = [
+                f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
+                for detail in error.errors(include_url=False, include_input=False, include_context=False)
+            ]
+            raise ValueError("; ".join(problems)) from None
+
+
+def memory_bytes(limit: MemoryLimit) -> int:
+    """Return a memory limit in bytes."""
+    return int(limit[:-1]) * 1024**3

@@ -1,0 +1,355 @@
+"""The tools `code_interpreter` and `shell`, of the table `[tools.code_interpreter]`."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import mimetypes
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.util import find_spec
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.core.types.request import Item
+from app.errors import APIError, InvalidRequest, NotFound
+from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
+from app.tools.code_interpreter.bubblewrap import Bubblewrap, Sandbox
+from app.tools.code_interpreter.containers import Container, ContainerFile, Containers
+from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
+
+MAX_MOUNTS = 50  # files of one declaration
+MAX_COMMANDS = 32  # of one call of the shell
+MAX_CITED = 20  # files of one call
+MAX_SAVED_IMAGES = 4  # files of one call that are shown as images
+MAX_SAVED_IMAGE_BYTES = 4 * 1024 * 1024
+FIRST_MARK = 900_001  # of files that code has written; marks of other tools are lower
+
+_PYTHON = (
+    "Run Python code in a sandbox without network access. Variables, imports and files stay for later calls, as in a "
+    "notebook. Printed output and the value of the last expression are returned. Files that the user is to have go to "
+    "/mnt/data; figures of matplotlib are shown to the user."
+)
+_SHELL = (
+    "Run shell commands in a sandbox without network access, one after the other, and see what they print. Files stay "
+    "for later calls; those that the user is to have go to /mnt/data."
+)
+_CODE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"code": {"type": "string", "description": "Python code."}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
+_SHELL_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "commands": {"type": "array", "items": {"type": "string"}, "description": "The command lines."},
+        "timeout_ms": {"type": "integer", "description": "Milliseconds that each may take."},
+        "max_output_length": {"type": "integer", "description": "Characters of output to return at most."},
+    },
+    "required": ["commands"],
+    "additionalProperties": False,
+}
+_ENDINGS = {
+    "timeout": "The code was stopped after {seconds:g} seconds. Its variables are lost; the files are there.",
+    "died": "The Python process ended (exit code {code}). Its variables are lost; the files are there.",
+    "too_large": "The code was stopped: its figures are too large. Its variables are lost; the files are there.",
+    "memory": "The code was stopped: it took too much memory. Its variables are lost; the files are there.",
+}
+_STOPPED = "The code was stopped. Its variables are lost; the files are there."
+_CUT = "\n[The output was cut off here: it is too long.]"
+
+
+class NetworkPolicy(BaseModel):
+    """What a container may reach: here nothing."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["disabled"] = "disabled"
+
+
+class ContainerOptions(BaseModel):
+    """What is to be in a container that is made for a conversation."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["auto", "container_auto"]
+    file_ids: Annotated[list[str], Field(max_length=MAX_MOUNTS)] = []
+    memory_limit: MemoryLimit | None = None
+    network_policy: NetworkPolicy | None = None
+    skills: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class ContainerReference(BaseModel):
+    """A container by its id."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["container_reference"]
+    container_id: str
+
+
+class CodeInterpreter:
+    """Serves declarations of `code_interpreter`, and of `shell` with a container."""
+
+    types = ("code_interpreter", "shell")
+
+    def __init__(self, containers: Containers) -> None:
+        self.containers = containers
+
+    @classmethod
+    def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> CodeInterpreter:
+        """Make the tool of its table; raises `ValueError`, also where this machine can make no sandboxes."""
+        settings = CodeSettings.from_table(table)
+        if not find_spec("python_multipart"):
+            raise ValueError("needs more packages: pip install 'antiphon[files]'")
+        bubblewrap = Bubblewrap(settings)
+        bubblewrap.probe()
+        return cls(Containers(bubblewrap, settings))
+
+    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
+        """Return the session for a declaration; None for a shell of the client. Raises `InvalidRequest`."""
+        tool = declaration.tool
+        shell = tool["type"] == "shell"
+        field = "environment" if shell else "container"
+        given = tool.get(field)
+        if shell and (given is None or (isinstance(given, Mapping) and given.get("type") == "local")):
+            return None
+        place = f"{declaration.place}.{field}"
+        model: type[ContainerOptions | ContainerReference] = ContainerOptions
+        if not shell and isinstance(given, str):
+            given, model = {"type": "container_reference", "container_id": given}, ContainerReference
+        elif shell and isinstance(given, Mapping) and given.get("type") == "container_reference":
+            model = ContainerReference
+        elif not isinstance(given, Mapping):
+            message = f"Invalid '{place}': should be the id of a container, or an object such as {{'type': 'auto'}}."
+            raise InvalidRequest(message, param=place, code="missing_required_parameter")
+        try:
+            wanted = model.model_validate(dict(given))
+        except ValidationError as error:
+            raise _invalid(error, place) from None
+        return self._session(declaration, wanted, shell, place)
+
+    @asynccontextmanager
+    async def _session(
+        self, declaration: Declaration, wanted: ContainerOptions | ContainerReference, shell: bool, place: str
+    ) -> AsyncIterator[ToolSession]:
+        kind = ShellSession if shell else PythonSession
+        yield kind(self.containers, declaration, wanted, place)
+
+    async def check(self) -> Mapping[str, str | None]:
+        """Return what is wrong; nothing is, since the server starts only where sandboxes can be made."""
+        return {"bubblewrap": None}
+
+    async def aclose(self) -> None:
+        """End all containers."""
+        await self.containers.aclose()
+
+
+class _Session:
+    """What the two tools have in common: the container, and the files that are made in it."""
+
+    def __init__(
+        self,
+        containers: Containers,
+        declaration: Declaration,
+        wanted: ContainerOptions | ContainerReference,
+        place: str,
+    ) -> None:
+        self._containers, self._declaration, self._wanted, self._place = containers, declaration, wanted, place
+        self._container: Container | None = None
+
+    async def _find(self, items: Sequence[Item]) -> Container:
+        """Return the container that the declaration means; raises `APIError` with the field."""
+        owner, wanted, place = self._declaration.owner, self._wanted, self._place
+        try:
+            if isinstance(wanted, ContainerReference):
+                self._container = self._containers.get(owner, wanted.container_id)
+            else:
+                self._container = await self._containers.of_conversation(
+                    owner,
+                    self._declaration.chain,
+                    _containers_of(items),
+                    file_ids=wanted.file_ids,
+                    memory_limit=wanted.memory_limit,
+                )
+        except APIError as error:
+            if error.param == "container_id":
+                error.param = f"{place}.container_id" if place.endswith("environment") else place
+            elif error.param:
+                error.param = f"{place}.{error.param}"
+            raise
+        return self._container
+
+    def _sources(self, files: Sequence[ContainerFile], items: Sequence[Item]) -> tuple[list[Source], str]:
+        """Return the files as what the model may cite, and how it is told of them."""
+        marks = FIRST_MARK + MAX_CITED * sum(item.get("type") in _CALLS for item in items) % 90_000
+        sources, lines = [], []
+        for number, file in enumerate(files[:MAX_CITED], marks):
+            annotation = {
+                "type": "container_file_citation",
+                "container_id": file.container_id,
+                "file_id": file.id,
+                "filename": file.filename,
+            }
+            sources.append(Source(annotation, f"【{number}】"))
+            lines.append(f"【{number}】 {file.path}")
+        if not lines:
+            return [], ""
+        told = "Files written. Where you name one to the user write its mark behind the name, so that it can be loaded:"
+        return sources, "\n".join([told, *lines])
+
+
+class PythonSession(_Session):
+    """`code_interpreter` during one response."""
+
+    async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
+        """Return the one function, once there is a container; raises `APIError`."""
+        container = await self._find(items)
+        fields = {"container_id": container.id}
+        return [HostedFunction("code_interpreter", "code_interpreter_call", _PYTHON, _CODE_SCHEMA, fields=fields)]
+
+    async def run(self, call: ToolCall, report: Report) -> Outcome:
+        """Run code."""
+        container, settings = self._container, self._containers.settings
+        assert container
+        code = call.arguments.get("code")
+        if not isinstance(code, str) or not code.strip():
+            return Outcome.failed("`code` should be Python code.", {"outputs": []})
+        try:
+            async with self._containers.use(container) as sandbox:
+                answer = await sandbox.request(
+                    "python",
+                    within=settings.call_seconds,
+                    code=code,
+                    timeout=settings.call_seconds,
+                    limit=settings.max_output_chars,
+                )
+                files = await self._containers.changes(container, sandbox)
+                images = _images(answer) or await self._saved(sandbox, files)
+        except APIError as error:
+            return Outcome.failed(error.message, {"outputs": [{"type": "logs", "logs": error.message}]})
+        logs = str(answer.get("logs") or "") + (_CUT if answer.get("cut") else "")
+        if ending := _ending(answer, settings.call_seconds):
+            logs = f"{logs}\n{ending}".lstrip("\n")
+        sources, told = self._sources(files, call.items)
+        outputs = [{"type": "logs", "logs": logs}] if logs else []
+        outputs += [{"type": "image", "url": url} for url in images]
+        shown: str | list[Any] = "\n\n".join(filter(None, [logs, told])) or "(no output)"
+        if images:
+            seen = {"type": "input_text", "text": f"{shown}\n\nThe user is shown the images."}
+            shown = [seen, *({"type": "input_image", "image_url": url} for url in images)]
+        return Outcome(shown, {"outputs": outputs}, "failed" if ending else "completed", sources=sources)
+
+    async def _saved(self, sandbox: Sandbox, files: Sequence[ContainerFile]) -> list[str]:
+        """Return image files as data URLs, where they are not too large."""
+        urls: list[str] = []
+        for file in files:
+            kind = mimetypes.guess_type(file.filename)[0]
+            if kind not in _IMAGES or not 0 < file.bytes <= MAX_SAVED_IMAGE_BYTES or len(urls) == MAX_SAVED_IMAGES:
+                continue
+            with contextlib.suppress(NotFound):
+                data = await self._containers.read(sandbox, file.path, size=MAX_SAVED_IMAGE_BYTES)
+                urls.append(f"data:{kind};base64,{base64.b64encode(data).decode()}")
+        return urls
+
+
+class ShellSession(_Session):
+    """`shell` with a container during one response."""
+
+    async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
+        """Return the one function, once there is a container; raises `APIError`."""
+        container = await self._find(items)
+        fields = {"environment": {"type": "container_reference", "container_id": container.id}}
+        return [HostedFunction("shell", "shell_call", _SHELL, _SHELL_SCHEMA, fields=fields)]
+
+    async def run(self, call: ToolCall, report: Report) -> Outcome:
+        """Run commands, one after the other; what they print is an item of its own."""
+        container, settings = self._container, self._containers.settings
+        assert container
+        given = call.arguments.get("commands")
+        commands = [given] if isinstance(given, str) else given
+        seconds = settings.call_seconds
+        timeout, limit = call.arguments.get("timeout_ms"), call.arguments.get("max_output_length")
+        if isinstance(timeout, int) and timeout > 0:
+            seconds = min(seconds, timeout / 1000)
+        limit = min(limit, settings.max_output_chars) if isinstance(limit, int) and limit > 0 else None
+        output = report.add("shell_call_output", call_id=call.call_id, max_output_length=limit)
+        entries: list[dict[str, Any]] = []
+        sources: list[Source] = []
+        status: Literal["completed", "incomplete"] = "incomplete"
+        try:
+            if not isinstance(commands, list) or not all(isinstance(one, str) for one in commands):
+                entries.append(_entry("", "`commands` should be a list of command lines.", 2))
+                commands = []
+            async with self._containers.use(container) as sandbox:
+                for command in commands[:MAX_COMMANDS]:
+                    entries.append(await self._command(sandbox, command, seconds, limit or settings.max_output_chars))
+                sources, told = self._sources(await self._containers.changes(container, sandbox), call.items)
+                if told and entries:
+                    entries[-1] = {**entries[-1], "stdout": f"{entries[-1]['stdout']}\n{told}".lstrip("\n")}
+            status = "completed"
+        except APIError as error:
+            entries.append(_entry("", error.message, 1))
+            status = "completed"
+        finally:
+            for index, entry in enumerate(entries):
+                printed = {name: entry[name] for name in ("stdout", "stderr") if entry[name]}
+                output.event("delta", command_index=index, delta=printed)
+                output.event("done", command_index=index, output=[entry])
+            output.close(status, output=entries)
+        return Outcome("", sources=sources)
+
+    async def _command(self, sandbox: Sandbox, command: str, seconds: float, limit: int) -> dict[str, Any]:
+        answer = await sandbox.request("shell", within=seconds, command=command, timeout=seconds, limit=limit)
+        stdout, stderr = (str(answer.get(name) or "") for name in ("stdout", "stderr"))
+        if answer.get("over_memory"):
+            stderr += "\nThe command was stopped: it took too much memory."
+        if answer.get("ended") == "timeout":
+            return {"stdout": stdout, "stderr": stderr, "outcome": {"type": "timeout"}}
+        code = answer.get("exit_code")
+        return _entry(stdout, stderr.lstrip("\n"), code if isinstance(code, int) else 1)
+
+
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_CALLS = ("code_interpreter_call", "shell_call")
+
+
+def _entry(stdout: str, stderr: str, exit_code: int) -> dict[str, Any]:
+    return {"stdout": stdout, "stderr": stderr, "outcome": {"type": "exit", "exit_code": exit_code}}
+
+
+def _containers_of(items: Sequence[Item]) -> list[str]:
+    """Return the containers that calls of a conversation ran in, latest first."""
+    found: dict[str, None] = {}
+    for item in reversed(items):
+        environment = item.get("environment")
+        id = environment.get("container_id") if isinstance(environment, Mapping) else item.get("container_id")
+        if item.get("type") in _CALLS and isinstance(id, str):
+            found[id] = None
+    return [*found]
+
+
+def _images(answer: Mapping[str, Any]) -> list[str]:
+    """Return the figures of a cell as data URLs."""
+    images = answer.get("images")
+    if not isinstance(images, list):
+        return []
+    return [f"data:image/png;base64,{image}" for image in images if isinstance(image, str) and image.isascii()]
+
+
+def _ending(answer: Mapping[str, Any], seconds: float) -> str | None:
+    """Return why code did not come to its end; None if it did."""
+    ended = "memory" if answer.get("over_memory") else answer.get("ended")
+    if ended == "done":
+        return None
+    return _ENDINGS.get(str(ended), _STOPPED).format(seconds=seconds, code=answer.get("exit_code"))
+
+
+def _invalid(error: ValidationError, place: str) -> InvalidRequest:
+    """Return what is wrong with the first field at fault of a declaration."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    field = ".".join([place, *(str(step) for step in first["loc"])])
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+    return InvalidRequest(f"Invalid '{field}': {first['msg']}.", param=field, code=code)

@@ -1,0 +1,406 @@
+"""`code_interpreter` and `shell` in responses, and the endpoints of containers: with OpenAI's own client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+from openai import AsyncOpenAI
+
+from app.errors import NotFound
+from app.tools import ToolHost
+from app.tools.code_interpreter.bubblewrap import Bubblewrap
+from app.tools.code_interpreter.containers import Containers
+from app.tools.code_interpreter.settings import CodeSettings
+from app.tools.code_interpreter.tool import CodeInterpreter
+from app.tools.files import Page
+from tests.responses.test_tool_loop import made
+from tests.support import laws
+from tests.support.build import delta, finish
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon
+from tests.tools.files.conftest import openai_client
+
+AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
+SHELL = {"type": "shell", "environment": {"type": "container_auto"}}
+OUTPUTS = "code_interpreter_call.outputs"
+
+
+def runs(code: str) -> list[Any]:
+    return made(("code_interpreter", {"code": code}))
+
+
+def commands(*lines: str, **more: Any) -> list[Any]:
+    return made(("shell", {"commands": [*lines], **more}))
+
+
+def says(*pieces: str) -> list[Any]:
+    return [*(delta(content=piece) for piece in pieces), finish("stop")]
+
+
+@dataclass
+class Place:
+    client: AsyncOpenAI
+    other: AsyncOpenAI
+    backend: Scripted
+
+    async def respond(self, *scripts: list[Any], **options: Any) -> Any:
+        self.backend.scripts = [*scripts, says("Done.")]
+        wanted = {"model": "m", "input": "Go.", "tools": [AUTO], "include": [OUTPUTS], **options}
+        return await self.client.responses.create(**wanted)
+
+    def shown(self) -> Any:
+        """What the model was shown of the last call."""
+        return self.backend.asked[-1]["messages"][-1]["content"]
+
+
+@pytest_asyncio.fixture
+async def place(bubblewrap: Bubblewrap, tmp_path: Path) -> AsyncIterator[Place]:
+    tools = {
+        "code_interpreter": {"provider": "bubblewrap", "call_seconds": 20, "max_containers": 4, "disk": "4MiB"},
+        "file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"},
+    }
+    backend = Scripted()
+    async with (
+        antiphon(backend, tools=tools, api_keys="ada,bob") as url,
+        openai_client(url) as client,
+        openai_client(url, "bob") as other,
+    ):
+        yield Place(client, other, backend)
+
+
+def logs(call: Any) -> str:
+    return "".join(output.logs for output in call.outputs if output.type == "logs")
+
+
+async def test_code_is_run_and_the_model_is_shown_what_it_prints(place: Place) -> None:
+    response = await place.respond(runs("print('hello')\n6 * 7"))
+    call, message = response.output
+    assert (call.type, call.status, call.code) == ("code_interpreter_call", "completed", "print('hello')\n6 * 7")
+    assert logs(call) == "hello\n42\n"
+    assert place.shown() == "hello\n42\n"
+    assert message.content[0].text == "Done."
+    container = await place.client.containers.retrieve(call.container_id)
+    assert (container.status, container.memory_limit) == ("running", "1g")
+
+
+async def test_outputs_are_shown_only_if_they_are_asked_for(place: Place) -> None:
+    response = await place.respond(runs("1 + 1"), include=[])
+    assert response.output[0].outputs is None
+    assert place.shown() == "2\n"
+
+
+async def test_the_state_is_kept_between_calls_and_turns(place: Place) -> None:
+    first = await place.respond(runs("x = 20"), runs("x += 1; x"))
+    assert logs(first.output[1]) == "21\n"
+    second = await place.respond(runs("x * 2"), previous_response_id=first.id)
+    assert logs(second.output[0]) == "42\n"
+    assert second.output[0].container_id == first.output[0].container_id
+    stateless = await place.respond(
+        runs("x * 3"), input=[item.to_dict() for item in first.output] + [{"role": "user", "content": "Again."}]
+    )
+    assert logs(stateless.output[0]) == "63\n"
+    apart = await place.respond(runs("x"))
+    assert "NameError" in logs(apart.output[0])
+    assert apart.output[0].container_id != first.output[0].container_id
+
+
+async def test_the_events_come_in_openais_order(place: Place) -> None:
+    stream = await place.respond(runs("1 + 1"), stream=True)
+    events = [event.to_dict() async for event in stream]
+    of_call = [event["type"].removeprefix("response.") for event in events if event.get("output_index") == 0]
+    assert of_call[:2] == ["output_item.added", "code_interpreter_call.in_progress"]
+    assert [type for type in of_call[2:] if type != "code_interpreter_call_code.delta"] == [
+        "code_interpreter_call_code.done",
+        "code_interpreter_call.interpreting",
+        "code_interpreter_call.completed",
+        "output_item.done",
+    ]
+    added = next(event for event in events if event["type"] == "response.output_item.added")
+    assert added["item"]["container_id"].startswith("cntr_")
+    laws.check(events)
+
+
+async def test_an_error_of_the_code_is_told(place: Place) -> None:
+    response = await place.respond(runs("1 / 0"))
+    assert response.output[0].status == "completed"
+    assert "ZeroDivisionError" in logs(response.output[0])
+    assert "ZeroDivisionError" in place.shown()
+
+
+async def test_a_file_that_is_written_is_cited_and_can_be_loaded(place: Place) -> None:
+    place.backend.scripts = [runs("open('sums.csv', 'w').write('a,b')"), says("See sums.csv", " 【900001", "】.")]
+    response = await place.client.responses.create(model="m", input="Go.", tools=[AUTO])
+    assert "【900001】 /mnt/data/sums.csv" in place.shown()
+    call, message = response.output
+    part = message.content[0]
+    assert part.text == "See sums.csv."
+    (cited,) = part.annotations
+    assert (cited.type, cited.filename, cited.container_id) == (
+        "container_file_citation",
+        "sums.csv",
+        call.container_id,
+    )
+    assert (cited.start_index, cited.end_index) == (12, 12)
+    content = await place.client.containers.files.content.retrieve(cited.file_id, container_id=cited.container_id)
+    assert content.read() == b"a,b"
+    assert content.response.headers["content-disposition"].startswith("attachment")
+
+
+async def test_figures_are_shown_as_images(place: Place) -> None:
+    tried = await asyncio.create_subprocess_exec("/usr/bin/python3", "-I", "-c", "import matplotlib")
+    if await tried.wait():
+        pytest.skip("the system's Python has no matplotlib (apt install python3-matplotlib)")
+    response = await place.respond(runs("import matplotlib.pyplot as p\np.plot([1, 2])\np.show()\np.plot([2, 1])"))
+    images = [output.url for output in response.output[0].outputs if output.type == "image"]
+    assert len(images) == 2
+    assert all(url.startswith("data:image/png;base64,iVBOR") for url in images)
+
+
+async def test_a_saved_image_is_shown(place: Place) -> None:
+    code = "import base64\nopen('dot.gif', 'wb').write(base64.b64decode('R0lGODlhAQABAAAAACwAAAAAAQABAAA='))"
+    response = await place.respond(runs(code))
+    images = [output.url for output in response.output[0].outputs if output.type == "image"]
+    assert images == ["data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="]
+
+
+async def test_uploaded_files_are_mounted(place: Place) -> None:
+    file = await place.client.files.create(file=("in.txt", b"content"), purpose="user_data")
+    tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [file.id]}}
+    response = await place.respond(runs("open('/mnt/data/in.txt').read()"), tools=[tool])
+    assert logs(response.output[0]) == "'content'\n"
+    with pytest.raises(openai.NotFoundError) as foreign:
+        await place.other.responses.create(model="m", input="Go.", tools=[tool])  # type: ignore[list-item]
+    assert foreign.value.param == "tools[0].container.file_ids"
+
+
+async def test_a_container_is_named_by_its_id(place: Place) -> None:
+    container = await place.client.containers.create(name="mine")
+    tool: Any = {"type": "code_interpreter", "container": container.id}
+    response = await place.respond(runs("1"), tools=[tool])
+    assert response.output[0].container_id == container.id
+    for client, id in ((place.other, container.id), (place.client, "cntr_unknown")):
+        with pytest.raises(openai.NotFoundError) as error:
+            await client.responses.create(model="m", input="Go.", tools=[{"type": "code_interpreter", "container": id}])
+        assert error.value.param == "tools[0].container"
+
+
+@pytest.mark.parametrize(
+    ("container", "param"),
+    [
+        (None, "tools[0].container"),
+        ({"type": "mine"}, "tools[0].container.type"),
+        ({"type": "auto", "memory_limit": "2g"}, "tools[0].container.memory_limit"),
+        ({"type": "auto", "memory_limit": "64g"}, "tools[0].container.memory_limit"),
+        ({"type": "auto", "network_policy": {"type": "allowlist"}}, "tools[0].container.network_policy.type"),
+    ],
+)
+async def test_a_wrong_declaration_names_the_field(place: Place, container: Any, param: str) -> None:
+    tool = {"type": "code_interpreter", **({"container": container} if container else {})}
+    with pytest.raises(openai.BadRequestError) as error:
+        await place.respond(runs("1"), tools=[tool])
+    assert error.value.param == param
+
+
+async def test_code_that_takes_too_long_is_stopped(bubblewrap: Bubblewrap) -> None:
+    tools = {"code_interpreter": {"provider": "bubblewrap", "call_seconds": 0.5}}
+    backend = Scripted(runs("open('a', 'w').close()\nwhile True: pass"), runs("import os; os.listdir()"), says("Done."))
+    async with antiphon(backend, tools=tools) as url, openai_client(url) as client:
+        response = await client.responses.create(model="m", input="Go.", tools=[AUTO], include=[OUTPUTS])  # type: ignore[list-item]
+    first, second, _ = response.output
+    assert first.status == "failed"
+    assert "stopped after 0.5 seconds" in logs(first)
+    assert logs(second) == "['a']\n"
+
+
+async def test_a_cancelled_response_stops_its_code(place: Place) -> None:
+    container = await place.client.containers.create(name="mine")
+    tool = {"type": "code_interpreter", "container": container.id}
+    stream = await place.respond(runs("open('a', 'w').close()\nwhile True: pass"), tools=[tool], stream=True)
+    async for event in stream:
+        if event.type == "response.code_interpreter_call.interpreting":
+            break
+    await stream.close()
+    # The list waits for the call to end: it would take 20 seconds.
+    async with asyncio.timeout(15):
+        await place.client.containers.files.list(container.id)
+
+
+# The shell.
+
+
+async def test_commands_are_run_and_their_output_is_an_item(place: Place) -> None:
+    response = await place.respond(commands("echo one; echo two >&2; exit 3", "cat /mnt/data/none"), tools=[SHELL])
+    call, output, message = response.output
+    assert (call.type, call.status, call.environment.type) == ("shell_call", "completed", "container_reference")
+    assert (output.type, output.call_id, output.status) == ("shell_call_output", call.call_id, "completed")
+    first, second = output.output
+    assert (first.stdout, first.stderr, first.outcome.exit_code) == ("one\n", "two\n", 3)
+    assert (second.stdout, second.outcome.exit_code) == ("", 1)
+    assert "No such file" in second.stderr
+    assert message.content[0].text == "Done."
+    assert '"exit_code": 3' in place.shown()
+
+
+async def test_the_shell_is_streamed(place: Place) -> None:
+    stream = await place.respond(commands("echo hi"), tools=[SHELL], stream=True)
+    events = [event.to_dict() async for event in stream]
+    types = [event["type"].removeprefix("response.") for event in events]
+    assert [type for type in types if type.startswith("shell_call")] == [
+        "shell_call_command.added",
+        "shell_call_command.delta",
+        "shell_call_command.done",
+        "shell_call_output_content.delta",
+        "shell_call_output_content.done",
+    ]
+    assert types[-1] == "completed"
+    laws.check(events)
+
+
+async def test_the_shell_and_code_share_a_container_and_later_turns_have_it(place: Place) -> None:
+    first = await place.respond(commands("echo kept > note"), runs("open('note').read()"), tools=[SHELL, AUTO])
+    assert logs(first.output[2]) == "'kept\\n'\n"
+    second = await place.respond(commands("cat note"), tools=[SHELL], previous_response_id=first.id)
+    assert second.output[1].output[0].stdout == "kept\n"
+
+
+async def test_a_command_has_a_time_of_its_own(place: Place) -> None:
+    response = await place.respond(commands("echo begun; sleep 60", timeout_ms=300), tools=[SHELL])
+    (entry,) = response.output[1].output
+    assert (entry.stdout, entry.outcome.type) == ("begun\n", "timeout")
+
+
+async def test_a_local_shell_is_the_clients(place: Place) -> None:
+    response = await place.respond(commands("ls"), tools=[{"type": "shell", "environment": {"type": "local"}}])
+    assert [item.type for item in response.output] == ["shell_call"]
+    assert len(place.backend.asked) == 1
+
+
+# The endpoints.
+
+
+async def test_containers_are_created_listed_and_deleted(place: Place) -> None:
+    expiry: Any = {"anchor": "last_active_at", "minutes": 5}
+    first = await place.client.containers.create(name="first", expires_after=expiry)
+    second = await place.client.containers.create(name="second")
+    assert first.expires_after
+    assert (first.object, first.name, first.expires_after.minutes) == ("container", "first", 5)
+    assert [one.id async for one in place.client.containers.list(limit=1)] == [second.id, first.id]
+    assert [one.name async for one in place.client.containers.list(order="asc")] == ["first", "second"]
+    await place.client.containers.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        await place.client.containers.retrieve(first.id)
+    assert [one.id async for one in place.client.containers.list()] == [second.id]
+
+
+async def test_files_are_added_listed_read_and_deleted(place: Place) -> None:
+    id = (await place.client.containers.create(name="mine")).id
+    files = place.client.containers.files
+    added = await files.create(id, file=("a.txt", b"content"))
+    assert (added.object, added.path, added.bytes, added.source) == ("container.file", "/mnt/data/a.txt", 7, "user")
+    upload = await place.client.files.create(file=("b.txt", b"uploaded"), purpose="user_data")
+    copied = await files.create(id, file_id=upload.id)
+    assert {one.path async for one in files.list(id)} == {"/mnt/data/a.txt", "/mnt/data/b.txt"}
+    assert (await files.retrieve(added.id, container_id=id)).id == added.id
+    assert (await files.content.retrieve(copied.id, container_id=id)).read() == b"uploaded"
+    await files.delete(added.id, container_id=id)
+    assert [one.id async for one in files.list(id)] == [copied.id]
+    with pytest.raises(openai.NotFoundError):
+        await files.content.retrieve(added.id, container_id=id)
+
+
+async def test_a_file_that_does_not_fit_is_refused(place: Place) -> None:
+    id = (await place.client.containers.create(name="mine")).id
+    with pytest.raises(openai.BadRequestError) as error:
+        await place.client.containers.files.create(id, file=("large", bytes(6 * 1024 * 1024)))
+    assert error.value.code == "container_full"
+    assert [one async for one in place.client.containers.files.list(id)] == []
+
+
+@pytest.mark.parametrize("name", ["../../etc/x", "a/b", "..\\x", "/etc/passwd"])
+async def test_a_files_name_is_no_path(place: Place, name: str) -> None:
+    id = (await place.client.containers.create(name="mine")).id
+    added = await place.client.containers.files.create(id, file=(name, b"x"))
+    assert added.path.count("/") == 3
+
+
+async def test_a_foreign_container_is_as_one_that_never_was(place: Place) -> None:
+    id = (await place.client.containers.create(name="mine")).id
+    file = (await place.client.containers.files.create(id, file=("a", b"x"))).id
+
+    async def answers(client: AsyncOpenAI, container: str) -> list[str]:
+        files = client.containers.files
+        told = []
+        for request in (
+            lambda: client.containers.retrieve(container),
+            lambda: client.containers.delete(container),
+            lambda: files.create(container, file=("b", b"y")),
+            lambda: files.list(container),
+            lambda: files.retrieve(file, container_id=container),
+            lambda: files.content.retrieve(file, container_id=container),
+            lambda: files.delete(file, container_id=container),
+        ):
+            with pytest.raises(openai.NotFoundError) as error:
+                await request()
+            told.append(error.value.message.replace(container, "ID"))
+        return told
+
+    assert await answers(place.other, id) == await answers(place.client, "cntr_unknown")
+    assert [one async for one in place.other.containers.list()] == []
+    assert (await place.client.containers.retrieve(id)).id == id
+
+
+async def test_there_are_only_so_many_containers(place: Place) -> None:
+    for number in range(4):
+        await place.client.containers.create(name=str(number))
+    with pytest.raises(openai.RateLimitError) as error:
+        await place.client.containers.create(name="more")
+    assert error.value.code == "too_many_containers"
+
+
+async def test_an_idle_container_expires_with_its_processes(bubblewrap: Bubblewrap) -> None:
+    now = 1000.0
+    containers = Containers(bubblewrap, CodeSettings(provider="bubblewrap"), clock=lambda: now)
+    container = await containers.create("ada")
+    assert (await containers.files(container, Page()))["data"] == []
+    sandbox = container.sandbox
+    assert sandbox
+    now += 19 * 60
+    assert containers.get("ada", container.id) is container
+    now += 60
+    with pytest.raises(NotFound):
+        containers.get("ada", container.id)
+    await containers.aclose()
+    assert not sandbox.alive
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, "provider"),
+        ({"provider": "docker"}, "provider"),
+        ({"provider": "bubblewrap", "python": "/opt/python"}, "python"),
+        ({"provider": "bubblewrap", "python": "/usr/bin/no-python"}, "no /usr/bin/no-python"),
+    ],
+)
+def test_a_wrong_table_is_refused(bubblewrap: Bubblewrap, table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CodeInterpreter.from_settings(table, ToolHost())
+
+
+def test_a_machine_without_bubblewrap_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, path: None)
+    with pytest.raises(ValueError, match="apt install bubblewrap"):
+        CodeInterpreter.from_settings({"provider": "bubblewrap"}, ToolHost())
+
+
+def test_a_bwrap_that_fails_is_told(bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, path: "/usr/bin/false")
+    with pytest.raises(ValueError, match="user namespaces"):
+        CodeInterpreter.from_settings({"provider": "bubblewrap"}, ToolHost())
