@@ -294,7 +294,7 @@ class Settings(BaseSettings):
                 "sqlite:///antiphon.db or redis://localhost:6379/0; or set ANTIPHON_WORKERS=1"
             )
         if self.workers > 1 and "code_interpreter" in self.tools:
-            raise ValueError("tools.code_interpreter: containers live in one process, so it needs ANTIPHON_WORKERS=1")
+            raise ValueError("tools.code_interpreter: containers live in one process, so set ANTIPHON_WORKERS=1")
         for name, backend in self.backends.items():
             for other in backend.fallbacks or ():
                 if other not in self.backends and other != "default":

@@ -194,8 +194,14 @@ def _process_options(files: dict[str, int]) -> dict[str, Any]:
     """Return how bwrap is started: with an empty environment, which /proc/1/environ shows, and never as root."""
     options: dict[str, Any] = {"env": {}, "pass_fds": [*files.values()], "cwd": "/"}
     if os.geteuid() == 0:
-        options |= {"user": UNPRIVILEGED, "group": UNPRIVILEGED, "extra_groups": []}
+        options["preexec_fn"] = _drop_root  # uvloop knows no `user`
     return options
+
+
+def _drop_root() -> None:
+    os.setgroups([])
+    os.setgid(UNPRIVILEGED)
+    os.setuid(UNPRIVILEGED)
 
 
 class Sandbox:
@@ -298,8 +304,11 @@ class Sandbox:
         """End the sandbox, and wait until it is gone."""
         self.kill()
         await self._process.wait()
-        if self._process.stdin:
-            self._process.stdin.close()
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        with contextlib.suppress(RuntimeError):  # a request is reading it
+            while await self._process.stdout.read(65536):
+                pass
 
 
 def descendants(pid: int) -> Sequence[int]:

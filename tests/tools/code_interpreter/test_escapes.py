@@ -337,6 +337,20 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.parametrize("loop", ["asyncio:SelectorEventLoop", "uvloop:Loop"])
+def test_sandboxes_start_on_every_event_loop(bubblewrap: Bubblewrap, loop: str) -> None:
+    module, _, name = loop.partition(":")
+    factory = getattr(pytest.importorskip(module), name)
+
+    async def use() -> None:
+        sandbox = await bubblewrap.start(LIMITS)
+        await assert_usable(sandbox)
+        await sandbox.aclose()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(use())
+
+
 async def test_no_process_survives_a_server_that_is_killed(bubblewrap: Bubblewrap) -> None:
     server = await asyncio.create_subprocess_exec(sys.executable, "-c", _SERVER, stdout=asyncio.subprocess.PIPE)
     assert server.stdout
