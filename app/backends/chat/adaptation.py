@@ -148,7 +148,7 @@ class AdaptedRequest:
 def _warnings(body: Mapping[str, Any], field: str) -> list[str]:
     """Return what the caller is told when a field is left out."""
     if field == "parallel_tool_calls" and not body[field]:
-        return ["This backend cannot be told to make one call at a time."]
+        return ["This backend cannot be limited to one call at a time."]
     if field == STRICT and any(function.get("strict") for function in functions(body)):
         return ["This backend does not know 'strict' of tools, so it was left out."]
     asked = field in _HARMLESS or field in _NEUTRAL
