@@ -123,5 +123,5 @@ async def test_what_hosted_tools_of_another_server_did_is_shown_to_the_model() -
 async def test_the_models_are_one_document_for_openai_and_for_codex() -> None:
     async with antiphon(Scripted([])) as url, client(url) as openai, httpx.AsyncClient(base_url=url) as http:
         document = (await http.get("/v1/models?client_version=0.169.0")).json()
-        assert [model["slug"] for model in document["models"]] == ["scripted"]
-        assert [model.id async for model in openai.models.list()] == ["scripted"]
+        assert [model["slug"] for model in document["models"]] == ["scripted", "m"]
+        assert [model.id async for model in openai.models.list()] == ["scripted", "m"]

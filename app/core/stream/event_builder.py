@@ -139,7 +139,7 @@ class EventBuilder:
     @property
     def started(self) -> bool:
         """Whether `response.in_progress` has been emitted."""
-        return bool(self._sequence_number) and self.response["status"] == "in_progress"
+        return bool(self._sequence_number) and self.response["status"] != "queued"
 
     def start(self) -> None:
         self.response["status"] = "in_progress"
@@ -157,9 +157,10 @@ class EventBuilder:
         self.response.update(status="incomplete", incomplete_details={"reason": reason})
 
     def cancel(self) -> None:
-        """The caller has had enough of a response in the background: what is open was cut off."""
+        """The caller has had enough: what is open was cut off. One that has failed stays so, since it said `error`."""
         self.close("incomplete")
-        self.response.update(status="cancelled", incomplete_details=None)
+        if self.failure is None:
+            self.response.update(status="cancelled", incomplete_details=None)
 
     def fail(self, error: APIError) -> None:
         """

@@ -611,6 +611,17 @@ def test_other_choices_are_not_ours() -> None:
     assert item["content"][0]["text"] == "ours"
 
 
+def test_a_response_that_has_failed_cannot_be_cancelled() -> None:
+    made = builder()
+    made.start()
+    made.fail(BackendError("Gone."))
+    assert made.started
+    made.cancel()
+    made.end()
+    *_, error, failed = made.take()
+    assert (error["type"], failed["type"]) == ("error", "response.failed")
+
+
 @pytest.mark.parametrize("end", [lambda made: made.complete(), lambda made: made.incomplete("max_output_tokens")])
 def test_a_failure_takes_back_that_the_response_was_complete(end: Callable[[EventBuilder], None]) -> None:
     """It cannot be stored, say."""
