@@ -1,16 +1,16 @@
 """
-What can go wrong, in the API's shape.
+The errors of the API.
 
     APIError
-     +- InvalidRequest        400  the request is wrong, and says where
+     +- InvalidRequest        400  the request is invalid; `param` names the field
      |   +- PreviousResponseNotFound
-     +- Unauthorized          401  no key, or a wrong one
-     +- NotFound              404  no such thing, or not the caller's
+     +- Unauthorized          401  the API key is missing or wrong
+     +- NotFound              404  the object does not exist, or belongs to another caller
      +- TooManyRequests       429  always with `Retry-After`
-     +- StoreUnavailable      503  the store does not answer
-     +- BackendError          5xx  the backend failed, or refused in its own words
+     +- StoreUnavailable      503  the store cannot be reached
+     +- BackendError          5xx  the backend failed, or refused the request
 
-Every error a client sees is made here, over HTTP, in a stream or on a socket. The five types are the spec's:
+Every error that a client receives is one of these, over HTTP, in a stream and on a WebSocket. The types are the spec's:
 `server_error`, `invalid_request`, `not_found`, `model_error`, `too_many_requests`.
 """
 
@@ -23,13 +23,13 @@ from typing import Any
 
 
 class APIError(Exception):
-    """An error a caller may read: `message` says what to do about it, `param` names the field at fault."""
+    """An error that is shown to the caller: `message` says what to do about it, `param` names the invalid field."""
 
     status = 500
     type = "server_error"
     code = "server_error"
-    reported = False  # is it in the log?
-    server = ""  # the name and URL of the server that failed, without credentials: for operators alone
+    reported = False  # whether it has been logged
+    server = ""  # name and URL of the server that failed, without credentials; only for operators
 
     def __init__(
         self,
@@ -51,21 +51,21 @@ class APIError(Exception):
 
     @property
     def reason(self) -> str:
-        """What anybody may hear of it: a log, or other callers."""
+        """The message without anything confidential, for the log and for other callers."""
         return self.message
 
     @property
     def detail(self) -> str:
-        """What only operators may read: the system's own words, which were added to it as notes."""
+        """The exception's notes, such as the operating system's message; only for operators."""
         return "; ".join(getattr(self, "__notes__", ()))
 
     @property
     def explanation(self) -> str:
-        """The reason, and the detail behind it if there is one: for operators."""
+        """The reason with the detail, if any; only for operators."""
         return f"{self.reason.rstrip('.')} ({self.detail})" if self.detail else self.reason
 
     def log_fields(self) -> dict[str, Any]:
-        """Return what a line of the log has of it."""
+        """Return the fields with which the error is logged."""
         fields = {"code": self.code, "reason": self.reason, "server": self.server, "detail": self.detail}
         return {name: value for name, value in fields.items() if value}
 
@@ -74,15 +74,15 @@ class APIError(Exception):
         return {"type": self.type, "code": self.code, "message": self.message, "param": self.param}
 
     def body(self) -> dict[str, Any]:
-        """The JSON body of an HTTP answer."""
+        """The JSON body of the HTTP response."""
         return {"error": self.payload()}
 
     def headers(self) -> dict[str, str]:
         """
-        The headers of an HTTP answer.
+        The headers of the HTTP response.
 
-        A 401 says how to show a key (RFC 9110, 11.6.1). `Retry-After` is in whole seconds, and a 429 always has one:
-        Codex gives up at once without it.
+        A 401 has `WWW-Authenticate` (RFC 9110, 11.6.1). `Retry-After` is in whole seconds; a 429 always has it, since
+        Codex does not retry without it.
         """
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
@@ -93,7 +93,7 @@ class APIError(Exception):
 
 
 class InvalidRequest(APIError):
-    """The request cannot be served as it is."""
+    """The request is invalid."""
 
     status = 400
     type = "invalid_request"
@@ -101,7 +101,7 @@ class InvalidRequest(APIError):
 
 
 class PreviousResponseNotFound(InvalidRequest):
-    """Unknown, expired, deleted and foreign ids all get this one answer."""
+    """The same error for ids that are unknown, expired, deleted, or another caller's."""
 
     code = "previous_response_not_found"
 
@@ -110,7 +110,7 @@ class PreviousResponseNotFound(InvalidRequest):
 
 
 class Unauthorized(APIError):
-    """The caller did not show a key that this server knows."""
+    """The API key is missing or wrong."""
 
     status = 401
     type = "invalid_request"
@@ -118,7 +118,7 @@ class Unauthorized(APIError):
 
 
 class NotFound(APIError):
-    """There is no such thing, or it is somebody else's."""
+    """The object does not exist, or belongs to another caller."""
 
     status = 404
     type = "not_found"
@@ -126,7 +126,7 @@ class NotFound(APIError):
 
 
 class TooManyRequests(APIError):
-    """Come back after `retry_after` seconds."""
+    """A limit is exhausted; retry after `retry_after` seconds."""
 
     status = 429
     type = "too_many_requests"
@@ -134,7 +134,7 @@ class TooManyRequests(APIError):
 
 
 class StoreUnavailable(APIError):
-    """The store does not answer; requests with `store: false` and no history are not affected."""
+    """The store cannot be reached. Requests with `store: false` and without history are not affected."""
 
     status = 503
     code = "store_unavailable"
@@ -144,20 +144,20 @@ class StoreUnavailable(APIError):
 
 
 class BackendError(APIError):
-    """The backend could not be reached, failed, or refused; built where its answer is read."""
+    """The backend could not be reached, failed, or refused the request."""
 
     status = 502
     type = "server_error"
     code = "server_error"
-    quoted = False  # are the words the backend's own?
+    quoted = False  # whether the message is the backend's own
 
     @property
     def reason(self) -> str:
-        """What anybody may hear of it: its own words may repeat the prompt, which is for its caller alone."""
+        """The message, or status and code if it is the backend's own, which may quote the caller's prompt."""
         return f"{self.status} {self.code}" if self.quoted else self.message
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence with the closest known name, behind a space, to end a message with; "" where none is alike."""
-    found = get_close_matches(name, sorted(known), n=1, cutoff=0.8)
-    return f" Did you mean '{found[0]}'?" if found else ""
+    """Return a sentence that suggests the closest known name, with a leading space; "" if none is similar."""
+    matches = get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+    return f" Did you mean '{matches[0]}'?" if matches else ""

@@ -1,4 +1,4 @@
-"""Build the parts and join them: the one place that knows the concrete backends and stores."""
+"""Builds the application from the settings: the only module that knows the concrete backends, stores and tools."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ from app.responses import Responses
 from app.responses.background import Background
 from app.responses.encryption import ContentCipher
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
+from app.settings.loading import environment
 from app.settings.reloading import compare_settings
-from app.settings.validation import PageAccess, environment
+from app.settings.validation import PageAccess
 from app.stores import STORES, Store
 from app.stores.counters import CountingStore
 from app.stores.event_log import LoggingStore
@@ -74,7 +75,7 @@ ABOUT: dict[str, Any] = {
     "title": "Antiphon",
     "version": __version__,
     "description": DESCRIPTION,
-    "docs_url": None,  # FastAPI's page loads from elsewhere
+    "docs_url": None,  # FastAPI's page loads scripts from a CDN
     "redoc_url": None,
     "telemetry": {
         "tracing": False,
@@ -85,13 +86,13 @@ ABOUT: dict[str, Any] = {
 
 
 def app_factory() -> FastAPI:
-    """Return the application for the settings of the environment: what uvicorn is given."""
+    """Return the application for the settings of the environment; uvicorn calls it in each process."""
     settings = load_settings()
     logs.configure(settings)
     end_with_parent()
     app = create_app(settings, reload=load_settings)
-    # What is there now stays; what a stream makes is freed by counting references. The default threshold would have
-    # the collector walk through all of it with every few reads.
+    # The objects that exist now live as long as the process, and those of a stream are freed by reference counting.
+    # With the default thresholds the collector would traverse all of them every few reads.
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
@@ -99,7 +100,7 @@ def app_factory() -> FastAPI:
 
 
 def end_with_parent() -> None:
-    """Stop this process, if it is a worker, when the one that began it is gone: else it would keep the port."""
+    """If this process is a worker, stop it when its parent ends: otherwise it would hold on to the port."""
     if parent := multiprocessing.parent_process():
 
         def watch() -> None:
@@ -118,9 +119,9 @@ def create_app(
     reload: Callable[[], Settings] | None = None,
 ) -> FastAPI:
     """
-    Return the application for some settings; a test may give a backend, a store or tracing of its own.
+    Return the application for `settings`; tests pass a backend, a store or tracing of their own.
 
-    `reload` reads the settings again when the process is sent SIGHUP: see `SettingsReload`.
+    `reload` reads the settings again on SIGHUP: see `SettingsReload`.
     """
     metrics = build_metrics(settings)
     tracing = tracing or build_tracing(settings)
@@ -180,14 +181,14 @@ def create_app(
     _add_pages(app, responses, settings, metrics)
     app.router.routes[:0] = response_routes.fast_routes(api, "/v1", "")
     errors.install(app)
-    _surround(app, settings, auth, metrics, tracing)
+    _add_middleware(app, settings, auth, metrics, tracing)
     return app
 
 
 def _add_routes(
     app: FastAPI, settings: Settings, api: ApiContext, files: FileSearch | None, containers: Containers | None
 ) -> None:
-    """Add the endpoints of the API, each with `/v1` before it and without."""
+    """Add the endpoints of the API, with and without the prefix `/v1`."""
     router = response_routes.routes(api)
     router.include_router(conversations.routes(api))
     if files:
@@ -210,7 +211,7 @@ def _add_routes(
 
 
 def build_responses(settings: Settings, backend: Backend, store: Store, **options: Any) -> Responses:
-    """Return the responses with what the settings say of them; `options` are those of `Responses` that they do not."""
+    """Return `Responses` as configured by `settings`; `options` are its other arguments."""
     return Responses(
         backend,
         store,
@@ -227,7 +228,7 @@ def build_responses(settings: Settings, backend: Backend, store: Store, **option
 
 
 def _add_pages(app: FastAPI, responses: Responses, settings: Settings, metrics: Metrics | None) -> None:
-    """Serve what is beside the API: health, metrics, the reference and the studio."""
+    """Add the pages outside the API: health, metrics, the API reference and the studio."""
     app.include_router(health.routes(responses))
     if metrics:
         app.include_router(operation.routes(metrics))
@@ -238,12 +239,14 @@ def _add_pages(app: FastAPI, responses: Responses, settings: Settings, metrics: 
 
 
 def pages_of(settings: Settings) -> dict[str, PageAccess]:
-    """Return who may see the pages beside the API, by their paths."""
+    """Return the access to the pages outside the API, by path."""
     return {"/metrics": settings.metrics, "/docs": settings.docs, "/openapi.json": settings.docs}
 
 
-def _surround(app: FastAPI, settings: Settings, auth: Auth, metrics: Metrics | None, tracing: Tracing | None) -> None:
-    """Put around an application what has to do with all of its requests; what is added last is outermost."""
+def _add_middleware(
+    app: FastAPI, settings: Settings, auth: Auth, metrics: Metrics | None, tracing: Tracing | None
+) -> None:
+    """Add the middleware; the last one added is the outermost."""
     behind_key = [path for path, access in pages_of(settings).items() if access == "key"]
     if behind_key:
         app.add_middleware(KeyRequired, auth=auth, paths=behind_key)
@@ -262,7 +265,7 @@ def _surround(app: FastAPI, settings: Settings, auth: Auth, metrics: Metrics | N
 
 
 def about(settings: Settings, responses: Responses, owner: str) -> dict[str, Any]:
-    """Return what is configured, without anything secret: what `GET /v1/antiphon/about` answers to that caller."""
+    """Return the configuration without secrets, as `GET /v1/antiphon/about` returns it to `owner`."""
     backend = responses.backend
     unknown = [{"name": "default", "profile": backend.profile("").name, "url": None, "models": ["*"]}]
     return {
@@ -278,21 +281,21 @@ def about(settings: Settings, responses: Responses, owner: str) -> dict[str, Any
 
 
 def build_metrics(settings: Settings) -> Metrics | None:
-    """Return the metrics of this process, if there are to be any."""
+    """Return the metrics of this process; None if they are off."""
     return Metrics(environment().get(MULTIPROCESS)) if settings.metrics != "off" else None
 
 
 def build_tracing(settings: Settings) -> Tracing | None:
-    """Return what traces, if anything is to."""
+    """Return the tracing of this process; None if it is off."""
     if not settings.otel:
         return None
-    from app.observability.tracing import Tracing  # what it needs is an extra
+    from app.observability.tracing import Tracing  # its packages are an extra
 
     return Tracing.from_environment()
 
 
 def build_hooks(metrics: Metrics | None, tracing: Tracing | None) -> RoutingHooks:
-    """Return what is measured of the servers of all backends, and traced."""
+    """Return the hooks that measure and trace the requests to all servers."""
 
     def wrap(backend: Backend, name: str, number: str) -> Backend:
         for observer in (metrics, tracing):
@@ -303,7 +306,7 @@ def build_hooks(metrics: Metrics | None, tracing: Tracing | None) -> RoutingHook
 
 
 def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
-    """Return the limits of the settings, counted where all processes can, if there is such a place."""
+    """Return the configured rate limits, counted in a store that all processes share, if it can count."""
     url = settings.limit_store_url or settings.store_url
     counting = load(url.partition("://")[0], STORES).from_url(url, ttl=settings.store_ttl)
     return Limits(
@@ -317,15 +320,15 @@ def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
 
 
 def build_backend(settings: Settings, hooks: RoutingHooks = RoutingHooks()) -> Router:  # noqa: B008 (frozen)
-    """Return the backends of the settings, as one."""
+    """Return a router to the configured backends."""
     return Router(settings.served(), _backend, hooks)
 
 
 @dataclass
 class SettingsReload:
-    """Reads the settings again and takes over what a running server can; the log names what needs a restart."""
+    """Reads the settings again, applies the changes that need no restart, and logs which ones do."""
 
-    settings: Settings  # as they are in force
+    settings: Settings  # those in effect
     read: Callable[[], Settings]
     router: Router
     auth: Auth
@@ -333,12 +336,12 @@ class SettingsReload:
     responses: Responses
 
     def __call__(self) -> None:
-        """Take over changed settings; if they cannot be used, say why and go on as before."""
+        """Apply changed settings; if they are invalid, log why and change nothing."""
         try:
             change = compare_settings(self.settings, self.read())
             self.router.renew(change.settings.served())
         except (SettingsError, ValueError, ImportError, AttributeError) as error:
-            logger.error("the settings cannot be used, and stay as they were: %s", error)
+            logger.error("settings not reloaded, since they are invalid: %s", error)
             return
         new = self.settings = change.settings
         self.auth.replace_keys(key.get_secret_value() for key in new.api_keys)
@@ -350,22 +353,22 @@ class SettingsReload:
         )
         self.responses.replace_limits(max_input_tokens=new.max_input_tokens, max_output_seconds=new.max_output_seconds)
         if change.applied:
-            logs.configure(new)  # also for the new secrets that no line may have
+            logs.configure(new)  # always, since it redacts the new secrets, too
         if change.restart:
-            logger.warning("these settings have changed, but need a restart: %s", ", ".join(change.restart))
+            logger.warning("settings that changed, but need a restart: %s", ", ".join(change.restart))
         logger.info(
-            "settings read again: changed %s; the backends are %s",
+            "settings reloaded: changed %s; the backends are %s",
             ", ".join(change.applied) or "nothing",
             ", ".join(new.served()),
         )
 
 
 @contextmanager
-def at_hangup(act: Callable[[], None]) -> Iterator[None]:
-    """Do something when the process is sent SIGHUP, where there are such signals and this is the main thread."""
+def at_hangup(handler: Callable[[], None]) -> Iterator[None]:
+    """Call `handler` on SIGHUP, if the system has this signal and this is the main thread."""
     loop = asyncio.get_running_loop()
     try:
-        loop.add_signal_handler(signal.SIGHUP, act)
+        loop.add_signal_handler(signal.SIGHUP, handler)
     except (AttributeError, NotImplementedError, RuntimeError, ValueError):
         yield
         return
@@ -373,24 +376,24 @@ def at_hangup(act: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the default would kill a server that is about to end in order
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the default would kill the server during its shutdown
 
 
-def _backend(served: BackendSettings) -> Backend:
-    backend = load(served.backend, BACKENDS)
-    built: Backend = backend.from_settings(served) if hasattr(backend, "from_settings") else backend()
-    return built
+def _backend(settings: BackendSettings) -> Backend:
+    factory = load(settings.backend, BACKENDS)
+    backend: Backend = factory.from_settings(settings) if hasattr(factory, "from_settings") else factory()
+    return backend
 
 
 def build_store(settings: Settings) -> Store:
-    """Return the store of the settings; it connects when it is first used."""
+    """Return the configured store; it connects when it is first used."""
     scheme = settings.store_url.partition("://")[0]
     store: Store = load(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
     return store
 
 
 def build_tools(settings: Settings) -> dict[str, HostedTool]:
-    """Return the hosted tools of the settings by the names of their tables; raises `SettingsError`."""
+    """Return the configured hosted tools by the names of their tables; raises `SettingsError`."""
     limits = settings.tool_limits()
     host = ToolHost(
         backends=settings.served(),
@@ -411,21 +414,21 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
         except (ValueError, ImportError, AttributeError) as error:
             raise SettingsError([f"tools.{name}: {error}"]) from None
     if "mcp" in tools:
-        tools.setdefault("tool_search", ToolSearch())  # it finds the functions that these have deferred
+        tools.setdefault("tool_search", ToolSearch())  # searches for deferred functions of MCP servers
     return tools
 
 
 def files_of(tools: Mapping[str, HostedTool]) -> FileSearch | None:
-    """Return the uploaded files and vector stores, if the settings have a place for them."""
+    """Return the tool that has uploaded files and vector stores; None if it is not configured."""
     if "file_search" not in tools:
         return None
-    from app.tools.files.tool import FileSearch  # what it needs is an extra
+    from app.tools.files.tool import FileSearch  # its packages are an extra
 
     return next((tool for tool in tools.values() if isinstance(tool, FileSearch)), None)
 
 
 def containers_of(tools: Mapping[str, HostedTool], files: FileSearch | None) -> Containers | None:
-    """Return the containers in which code is run, if there are any, with the uploaded files that they may have."""
+    """Return the containers of the code interpreter, with access to uploaded files; None if it is not configured."""
     if "code_interpreter" not in tools:
         return None
     from app.tools.code_interpreter.tool import CodeInterpreter
@@ -438,21 +441,21 @@ def containers_of(tools: Mapping[str, HostedTool], files: FileSearch | None) -> 
 
 
 def build_memory(settings: Settings) -> Store:
-    """Return the memory of one WebSocket connection, for responses that are not stored."""
+    """Return the store of one WebSocket connection for unstored responses."""
     return MemoryStore(ttl=math.inf, max_bytes=settings.websocket_memory)
 
 
 def build_background(settings: Settings, store: Store, measured: Store | None = None) -> Background | None:
-    """Return what makes background responses, if the store can keep their events; `measured` is the same store."""
+    """Return the background runs; None if the store has no event log. `measured` is the store with its metrics."""
     if not isinstance(store, LoggingStore):
         return None
     lease = settings.background_lease
-    # The events of a response do not outlive the response.
+    # The events of a response must not outlive it.
     log = store.log(ttl=min(settings.background_log_ttl, settings.store_ttl), lease=lease)
     return Background(measured or store, log, lease=lease, ttl=settings.store_ttl, limit=settings.background_runs)
 
 
 def load(name: str, table: dict[str, str]) -> Any:
-    """Import what a name stands for in a table; a name that is not there is an import path itself."""
+    """Import the object that `table` has under a name; a name that is not in it is an import path itself."""
     module, _, attribute = table.get(name, name).partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -44,15 +44,9 @@ from app.cli.serve import address_of, greet, run_server
 from app.core.redaction import without_password
 from app.errors import APIError
 from app.observability import logging as logs
-from app.settings import (
-    PREFIX,
-    Settings,
-    SettingsError,
-    env_example,
-    load_settings,
-    unknown_variables,
-)
-from app.settings.validation import environment
+from app.settings import Settings, SettingsError, load_settings, unknown_variables
+from app.settings.example import env_example
+from app.settings.loading import PREFIX, environment
 
 logger = logging.getLogger(__name__)
 

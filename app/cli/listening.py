@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from app.settings.validation import environment
+from app.settings.loading import environment
 
 try:
     import fcntl

@@ -23,7 +23,7 @@ from app.cli.listening import default_pid_file, pid_file
 from app.core.redaction import without_password
 from app.observability import logging as logs
 from app.settings import Settings
-from app.settings.validation import environment
+from app.settings.loading import environment
 
 logger = logging.getLogger(__name__)
 

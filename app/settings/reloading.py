@@ -1,10 +1,11 @@
-"""Which settings a running server can take over, and which need a restart."""
+"""Which changed settings a running server can apply, and which need a restart."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from app.settings import PREFIX, Settings
+from app.settings import Settings
+from app.settings.loading import PREFIX
 
 # The settings that take effect at once, by name.
 RELOADABLE = frozenset(
@@ -15,18 +16,18 @@ RELOADABLE = frozenset(
 
 
 class SettingsChange(NamedTuple):
-    """What is different in settings that were read again."""
+    """The differences between the current settings and those that were read again."""
 
-    settings: Settings  # those to go on with: the old ones, with all that can be taken over
-    applied: list[str]  # names of the settings that are taken over
-    restart: list[str]  # names of those that need a restart, as variables
+    settings: Settings  # to apply: the current ones with all changes that need no restart
+    applied: list[str]  # fields that changed and are applied
+    restart: list[str]  # variables that changed and need a restart
 
 
 def compare_settings(old: Settings, new: Settings) -> SettingsChange:
-    """Compare the settings that a server runs with to those that were read again."""
+    """Compare the current settings of a server to those that were read again."""
     changed = [name for name in Settings.model_fields if getattr(old, name) != getattr(new, name)]
     reloadable = RELOADABLE
-    if not new.api_keys:  # pages of other origins are refused where no key is wanted, which is decided at start
+    if not new.api_keys:  # a server without keys refuses pages of other origins, by a middleware that is added at start
         reloadable -= {"api_keys"}
     applied = [name for name in changed if name in reloadable]
     restart = [f"{PREFIX}{name.upper()}" for name in changed if name not in reloadable]

@@ -8,14 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import (
-    BackendSettings,
-    Settings,
-    SettingsError,
-    env_example,
-    load_settings,
-    unknown_variables,
-)
+from app.settings import BackendSettings, Settings, SettingsError, load_settings, unknown_variables
+from app.settings.example import env_example
 
 ENV_EXAMPLE = Path(__file__).parents[2] / ".env.example"
 

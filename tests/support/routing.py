@@ -13,7 +13,7 @@ from app.backends import DONE, ChatRequest
 from app.backends.chat.client import OpenAIBackend
 from app.backends.routing.router import Router
 from app.errors import BackendError
-from app.settings.validation import BackendSettings
+from app.settings import BackendSettings
 from tests.support.ports import free_port
 from tests.support.upstream import DONE as END
 from tests.support.upstream import Upstream, chunk, finish, sse, status

@@ -1,0 +1,175 @@
+"""The settings of one backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from app.backends import PASSTHROUGH
+from app.backends.profiles import load_profile
+from app.core.profile import Profile
+from app.settings.loading import environment
+from app.settings.validation import (
+    ApiKey,
+    BackendName,
+    BackendURL,
+    ProfileName,
+    Seconds,
+    check_backend_url,
+    check_header_value,
+)
+
+
+def _unknown_option(option: str) -> str:
+    close = get_close_matches(option, [*_names(Profile().model_dump())], n=1)
+    return f"there is no such option{f'; did you mean {close[0]}?' if close else ''}"
+
+
+def _names(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        yield name
+        yield from (f"{name}.{inner}" for inner in _names(value)) if isinstance(value, dict) else ()
+
+
+def merged_profile(name: str, overrides: Mapping[str, Any]) -> Profile:
+    """Return a profile with overrides; raises `ValueError`, which names the invalid options."""
+    try:
+        return load_profile(name).override(overrides)
+    except ValidationError as error:
+        problems: dict[str, str] = {}
+        for detail in error.errors(include_url=False, include_input=False, include_context=False):
+            # For a union, pydantic adds the name of the member to the location.
+            option = ".".join(str(part) for part in detail["loc"] if str(part).islower() and "[" not in str(part))
+            problems.setdefault(
+                option, _unknown_option(option) if detail["type"] == "extra_forbidden" else detail["msg"]
+            )
+        raise ValueError("; ".join(f"{option}: {message}" for option, message in problems.items())) from None
+
+
+class BackendSettings(BaseModel):
+    """One backend: a table `[backends.NAME]` of the TOML file, or the single-backend variables."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    backend: BackendName = "openai"
+    """Kind of backend: `openai` (any Chat Completions server), `demo`, or an import path `package.module:Class`."""
+    url: BackendURL = ""
+    """Base URL, usually `.../v1`."""
+    api_key: ApiKey | None = None
+    """Sent to the backend as a bearer token; `passthrough` forwards the caller's key."""
+    api_key_env: str | None = None
+    """Name of the variable, in the environment or `.env`, that holds the key; instead of `api_key`."""
+    models: list[str] = ["*"]
+    """Globs of the names of its models. The first backend that matches serves a model."""
+    aliases: dict[str, str] = {}
+    """Aliases of models: the name in a request to the name that is sent to the backend."""
+    profile: ProfileName = "default"
+    """Name of the built-in profile that describes how the backend differs from OpenAI's API."""
+    overrides: dict[str, Any] = {}
+    """Profile options to override, by dotted name."""
+    retries: int = Field(2, ge=0)
+    """Number of retries when the backend fails before it starts to answer."""
+    replicas: list[Annotated[str, AfterValidator(check_backend_url)]] = []
+    """Base URLs of identical servers beside the one at `url`. A conversation stays with one of them."""
+    fallbacks: list[str] | None = None
+    """Names of the backends to try when this one fails. Unset: the later ones that serve the same model; but not those
+    that match it by `*` alone if this one does not, and not those that need the caller's own key."""
+    max_concurrency: int | None = Field(None, ge=1)
+    """Concurrent requests per server; further requests wait."""
+    max_queue: int = Field(100, ge=0)
+    """Maximum number of waiting requests; further requests get a 429."""
+    queue_timeout: Seconds = Field(60, gt=0)
+    """Seconds after which a waiting request gets a 429."""
+    max_failures: int = Field(5, ge=1)
+    """Consecutive failures after which a server gets no requests for a while."""
+    recovery: Seconds = 30
+    """Seconds for which it gets none, unless a health check succeeds earlier."""
+    check_interval: Seconds = 2
+    """Seconds between health checks of a server that gets no requests; 0 for none."""
+
+    _key: SecretStr | None = PrivateAttr(None)  # compared, too, so a reload notices a changed variable
+
+    @field_validator("url")
+    @classmethod
+    def _has_url(cls, url: str, info: ValidationInfo) -> str:
+        if not url and info.data.get("backend") == "openai":
+            raise ValueError("should be the base URL of a Chat Completions server, such as http://localhost:8000/v1")
+        return url
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_set(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name and info.data.get("api_key"):
+            raise ValueError("should be left out where there is an api_key")
+        if name and not environment().get(name):
+            raise ValueError(f"the environment variable {name} is not set")
+        if name:
+            check_header_value(SecretStr(environment()[name]))
+        return name
+
+    @model_validator(mode="after")
+    def _with_key(self) -> BackendSettings:
+        """Read the key once, so that a later change of `.env` does not affect a running server."""
+        self._key = SecretStr(environment()[self.api_key_env]) if self.api_key_env else self.api_key
+        return self
+
+    @field_validator("overrides")
+    @classmethod
+    def _override_profile(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if "profile" in info.data:
+            merged_profile(info.data["profile"], overrides)
+        return overrides
+
+    @field_validator("replicas")
+    @classmethod
+    def _have_urls(cls, urls: list[str], info: ValidationInfo) -> list[str]:
+        if urls and not all((info.data.get("url"), *urls)):
+            raise ValueError("should be base URLs, beside that of `url`")
+        return urls
+
+    @property
+    def key(self) -> SecretStr | None:
+        """The key to send to the backend; None to send none, `passthrough` to send the caller's."""
+        return self._key
+
+    @property
+    def passes_keys(self) -> bool:
+        """Whether callers have to send a key of this backend."""
+        return self.key is not None and self.key.get_secret_value() == PASSTHROUGH
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The names of the settings that were set explicitly."""
+        return frozenset(self.model_fields_set)
+
+    def each(self) -> list[BackendSettings]:
+        """Return separate settings for each server: `url` and its replicas."""
+        return [
+            self.model_copy(update={"url": url, "replicas": []}) for url in dict.fromkeys([self.url, *self.replicas])
+        ]
+
+    def options(self) -> Profile:
+        """Return the profile with the overrides, the URL, the key and the aliases."""
+        transport: dict[str, Any] = {"transport.base_url": self.url} if self.url else {}
+        if self.key and not self.passes_keys:
+            transport["transport.api_key"] = self.key.get_secret_value()
+        profile = merged_profile(self.profile, {**transport, **self.overrides})
+        if not self.aliases:
+            return profile
+        names = profile.request.model_map
+        aliases = {alias: names.get(model, model) for alias, model in self.aliases.items()}
+        return profile.override({"request.model_map": names | aliases})

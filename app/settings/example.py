@@ -1,0 +1,45 @@
+"""The text of `.env.example`, which is generated from the settings."""
+
+from __future__ import annotations
+
+import json
+
+from app.settings import Settings
+from app.settings.loading import PREFIX
+
+_HEADINGS = {
+    "config": "Several settings in one file",
+    "host": "The server",
+    "backend": "Backends and tools",
+    "store_url": "The store",
+    "api_keys": "API keys and secrets",
+    "limit_requests_per_minute": "Limits",
+    "strict": "Responses",
+    "log_level": "Logs",
+    "metrics": "Metrics and traces",
+}
+
+
+def env_example() -> str:
+    """Return the text of `.env.example`: every setting with its description and its default, commented out."""
+    lines = ["# Antiphon's settings and their defaults. Copy this file to `.env` and uncomment the lines you change."]
+    for name, field in Settings.model_fields.items():
+        if name in _HEADINGS:
+            heading = _HEADINGS[name]
+            lines += ["", "", f"### {heading}"]
+        comment = (field.description or "").splitlines()
+        lines += ["", *(f"# {line}" for line in comment), f"#{PREFIX}{name.upper()}={_format(field.default)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _format(default: object) -> str:
+    """Return a default as the value of a variable."""
+    match default:
+        case None | []:
+            return ""
+        case list():
+            return ",".join(map(str, default))
+        case bool() | dict():
+            return json.dumps(default)
+        case _:
+            return str(default)

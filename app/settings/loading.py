@@ -1,0 +1,47 @@
+"""Where settings come from: environment variables, `.env` and a TOML file."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Collection
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from dotenv import dotenv_values
+
+PREFIX = "ANTIPHON_"
+ENV_FILE = ".env"
+
+
+class SettingsError(Exception):
+    """The settings are invalid. Each of `problems` names a variable or TOML key and what would be valid."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of the environment and of `.env`, which it overrides, without empty ones."""
+    variables = {**dotenv_values(ENV_FILE, encoding="utf-8"), **os.environ}
+    return {name: value for name, value in variables.items() if value}
+
+
+def read_toml(path: Path, known: Collection[str]) -> dict[str, Any]:
+    """Read a TOML file with `known` keys; raises `SettingsError` if it is unreadable or has an unknown key."""
+    try:
+        table = tomllib.loads(path.expanduser().read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise SettingsError([f"{PREFIX}CONFIG: cannot read {str(path)!r}: {error.strerror}"]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError([f"{path}: {error}"]) from None
+    if unknown := [f"{name}: unknown key in {path}{suggestion(name, known)}" for name in table if name not in known]:
+        raise SettingsError(unknown)
+    return table
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    close = get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
