@@ -1,4 +1,4 @@
-"""Labels of metrics and spans, kept few."""
+"""Labels of metrics and spans, limited in number."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ LISTING_INTERVAL = 60  # seconds
 
 class BoundedLabels:
     """
-    Keeps labels few. What callers or backends can name at will would otherwise fill the memory of whoever collects.
+    Limits the number of labels: names that callers or backends make up would otherwise fill the collector's memory.
 
-    The first `most` names that prove themselves are labels; every other is `other`.
+    The first `limit` confirmed names are labels; all others are `other`.
     """
 
     OTHER = "other"
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._known: set[str] = set()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._labels: set[str] = set()
 
     def __call__(self, name: str, *, confirmed: bool = True) -> str:
-        """Return the label of a name; one that is new and not `proven` does not take a place."""
-        if name in self._known:
+        """Return the label of a name; a new name only becomes a label if it is `confirmed`."""
+        if name in self._labels:
             return name
-        if not confirmed or len(self._known) >= self._most:
+        if not confirmed or len(self._labels) >= self._limit:
             return self.OTHER
-        self._known.add(name)
+        self._labels.add(name)
         return name
 
 
 class ModelLabels:
     """
-    The label of a model's name: the name itself if a backend lists it or the settings spell it out; the glob that
-    serves it, such as `qwen*`, if there is one; else `other`. A name that a caller makes up never becomes a label.
+    The labels of model names: the name itself if a backend lists it or the settings have it; else the glob that serves
+    it, such as `qwen*`; else `other`. A name that a caller makes up never becomes a label.
 
-    `list_models` gives the backends' models, and `configured` the label that the settings have for a name, or None.
-    The models are listed when a name comes up that is not known, at most once in `LISTING_INTERVAL` seconds.
+    `list_models` returns the backends' models, and `configured` the label of a name in the settings, or None. The
+    models are listed when a new name is used, at most every `LISTING_INTERVAL` seconds.
     """
 
     OTHER = "other"
@@ -57,10 +57,10 @@ class ModelLabels:
         self._configured = configured
         self._listed: frozenset[str] = frozenset()
         self._listing: asyncio.Task[None] | None = None
-        self._due = 0.0  # by the loop's clock
+        self._due = 0.0  # when the models may be listed again, in loop time
 
     def expect(self, name: str) -> None:
-        """List the models, if this name is not among them and it is time to list them again: it will want a label."""
+        """List the models, if a label will be needed for a name that is not among them."""
         if self._list_models is None or self._listing or name in self._listed:
             return
         loop = asyncio.get_running_loop()
@@ -69,19 +69,19 @@ class ModelLabels:
             self._listing = loop.create_task(self._list())
 
     def resolve(self, name: str, use: Callable[[str], object]) -> None:
-        """Call `use` with the label of a name: at once, or when the models that are being listed are known."""
+        """Call `use` with the label of a name: at once, or when a listing in progress has ended."""
         if self._listing is None or name in self._listed:
             use(self._label(name))
         else:
             self._listing.add_done_callback(lambda _: use(self._label(name)))
 
     async def settle(self, seconds: float) -> None:
-        """Wait, but not longer than that, until all that was resolved has its label."""
+        """Wait up to `seconds` until all resolved names have their labels."""
         if self._listing:
             await asyncio.wait({self._listing}, timeout=seconds)
 
     async def aclose(self) -> None:
-        """Stop listing; what waits for a label is `other`."""
+        """Cancel a listing in progress; names that wait for it resolve to `other`, unless the settings have them."""
         if self._listing:
             self._listing.cancel()
             await asyncio.wait({self._listing})
@@ -94,7 +94,7 @@ class ModelLabels:
         try:
             self._listed = frozenset(str(model["id"]) for model in await self._list_models())
         except APIError:
-            pass  # the backend is away, or lists nothing: what the settings name has a label all the same
+            pass  # the backend is unavailable or lists no models: the settings still provide labels
         except Exception:
             logger.exception("the models could not be listed")
         finally:

@@ -1,7 +1,7 @@
 """
-How a response comes about, and who is told of it: metrics, traces, limits.
+The lifecycle of a response, and its observers: metrics, traces and rate limits.
 
-They are told twice for each response, when it begins and when it is over, and never of what is in between.
+Observers are called when a response starts and when it ends, never per event.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app.errors import APIError
 
 logger = logging.getLogger(__name__)
 
-# How a caller hears of a response.
+# How a response is delivered.
 Transport: TypeAlias = Literal["json", "sse", "websocket", "background"]
 
 clock = time.perf_counter
@@ -26,22 +26,22 @@ clock = time.perf_counter
 
 @dataclass(slots=True)
 class ResponseLifecycle:
-    """The lifecycle of one response, whose moments are those of `clock`, in seconds."""
+    """The lifecycle of one response. Its times are those of `clock`, in seconds."""
 
-    response: Response  # as it stands
-    way: Transport
+    response: Response  # in its current state
+    transport: Transport
     observers: Sequence[Observer] = ()
     began: float = field(default_factory=clock)
-    first: float | None = None  # the first of its output was there
-    last: float | None = None  # all of it was there; to store it takes longer
+    first: float | None = None  # time of the first output
+    last: float | None = None  # time of the last output; the response is stored after it
     ended: float | None = None
     failure: APIError | None = None
-    told: bool = False  # do those who watch know of it?
-    usage: Mapping[str, Any] = field(default_factory=dict)  # empty, if nothing was asked
+    observed: bool = False  # whether the observers have been notified of the start
+    usage: Mapping[str, Any] = field(default_factory=dict)  # empty if no backend was queried
 
     @property
     def status(self) -> str:
-        """The response's own when it has ended; `failed` for one that was refused, `interrupted` for one left alone."""
+        """The response's terminal status; else `failed` if an error was raised, or `interrupted` if it was cut off."""
         status = str(self.response["status"])
         if status in TERMINAL:
             return status
@@ -49,22 +49,22 @@ class ResponseLifecycle:
 
     @property
     def confirmed(self) -> bool:
-        """Whether a backend has answered to the model's name, which anybody can make up."""
+        """Whether a backend has generated output for the model, so its name is not made up."""
         return self.first is not None and self.status in ("completed", "incomplete")
 
     @property
     def seconds(self) -> float:
-        """The time from the beginning to the end."""
+        """The seconds from start to end, or until now."""
         return (self.ended or clock()) - self.began
 
     @property
     def seconds_to_first(self) -> float | None:
-        """The time to the first token; None if there was none."""
+        """The seconds to the first token; None without one."""
         return None if self.first is None else self.first - self.began
 
     @property
     def seconds_per_token(self) -> float | None:
-        """The time for each output token after the first; None if there were not two."""
+        """The seconds per output token after the first; None with fewer than two tokens."""
         tokens: int = self.usage.get("output_tokens", 0)
         if self.first is None or self.last is None or tokens < 2:
             return None
@@ -73,9 +73,9 @@ class ResponseLifecycle:
     @contextmanager
     def tool_call(self, tool: str, function: str, call_id: str = "") -> Iterator[ToolCallRecord]:
         """
-        Tell those who watch tools of a call that runs while the context lasts, and the log when it is over.
+        Notify the observers of a tool call that runs within this context, and log it when it ends.
 
-        `tool` is the name of the tool's table in the settings. Whoever runs the call notes its `status`.
+        `tool` is the name of the tool's table in the settings. The code in the context sets the record's `status`.
         """
         record = ToolCallRecord(self.response, tool, function, call_id=call_id)
         with ExitStack() as stack:
@@ -91,13 +91,13 @@ class ResponseLifecycle:
     @contextmanager
     def watched(self, usage: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
         """
-        Tell those who watch that the response begins, and that it is over when the context ends.
+        Notify the observers that the response starts, and that it ends when the context does.
 
-        Where one of these is within another, it is the outer one that tells.
+        Only the outermost of nested contexts does this.
         """
-        outer = not self.told
+        outer = not self.observed
         if outer:
-            self.told = True
+            self.observed = True
             self.began = clock()
             for observer in self.observers:
                 observer.on_start(self)
@@ -121,32 +121,32 @@ class ToolCallRecord:
     response: Response
     tool: str  # the name of its table in the settings
     function: str
-    status: str = "interrupted"  # `completed`, `incomplete` or `failed` when it has come to an end
+    status: str = "interrupted"  # `completed`, `incomplete` or `failed` once it has ended
     call_id: str = ""
     began: float = field(default_factory=clock)
 
     @property
     def age(self) -> float:
-        """Seconds since it began."""
+        """The seconds since the start."""
         return clock() - self.began
 
 
 @runtime_checkable
 class ToolCallObserver(Protocol):
-    """Who is told of the calls of hosted tools too; entering and leaving may not raise, nor take long."""
+    """An observer of hosted tool calls. Entering and leaving the context must be fast and must not raise."""
 
     def tool_call(self, call: ToolCallRecord) -> AbstractContextManager[None]:
-        """Return the context in which a call runs."""
+        """Return the context in which the call runs."""
         ...
 
 
 class Observer(Protocol):
-    """Who is told of the lifecycle of a response; neither call may raise, nor take long."""
+    """An observer of responses. Its methods must be fast and must not raise."""
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        """A response is being made."""
+        """Handle the start of a response."""
         ...
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """It is over, in whichever way: `lifecycle.status`."""
+        """Handle its end, whatever the `lifecycle.status`."""
         ...

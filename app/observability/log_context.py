@@ -1,11 +1,11 @@
 """
-What the work at hand is about: the ids that every line of the log bears.
+The ids that are added to every line of the log.
 
-    about.begin(request_id="req_1")
-    about.add(response_id="resp_1")
-    about.ids()  # {"request_id": "req_1", "response_id": "resp_1"}
+    log_context.reset(request_id="req_1")
+    log_context.bind(response_id="resp_1")
+    log_context.fields()  # {"request_id": "req_1", "response_id": "resp_1"}
 
-They go where the task goes, and into the tasks that it starts, so that nobody has to pass them on.
+They are context variables, so a task and the tasks that it starts share them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _IDS: ContextVar[Mapping[str, str]] = ContextVar("ids", default=MappingProxyType
 
 
 def reset(**ids: str) -> None:
-    """Begin something new, which has nothing to do with what this task was about before."""
+    """Replace the ids of this task."""
     _IDS.set(ids)
 
 
 def bind(**ids: str) -> None:
-    """Say more of what this task is about, from now on."""
+    """Add ids to those of this task."""
     _IDS.set({**_IDS.get(), **ids})
 
 

@@ -1,16 +1,15 @@
 """
-One line for each event in the life of a server or a response: text for eyes, JSON for machines. Each has the ids of
-the request and the response that it is about.
+The log: one line per entry, as text or JSON, with the ids of the request and the response.
 
     logger.info("response completed", extra={"response": id, "seconds": 1.2})
 
     2026-11-20T15:30:00.123Z info app.responses response completed response=resp_5f37... seconds=1.2
     {"time": "2026-11-20T15:30:00.123Z", "level": "info", "logger": "app.responses", "message": ...}
 
-Configured keys, bearer tokens, whatever looks like an API key, and passwords in URLs are redacted in the finished line,
-tracebacks included. Prompts and answers are not logged: a traceback about a request has no messages, since they may
-quote it, and the log of content (`app.content`) has a setting of its own. What is not printable is escaped. Nothing is
-logged per token.
+Configured keys, bearer tokens, anything that looks like an API key, and passwords in URLs are redacted in the formatted
+line and its traceback. Prompts and answers are not logged: a traceback of a request omits the exceptions' messages,
+which may quote them, and the logger of content (`app.content`) has a setting of its own. Characters that are not
+printable are escaped. Nothing is logged per token.
 """
 
 from __future__ import annotations
@@ -29,12 +28,18 @@ from app.core.redaction import Redactor
 from app.observability import log_context
 from app.settings import Settings
 
-# What every record has; anything else was given as `extra`.
-_OWN = {*logging.LogRecord("", 0, "", 0, "", (), None).__dict__, "message", "asctime", "taskName", "color_message"}
+# The attributes of every record; all others come from `extra`.
+_RECORD_ATTRIBUTES = {
+    *logging.LogRecord("", 0, "", 0, "", (), None).__dict__,
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text in which whatever is not printable is escaped as in JSON, but for the characters of `keep`."""
+    """Escape characters that are not printable as in JSON, except those of `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -44,7 +49,7 @@ def printable(text: str, keep: str = "") -> str:
 
 def _escaped(character: str) -> str:
     escaped = json.dumps(character)[1:-1]
-    return escaped if escaped != character else f"\\u{ord(character):04x}"  # DEL, which JSON takes as it is
+    return escaped if escaped != character else f"\\u{ord(character):04x}"  # DEL, which JSON does not escape
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -53,19 +58,22 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
-    """Return what the line says beside its message: the ids of what it is about, and what was given with it."""
-    return {**log_context.fields(), **{name: value for name, value in record.__dict__.items() if name not in _OWN}}
+    """Return the fields of a line: the ids of the log context, and those passed as `extra`."""
+    return {
+        **log_context.fields(),
+        **{name: value for name, value in record.__dict__.items() if name not in _RECORD_ATTRIBUTES},
+    }
 
 
-def _word(value: object) -> str:
-    """Write a value so that its end can be seen."""
+def _format_value(value: object) -> str:
+    """Return a value as one word, or quoted as JSON."""
     if isinstance(value, str) and value and not any(character in value for character in ' "\r\n'):
         return value
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the errors that led to this one, the first of them first, and itself."""
+    """Yield an exception and those that led to it, the earliest first."""
     errors: list[BaseException] = []
     while error is not None and error not in errors:
         errors.append(error)
@@ -74,15 +82,16 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _without_messages(error: BaseException) -> str:
-    """Write a traceback with the kinds of the errors alone: what they say may quote what a caller or a model said."""
+    """Format a traceback with the exceptions' types alone: their messages may quote a prompt or an answer."""
     return "\n".join(
-        f"Traceback (most recent call last):\n{''.join(traceback.format_tb(one.__traceback__))}{type(one).__qualname__}"
-        for one in _chain(error)
+        f"Traceback (most recent call last):\n{''.join(traceback.format_tb(cause.__traceback__))}"
+        f"{type(cause).__qualname__}"
+        for cause in _chain(error)
     )
 
 
 class _Formatter(logging.Formatter):
-    """What our formatters have in common; with `content`, prompts and answers may be in a traceback."""
+    """The base of the formatters; with `content`, tracebacks may contain prompts and answers."""
 
     def __init__(self, secrets: Iterable[str] = (), content: bool = False) -> None:
         super().__init__()
@@ -98,11 +107,11 @@ class _Formatter(logging.Formatter):
 
 
 class TextFormatter(_Formatter):
-    """`time level logger message name=value ...`, a traceback below it."""
+    """Formats records as `time level logger message name=value ...`, followed by a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; nothing in it can pass for another event, or be a command to a terminal."""
-        extra = "".join(f" {name}={_word(value)}" for name, value in _extra(record).items())
+        """Return the line, in which nothing can forge another line or control a terminal."""
+        extra = "".join(f" {name}={_format_value(value)}" for name, value in _extra(record).items())
         line = f"{_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}{extra}"
         line = printable(self._redact(line))
         if trace := self._traceback(record):
@@ -111,7 +120,7 @@ class TextFormatter(_Formatter):
 
 
 class JSONFormatter(_Formatter):
-    """One JSON object: `time`, `level`, `logger`, `message`, ids, what was given as `extra`, and `exception`."""
+    """Formats records as JSON objects: `time`, `level`, `logger`, `message`, ids, `extra` fields, and `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -131,20 +140,20 @@ FORMATTERS = {"text": TextFormatter, "json": JSONFormatter}
 
 
 def secrets_of(settings: Settings) -> list[str]:
-    """Return every secret that is configured."""
+    """Return all configured secrets."""
     backends = settings.served().values()
     keys = [*settings.api_keys, *settings.secret_key, *(backend.key for backend in backends if backend.key)]
     passwords = [
         urlsplit(url).password
         for url in (settings.store_url, settings.limit_store_url, *(backend.url for backend in backends))
     ]
-    known = [key.get_secret_value() for key in keys]
-    known += [*(password for password in passwords if password), *settings.tool_secrets()]
-    return [secret for secret in known if secret != PASSTHROUGH]
+    secrets = [key.get_secret_value() for key in keys]
+    secrets += [*(password for password in passwords if password), *settings.tool_secrets()]
+    return [secret for secret in secrets if secret != PASSTHROUGH]
 
 
 def config(settings: Settings) -> dict[str, Any]:
-    """Return the configuration for `logging.config.dictConfig`: also for uvicorn, which applies it in every worker."""
+    """Return the configuration for `logging.config.dictConfig`, which uvicorn applies in every worker."""
     level = settings.log_level.upper()
     return {
         "version": 1,
@@ -161,14 +170,14 @@ def config(settings: Settings) -> dict[str, Any]:
         "loggers": {
             "app": {"level": level},
             "app.content": {"level": level if settings.log_content else "CRITICAL"},
-            # At debug it would log the frames and the headers of WebSockets, keys and prompts included.
+            # At debug it logs the frames and headers of WebSockets, keys and prompts included.
             "uvicorn": {"level": "INFO" if level == "DEBUG" else level, "handlers": [], "propagate": True},
-            # It would say again, and in its own way, what `app.access` says of each request.
+            # `app.access` logs requests.
             "uvicorn.access": {"handlers": [], "propagate": False},
         },
     }
 
 
 def configure(settings: Settings) -> None:
-    """Make the standard library's logging write our lines to stderr."""
+    """Configure the standard library's logging to write these lines to stderr."""
     logging.config.dictConfig(config(settings))

@@ -1,9 +1,9 @@
 """
-What is counted and measured, for Prometheus: `GET /metrics`.
+Prometheus metrics, for `GET /metrics`.
 
-Everything is written down when something begins or ends: nothing here runs per token. With several worker processes
-each writes into files of its own in one directory (`PROMETHEUS_MULTIPROC_DIR`, which `antiphon serve` makes), and any
-of them answers for all.
+They are updated when a request, response or query starts or ends, never per token. Several worker processes write to
+separate files in one directory (`PROMETHEUS_MULTIPROC_DIR`, which `antiphon serve` creates), and each worker can return
+the metrics of all.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from app.observability.labels import BoundedLabels, ModelLabels
 from app.observability.lifecycle import ResponseLifecycle, ToolCallRecord
 from app.stores import Change, Store
 
-# The variable in which the client library has the directory; it is read when the library is loaded.
+# The variable with the client library's directory, which is read when the library is imported.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
-ERROR_LABELS = 50  # of errors, likewise
+ERROR_LABELS = 50  # maximum number of error codes that are labels
 
-# Seconds. The first three are those that OpenTelemetry's conventions for generative AI advise, and some beyond.
+# Buckets in seconds. The first three extend those of OpenTelemetry's conventions for generative AI.
 TO_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60)
 PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
 WHOLE = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36)
@@ -50,11 +50,11 @@ class Metrics:
     """
     The metrics of one application.
 
-    `directory` is where the processes of a server with several of them write; None for a server that is one process.
+    `directory` is shared by the worker processes of a server; None for a single process.
     """
 
     def __init__(self, directory: str | None = None) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # when a series began is as much again
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the output
         self._directory = directory
         self._registry = registry = CollectorRegistry()
         self.models = ModelLabels()
@@ -63,26 +63,26 @@ class Metrics:
             ProcessCollector(registry=registry)
             PlatformCollector(registry=registry)
 
-        # To find the series of some labels takes the library longer than to count: `cache` remembers them.
+        # The library takes longer to look up the series of some labels than to count, so the lookups are cached.
 
         def counter(name: str, text: str, *labels: str) -> Callable[..., Counter]:
             return cache(Counter(f"antiphon_{name}", text, labels, registry=registry).labels)
 
         def gauge(name: str, text: str, *labels: str) -> Callable[..., Gauge]:
-            made = Gauge(f"antiphon_{name}", text, labels, registry=registry, multiprocess_mode="livesum")
-            return cache(made.labels) if labels else lambda: made
+            metric = Gauge(f"antiphon_{name}", text, labels, registry=registry, multiprocess_mode="livesum")
+            return cache(metric.labels) if labels else lambda: metric
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
-            made = Histogram(f"antiphon_{name}_seconds", text, labels, buckets=buckets, registry=registry)
-            return cache(made.labels) if labels else lambda: made
+            metric = Histogram(f"antiphon_{name}_seconds", text, labels, buckets=buckets, registry=registry)
+            return cache(metric.labels) if labels else lambda: metric
 
         self._requests = counter("http_requests", "HTTP requests that were answered.", "method", "route", "status")
         self._sockets = gauge("websockets_open", "WebSocket connections that are open.")
         self._refused = counter("limited", "Requests that were refused by one of this server's limits.", "limit")
 
-        self._open = gauge("responses_open", "Responses in the making.", "way")
+        self._open = gauge("responses_open", "Responses in progress.", "way")
         self._responses = counter("responses", "Responses that have ended.", "model", "way", "status")
-        self._failures = counter("response_failures", "Responses that failed, by what callers were told.", "kind")
+        self._failures = counter("response_failures", "Responses that failed, by error code.", "kind")
         self._whole = histogram("response", "Time from a response's beginning to its end.", WHOLE, "model", "way")
         self._first = histogram("time_to_first_token", "Time to the first token of a response.", TO_FIRST, "model")
         self._each = histogram(
@@ -96,13 +96,13 @@ class Metrics:
         self._tool_seconds = histogram("tool_call", "Time for a call of a hosted tool.", WHOLE, "tool")
 
         server = ("backend", "replica")
-        self._queue = gauge("backend_queue", "Requests that wait for a backend with a place for them.", "backend")
-        self._waiting = gauge("backend_waiting", "Questions to backends that no answer has begun to.", *server)
+        self._queue = gauge("backend_queue", "Requests that wait for a free slot of a backend.", "backend")
+        self._waiting = gauge("backend_waiting", "Requests to backends whose answer has not begun.", *server)
         self._status = histogram("backend_answer", "Time until a backend begins its answer.", TO_FIRST, *server)
         self._errors = counter(
             "backend_errors", "Failures and refusals of backends, also those tried again.", *server, "kind"
         )
-        # Where a process sees a server fail, it is not up.
+        # A server is down if any process has seen it fail.
         self._up = Gauge(
             "antiphon_backend_up",
             "Whether a server has not failed in its last request or check.",
@@ -112,14 +112,14 @@ class Metrics:
         )
 
         self._store = histogram("store", "Time for one operation of the store.", STORE, "operation")
-        self._store_errors = counter("store_errors", "Operations that the store failed in.", "operation")
-        gauge("build_info", "Which version this is, once for each process.", "version")(__version__).set(1)
+        self._store_errors = counter("store_errors", "Operations of the store that failed.", "operation")
+        gauge("build_info", "The version, once for each process.", "version")(__version__).set(1)
 
-    # What is told by others.
+    # Called by observed objects.
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        """A response is being made."""
-        self._open(lifecycle.way).inc()
+        """Count a response in progress."""
+        self._open(lifecycle.transport).inc()
         self.models.expect(str(lifecycle.response["model"]))
 
     @contextmanager
@@ -132,13 +132,13 @@ class Metrics:
             self._tool_seconds(call.tool).observe(call.age)
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """It is over."""
-        self._open(lifecycle.way).dec()
+        """Record a response that has ended, once its model's label is known."""
+        self._open(lifecycle.transport).dec()
         self.models.resolve(str(lifecycle.response["model"]), partial(self._record, lifecycle, lifecycle.status))
 
     def _record(self, lifecycle: ResponseLifecycle, status: str, model: str) -> None:
-        self._responses(model, lifecycle.way, status).inc()
-        self._whole(model, lifecycle.way).observe(lifecycle.seconds)
+        self._responses(model, lifecycle.transport, status).inc()
+        self._whole(model, lifecycle.transport).observe(lifecycle.seconds)
         if lifecycle.failure:
             self._failures(self._kinds(lifecycle.failure.code)).inc()
         if (first := lifecycle.seconds_to_first) is not None:
@@ -155,39 +155,39 @@ class Metrics:
                 self._tokens(model, kind).inc(count)
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """An HTTP request was answered; `route` is the path's pattern."""
+        """Count an HTTP response; `route` is the path's pattern."""
         self._requests(method, route, str(status)).inc()
 
     def queued(self, backend: str, change: int) -> None:
-        """So many more requests wait for a backend, or fewer."""
+        """Change the number of requests that wait for a backend."""
         self._queue(backend).inc(change)
 
     def health(self, backend: str, replica: str, up: bool | None) -> None:
-        """A server has answered, or failed; None: it is not asked any more."""
+        """Set whether a server is up; None: it has been removed."""
         if up is None and self._directory is None:
             self._up.remove(backend, replica)
-        else:  # the files of several processes have no way to take back what was said
+        else:  # series cannot be removed from the files of several processes
             self._up.labels(backend, replica).set(up is not False)
 
     @contextmanager
     def socket(self) -> Iterator[None]:
-        """A WebSocket connection is open for as long as the context lasts."""
+        """Count a WebSocket connection as open within this context."""
         with self._sockets().track_inprogress():
             yield
 
     def limited(self, limit: str) -> None:
-        """A request was refused by a limit."""
+        """Count a request that a rate limit refused."""
         self._refused(limit).inc()
 
-    # What is told to others.
+    # Exposition.
 
     def expose(self, accept: str = "") -> tuple[bytes, str]:
-        """Return all metrics, and the content type that they are in, by what an `Accept` header asks for."""
+        """Return all metrics and their content type, as negotiated by an `Accept` header."""
         encode, content_type = choose_encoder(accept)
         return encode(self._collected()), content_type
 
     async def aclose(self) -> None:
-        """This process has nothing open any more."""
+        """Clear the gauges of this process."""
         if self._directory:
             mark_process_dead(os.getpid(), self._directory)  # type: ignore[no-untyped-call]
 
@@ -201,19 +201,19 @@ class Metrics:
         MultiProcessCollector(registry, self._directory)  # type: ignore[no-untyped-call]
         return registry
 
-    # What is measured as it is used.
+    # Wrappers that measure.
 
     def store(self, store: Store) -> Store:
-        """Return a store that is measured."""
+        """Return a store that measures its operations."""
         return _MeasuredStore(store, self)
 
     def backend(self, backend: Backend, name: str = "default", replica: str = "1") -> Backend:
-        """Return a backend that is measured: one server of the backend `name`, numbered from 1."""
+        """Return a backend that measures its requests: the server `replica`, counted from 1, of the backend `name`."""
         return _MeasuredBackend(backend, self, (name, replica))
 
     @contextmanager
     def storing(self, operation: str) -> Iterator[None]:
-        """Measure an operation of the store, which the context is around."""
+        """Measure the store operation within this context."""
         began = time.perf_counter()
         try:
             yield
@@ -225,7 +225,7 @@ class Metrics:
 
     @contextmanager
     def asking(self, server: tuple[str, str]) -> Iterator[None]:
-        """Measure how long a backend takes to begin its answer, which the context is around."""
+        """Measure the time until a backend's answer begins, which is the duration of this context."""
         began = time.perf_counter()
         self._waiting(*server).inc()
         try:
@@ -235,7 +235,7 @@ class Metrics:
         self._status(*server).observe(time.perf_counter() - began)
 
     def failed(self, server: tuple[str, str], error: BackendError) -> None:
-        """A backend failed, or refused."""
+        """Count a failure or refusal of a backend."""
         self._errors(*server, self._kinds(error.code)).inc()
 
 
@@ -275,7 +275,7 @@ class _MeasuredStore:
 
 
 class _MeasuredBackend(BackendWrapper):
-    """Passes the chunks on untouched: what becomes of them is seen where the context ends."""
+    """Measures the start and the failures of a stream, and passes its chunks on untouched."""
 
     def __init__(self, backend: Backend, metrics: Metrics, server: tuple[str, str]) -> None:
         super().__init__(backend)
@@ -284,7 +284,7 @@ class _MeasuredBackend(BackendWrapper):
 
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
-        """Ask, and answer in chunks: see `Backend.stream`."""
+        """Return the stream of chunks: see `Backend.stream`."""
         try:
             with ExitStack() as waiting:
                 waiting.enter_context(self._metrics.asking(self._server))

@@ -1,9 +1,9 @@
 """
-Traces and metrics by OpenTelemetry, in the words of its conventions for HTTP and for generative AI.
+OpenTelemetry traces and metrics, by its semantic conventions for HTTP and for generative AI.
 
-A request is a span, and each question to a backend is one within it, whose context the backend is sent. Nothing that
-was said is in a span, and nothing that fails here changes an answer. This module needs the extra `antiphon[otel]`, and
-is loaded only where it is asked for.
+A request is a span. Each request to a backend is a child span, whose context is propagated to the backend. Spans
+have no prompts or answers, and a failure of tracing never affects a response. This module needs the extra
+`antiphon[otel]`, and is imported only if it is enabled.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
 """
@@ -58,14 +58,14 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-FLUSH_TIMEOUT = 5.0  # seconds to send what is left when the server stops
+FLUSH_TIMEOUT = 5.0  # seconds to export pending data when the server shuts down
 
-_SILENT = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds, and nobody's request
+_UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})  # requested every few seconds
 
-# Only the trace's context is taken and passed on: baggage is for whom the caller meant it.
+# Only the trace context is propagated: the caller's baggage may not be meant for the backend.
 _PROPAGATOR = TraceContextTextMapPropagator()
 
-# The conventions' names of providers, where they are not those of our profiles.
+# The conventions' names of providers that differ from our profiles' names.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "gemini": "gcp.gemini",
@@ -74,8 +74,8 @@ _PROVIDERS = {
 }
 _OPERATION = {"gen_ai.operation.name": "chat"}
 
-# What a span says of a question: the attribute, by the field of the Chat Completions request.
-_ASKED = {
+# Attributes of a span, by the field of the Chat Completions request.
+_REQUEST_ATTRIBUTES = {
     "temperature": "gen_ai.request.temperature",
     "top_p": "gen_ai.request.top_p",
     "top_k": "gen_ai.request.top_k",
@@ -87,29 +87,29 @@ _ASKED = {
     "stream": "gen_ai.request.stream",
 }
 
-# The conventions' advice, in seconds and in tokens.
+# Buckets that the conventions advise, in seconds and in tokens.
 _SECONDS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
 _TO_FIRST = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
 _PER_TOKEN = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
 _TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864]
 
 
-def _harmless(tell: Callable[P, T]) -> Callable[P, T | None]:
-    """Let what tells of an answer fail without touching it: the log has the error, and nobody else."""
+def _harmless(function: Callable[P, T]) -> Callable[P, T | None]:
+    """Log the exceptions of a function and return None, so that tracing never affects a response."""
 
-    @functools.wraps(tell)
-    def told(*args: P.args, **kwargs: P.kwargs) -> T | None:
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T | None:
         try:
-            return tell(*args, **kwargs)
+            return function(*args, **kwargs)
         except Exception:
             logger.exception("tracing failed")
             return None
 
-    return told
+    return wrapper
 
 
 class Tracing:
-    """The traces and metrics of one application, which go to these providers."""
+    """The traces and metrics of one application, recorded with the given providers."""
 
     def __init__(self, traces: TracerProvider, meters: MeterProvider) -> None:
         self._providers = (traces, meters)
@@ -125,7 +125,7 @@ class Tracing:
         self._each = seconds(
             "gen_ai.server.time_per_output_token", "Time for each output token after the first.", _PER_TOKEN
         )
-        self.operation = seconds("gen_ai.client.operation.duration", "Time for a question to a backend.", _SECONDS)
+        self.operation = seconds("gen_ai.client.operation.duration", "Time for a request to a backend.", _SECONDS)
         self.tokens = meter.create_histogram(
             "gen_ai.client.token.usage", "{token}", "Tokens used.", explicit_bucket_boundaries_advisory=_TOKENS
         )
@@ -133,8 +133,8 @@ class Tracing:
     @classmethod
     def from_environment(cls) -> Tracing:
         """
-        Send by OTLP over HTTP, to where OpenTelemetry's variables say; or let those providers send that somebody, such
-        as `opentelemetry-instrument`, has set up already.
+        Return tracing that exports by OTLP over HTTP, as OpenTelemetry's variables configure it; or with the providers
+        that are set already, for example by `opentelemetry-instrument`.
         """
         traces, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
         resource = Resource.create({SERVICE_NAME: "antiphon", SERVICE_VERSION: __version__})
@@ -148,38 +148,38 @@ class Tracing:
         return cls(traces, meters)
 
     def backend(self, backend: Backend, name: str = "default", replica: str = "1") -> Backend:
-        """Return a backend to which each question is a span."""
+        """Return a backend that records each request as a span."""
         return _TracedBackend(backend, self)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
-        """Return an application to which each request is a span."""
+        """Return an application that records each request as a span."""
         return _TracedRequests(app, self.tracer)
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        """A response is being made."""
+        """Prepare the label of the response's model."""
         self.models.expect(str(lifecycle.response["model"]))
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """It is over."""
+        """Record a response that has ended, once its model's label is known."""
         self.models.resolve(str(lifecycle.response["model"]), functools.partial(self._record, lifecycle))
 
     @_harmless
     def _record(self, lifecycle: ResponseLifecycle, model: str) -> None:
-        told = {
+        attributes = {
             **_OPERATION,
             "gen_ai.provider.name": "antiphon",
             "gen_ai.request.model": model,
         }
         failed = {"error.type": lifecycle.failure.code} if lifecycle.failure else {}
-        self._request.record(lifecycle.seconds, {**told, **failed})
+        self._request.record(lifecycle.seconds, {**attributes, **failed})
         if (first := lifecycle.seconds_to_first) is not None:
-            self._first.record(first, told)
+            self._first.record(first, attributes)
         if (each := lifecycle.seconds_per_token) is not None:
-            self._each.record(each, told)
+            self._each.record(each, attributes)
 
     @contextmanager
     def tool_call(self, call: ToolCallRecord) -> Iterator[None]:
-        """A call of a hosted tool is a span, and what is asked meanwhile is within it."""
+        """Record a hosted tool call as a span, the parent of all spans within this context."""
         span = self._begin_tool(call) or INVALID_SPAN
         token = attach(set_span_in_context(span))
         try:
@@ -190,14 +190,14 @@ class Tracing:
 
     @_harmless
     def _begin_tool(self, call: ToolCallRecord) -> Span:
-        described = {
+        attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.function,
-            "gen_ai.tool.type": "extension",  # run by the server, in the words of the conventions
+            "gen_ai.tool.type": "extension",  # the conventions' term for a tool that the server runs
             "gen_ai.tool.call.id": call.call_id,
             "antiphon.tool": call.tool,
         }
-        return self.tracer.start_span(f"execute_tool {call.function}", kind=SpanKind.INTERNAL, attributes=described)
+        return self.tracer.start_span(f"execute_tool {call.function}", kind=SpanKind.INTERNAL, attributes=attributes)
 
     @_harmless
     def _end_tool(self, call: ToolCallRecord, span: Span) -> None:
@@ -206,17 +206,17 @@ class Tracing:
         span.end()
 
     async def aclose(self) -> None:
-        """Send what is left, for as long as there is patience."""
+        """Export pending data, for up to `FLUSH_TIMEOUT` seconds."""
         loop, sent = asyncio.get_running_loop(), asyncio.Event()
 
         def send() -> None:
             for provider in self._providers:
                 if shutdown := getattr(provider, "shutdown", None):
                     shutdown()
-            with suppress(RuntimeError):  # nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: the timeout is over
                 loop.call_soon_threadsafe(sent.set)
 
-        # A thread that the end of the process does not wait for: a collector that is away must not hold it up.
+        # A daemon thread, so that an unavailable collector does not delay the end of the process.
         threading.Thread(target=send, daemon=True).start()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_TIMEOUT):
@@ -229,21 +229,21 @@ class _TracedRequests:
         self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in _SILENT:
+        if scope["type"] == "lifespan" or scope["path"] in _UNTRACED:
             await self._app(scope, receive, send)
             return
         method = scope.get("method", "WEBSOCKET")
         span = self._begun(scope, method) or INVALID_SPAN
         log_context.bind(trace_id=trace.format_trace_id(span.get_span_context().trace_id))
 
-        async def send_and_see(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             if message["type"] == "http.response.start":
                 _answered(span, message["status"])
             await send(message)
 
         token = attach(set_span_in_context(span, Context()))
         try:
-            await self._app(scope, receive, send_and_see)
+            await self._app(scope, receive, send_and_record)
         except Exception as error:
             _failed(span, type(error).__name__)
             raise
@@ -255,7 +255,7 @@ class _TracedRequests:
     def _begun(self, scope: Scope, method: str) -> Span:
         return self._tracer.start_span(
             method,
-            # Not in the context of this task: that may be another request's, whose connection this one came over.
+            # Not in this task's context, which may be that of an earlier request on the connection.
             _PROPAGATOR.extract(Headers(scope=scope), Context()),
             SpanKind.SERVER,
             {
@@ -281,7 +281,9 @@ def _failed(span: Span, kind: str, *description: str) -> None:
 
 @_harmless
 def _ended(span: Span, scope: Scope, method: str) -> None:
-    if route := getattr(scope.get("route"), "path", "").removeprefix("/v1"):  # the same with and without
+    if route := getattr(scope.get("route"), "path", "").removeprefix(
+        "/v1"
+    ):  # the same route with and without the prefix
         span.update_name(f"{method} {route}")
         span.set_attribute("http.route", route)
     if id := log_context.fields().get("response_id"):
@@ -296,24 +298,24 @@ class _TracedBackend(BackendWrapper):
 
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
-        """Ask, and answer in chunks: see `Backend.stream`."""
-        question = _Question(self._tracing, request.body, self.profile(request.model or request.body["model"]))
-        asked = dataclasses.replace(request, headers={**request.headers, **(question.headers() or {})})
+        """Return the stream of chunks: see `Backend.stream`."""
+        span = _BackendSpan(self._tracing, request.body, self.profile(request.model or request.body["model"]))
+        traced = dataclasses.replace(request, headers={**request.headers, **(span.headers() or {})})
         try:
-            async with self._backend.stream(asked) as chunks, aclosing(question.follow(chunks)) as told:
-                yield told
+            async with self._backend.stream(traced) as chunks, aclosing(span.follow(chunks)) as followed:
+                yield followed
         except BackendError as error:
-            question.failed(error)
+            span.failed(error)
             raise
         finally:
-            question.end()
+            span.end()
 
 
-_KINDS = {"id": str, "model": str, "usage": dict}  # what a chunk tells of the answer; other backends, other kinds
+_RECORDED = {"id": str, "model": str, "usage": dict}  # fields of a chunk; backends may send other types
 
 
-class _Question:
-    """One question to a backend, as a span, and what is known of the answer."""
+class _BackendSpan:
+    """The span of one request to a backend."""
 
     def __init__(self, tracing: Tracing, body: Mapping[str, Any], profile: Profile) -> None:
         self._tracing = tracing
@@ -322,73 +324,73 @@ class _Question:
         self._model = str(body["model"])
         self._began = clock()
         self._first: float | None = None
-        self._said: dict[str, Any] = {}  # the latest that the backend said of itself
+        self._recorded: dict[str, Any] = {}  # the latest fields of the chunks
         self._failure: dict[str, str] = {}
         self._begin(body, profile)
 
     @_harmless
     def _begin(self, body: Mapping[str, Any], profile: Profile) -> None:
-        where = urlsplit(profile.transport.base_url or "")
-        address = {"server.address": where.hostname, "server.port": where.port}
-        asked = {attribute: body.get(field) for field, attribute in _ASKED.items()}
-        told = {**_OPERATION, **self._provider, "gen_ai.request.model": self._model, **address, **asked}
+        url = urlsplit(profile.transport.base_url or "")
+        address = {"server.address": url.hostname, "server.port": url.port}
+        options = {attribute: body.get(field) for field, attribute in _REQUEST_ATTRIBUTES.items()}
+        attributes = {**_OPERATION, **self._provider, "gen_ai.request.model": self._model, **address, **options}
         self._span = self._tracing.tracer.start_span(
             f"chat {self._model}",
             kind=SpanKind.CLIENT,
-            attributes={name: value for name, value in told.items() if value is not None},
+            attributes={name: value for name, value in attributes.items() if value is not None},
         )
 
     @_harmless
     def headers(self) -> dict[str, str]:
-        """Return the headers that let the backend's own spans be parts of this one."""
+        """Return the headers that make the backend's own spans children of this one."""
         headers: dict[str, str] = {}
         _PROPAGATOR.inject(headers, set_span_in_context(self._span))
         return headers
 
     async def follow(self, chunks: AsyncIterator[list[Chunk]]) -> AsyncGenerator[list[Chunk], None]:
-        """Pass the chunks on, and keep in mind what they tell of the answer but its content."""
+        """Pass the chunks on, and record their metadata, but not their content."""
         async for batch in chunks:
-            self._hear(batch)
+            self._record_metadata(batch)
             yield batch
 
     @_harmless
-    def _hear(self, batch: list[Chunk]) -> None:
+    def _record_metadata(self, batch: list[Chunk]) -> None:
         if self._first is None and batch:
             self._first = clock()
         for chunk in batch:
-            for name, kind in _KINDS.items():
-                if (value := chunk.get(name)) and isinstance(value, kind):
-                    self._said[name] = value
+            for name, expected in _RECORDED.items():
+                if (value := chunk.get(name)) and isinstance(value, expected):
+                    self._recorded[name] = value
             choices = chunk.get("choices")
             for choice in choices if isinstance(choices, list) else ():
                 if isinstance(choice, dict) and (reason := choice.get("finish_reason")):
-                    self._said["finish"] = str(reason)
+                    self._recorded["finish"] = str(reason)
 
     def failed(self, error: BackendError) -> None:
-        """The question was refused, or the answer broke off. The message is not told: it may quote what was said."""
+        """Record a refused or interrupted request by its code; the message may quote the prompt."""
         self._failure = {"error.type": error.code}
         _failed(self._span, error.code, error.code)
 
     @_harmless
     def end(self) -> None:
-        """The answer is over, whole or not."""
-        said, span, tracing = self._said, self._span, self._tracing
-        usage = usage_of(said["usage"], {}, []) if "usage" in said else None
-        told: dict[str, Any] = {
-            "gen_ai.response.id": said.get("id"),
-            "gen_ai.response.model": said.get("model"),
-            "gen_ai.response.finish_reasons": [said["finish"]] if "finish" in said else None,
+        """End the span with the metadata of the answer, complete or not."""
+        recorded, span, tracing = self._recorded, self._span, self._tracing
+        usage = usage_of(recorded["usage"], {}, []) if "usage" in recorded else None
+        attributes: dict[str, Any] = {
+            "gen_ai.response.id": recorded.get("id"),
+            "gen_ai.response.model": recorded.get("model"),
+            "gen_ai.response.finish_reasons": [recorded["finish"]] if "finish" in recorded else None,
             "gen_ai.response.time_to_first_chunk": self._first and self._first - self._began,
         }
         if usage:
-            told |= {
+            attributes |= {
                 "gen_ai.usage.input_tokens": usage["input_tokens"],
                 "gen_ai.usage.output_tokens": usage["output_tokens"],
                 "gen_ai.usage.cache_read.input_tokens": usage["input_tokens_details"]["cached_tokens"],
                 "gen_ai.usage.reasoning.output_tokens": usage["output_tokens_details"]["reasoning_tokens"],
             }
         tracing.models.resolve(self._model, functools.partial(self._record, usage, clock() - self._began))
-        span.set_attributes({name: value for name, value in told.items() if value is not None})
+        span.set_attributes({name: value for name, value in attributes.items() if value is not None})
         span.end()
 
     @_harmless

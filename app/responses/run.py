@@ -123,7 +123,7 @@ class Run:
 
         Around `events` and `stop` it makes one lifecycle of them.
         """
-        outer = not self._lifecycle.told
+        outer = not self._lifecycle.observed
         try:
             with self._lifecycle.watched(self._usage):
                 yield
