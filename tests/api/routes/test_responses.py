@@ -598,7 +598,7 @@ async def test_the_official_client_holds_a_conversation_with_tools() -> None:
             await official.responses.delete(first.id)
             with pytest.raises(openai.NotFoundError):
                 await official.responses.retrieve(first.id)
-            assert [model.id async for model in official.models.list()] == ["scripted"]
+            assert [model.id async for model in official.models.list()] == ["scripted", "m"]
 
 
 async def test_incomplete_answers_say_why(served: tuple[httpx.AsyncClient, Scripted]) -> None:
