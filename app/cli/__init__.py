@@ -11,7 +11,7 @@ The command line.
     antiphon codex -- exec "Mend the tests."
     antiphon version
 
-An option is a variable by another name: it is put into the environment, where the workers find it too.
+Options are set as variables of the environment, where worker processes read them, too.
 """
 
 from __future__ import annotations
@@ -82,26 +82,28 @@ def _root(
 @cli.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free port.")] = None,
     backend: Annotated[str | None, typer.Option(help="demo, openai, or an import path.")] = None,
     backend_url: Annotated[str | None, typer.Option(help="Base URL of a Chat Completions server.")] = None,
-    backend_api_key: Annotated[str | None, typer.Option(help="Sent upstream; or passthrough.")] = None,
-    backend_profile: Annotated[str | None, typer.Option(help="How the server differs, such as vllm.")] = None,
+    backend_api_key: Annotated[str | None, typer.Option(help="Key for the backend; or passthrough.")] = None,
+    backend_profile: Annotated[str | None, typer.Option(help="Profile of the backend, such as vllm.")] = None,
     store_url: Annotated[
         str | None, typer.Option(help="memory://, sqlite:///file.db, redis:// or postgresql://.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes to run.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of processes.")] = None,
     config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None,
     mcp: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=URL|COMMAND", help="An MCP server whose tools models may call; may be repeated."),
     ] = None,
-    mcp_approval: Annotated[str | None, typer.Option(help="Are its calls to be approved? always, or never.")] = None,
+    mcp_approval: Annotated[
+        str | None, typer.Option(help="Whether callers approve its calls: always or never.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-    reload: Annotated[bool, typer.Option("--reload", help="Start anew when a file changes; to develop.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes, for development.")] = False,
 ) -> None:
-    """Serve. Every option wins over its variable, ANTIPHON_HOST and so on; see `antiphon settings` for all of them."""
+    """Start the server. Options override the variables (ANTIPHON_HOST etc.); `antiphon settings` prints all of them."""
     given = {name: value for name, value in locals().items() if name not in ("reload", "mcp") and value is not None}
     if mcp:
         given["mcp"] = _mcp_servers(mcp)
@@ -112,7 +114,7 @@ def serve(
     settings = settings.model_copy(update={"port": sockets[0].getsockname()[1]})
     logs.configure(settings)
     if settings.workers > 1 and not settings.secret_key:
-        # Made here and not by each worker for itself, or they could not read what the others encrypted.
+        # Generated once for all workers, so that each can decrypt what the others encrypted.
         os.environ[f"{PREFIX}SECRET_KEY"] = secrets.token_urlsafe(32)
         logger.warning(
             "ANTIPHON_SECRET_KEY is not set: encrypted_content can be read only by this process and its workers, "
@@ -125,15 +127,15 @@ def serve(
 
 
 def _mcp_servers(options: list[str]) -> str:
-    """Return what `--mcp` declares, as its variable has it: with the servers that stand there already."""
+    """Return the value of ANTIPHON_MCP, extended by the servers of `--mcp`."""
     servers: dict[str, str] = {}
-    with suppress(ValueError):  # what is wrong with the variable is told when the settings are read
+    with suppress(ValueError):  # an invalid variable is reported when the settings are read
         servers |= json.loads(environment().get(f"{PREFIX}MCP", "{}"))
     for option in options:
-        name, separator, place = (part.strip() for part in option.partition("="))
-        if not (name and separator and place):
+        name, separator, target = (part.strip() for part in option.partition("="))
+        if not (name and separator and target):
             _refuse("--mcp: should be NAME=URL or NAME=COMMAND, such as time='uvx mcp-server-time'", status=2)
-        servers[name] = place
+        servers[name] = target
     return json.dumps(servers)
 
 
@@ -141,7 +143,7 @@ def _mcp_servers(options: list[str]) -> str:
 def reload_settings(
     port: Annotated[int | None, typer.Option(help="Port of the server; that of the settings if left out.")] = None,
 ) -> None:
-    """Have the running server of this machine read its settings again: keys, limits, log and backends."""
+    """Make the running server on this machine reload its settings: keys, limits, log and backends."""
     settings = _settings(status=1)
     path = settings.pid_file or default_pid_file(settings.port if port is None else port)
     try:
@@ -155,7 +157,7 @@ def reload_settings(
 
 @cli.command()
 def check(config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None) -> None:
-    """Read the settings, reach backends, store and tools, and say what works; exit 1 if something does not."""
+    """Check the settings, backends, store and tools, and print the results; exit 1 if any of them fails."""
     if config is not None:
         os.environ[f"{PREFIX}CONFIG"] = config
     settings = _settings(status=1)
@@ -163,7 +165,7 @@ def check(config: Annotated[str | None, typer.Option(help="A TOML file of settin
     typer.echo(f"ok    settings  {address_of(settings)}, {keys}")
     for problem in unknown_variables():
         typer.echo(f"note  settings  {problem}")
-    logs.configure(settings.model_copy(update={"log_level": "error"}))  # what is wrong is said here
+    logs.configure(settings.model_copy(update={"log_level": "error"}))  # failures are printed below
     if not asyncio.run(reach(settings)):
         raise typer.Exit(1)
 
@@ -171,12 +173,12 @@ def check(config: Annotated[str | None, typer.Option(help="A TOML file of settin
 @cli.command("probe")
 def probe_backend(
     url: Annotated[str, typer.Argument(help="Base URL of a Chat Completions server.")],
-    model: Annotated[str | None, typer.Option(help="Which of its models to ask; the first, if left out.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to use; by default the first one listed.")] = None,
     api_key: Annotated[str | None, typer.Option(envvar=f"{PREFIX}BACKEND_API_KEY", help="The key to send.")] = None,
     name: Annotated[str, typer.Option(help="What to call the backend in the settings.")] = "local",
-    seconds: Annotated[float, typer.Option(help="When to stop asking.")] = 180,
+    seconds: Annotated[float, typer.Option(help="Seconds after which to stop.")] = 180,
 ) -> None:
-    """Ask a server some sixty small questions, say what it does, and which settings fit."""
+    """Send a server some sixty small requests, and print what it supports and which settings fit."""
     from app.cli.probe import probe
 
     try:
@@ -190,7 +192,7 @@ def probe_backend(
 
 @cli.command("settings")
 def show_settings() -> None:
-    """Print every setting, what it means and its default, in the form of a `.env` file."""
+    """Print all settings with descriptions and defaults, as a `.env` file."""
     typer.echo(env_example(), nl=False)
 
 
@@ -251,7 +253,7 @@ def run_chat(
             if prompt is None and sys.stdin.isatty():
                 chat.interact()
             else:
-                chat.say(prompt if prompt is not None else sys.stdin.read())
+                chat.send(prompt if prompt is not None else sys.stdin.read())
         except ServerError as error:
             _refuse(safe(error), status=1)
 
@@ -302,7 +304,7 @@ def _first_model(url: str, key: str | None, *, proxied: bool) -> str | None:
 
 
 def _become(command: list[str], variables: dict[str, str]) -> NoReturn:
-    """Go on as another program, which has the terminal and its signals to itself; where that cannot be, await it."""
+    """Replace this process by another program, so that it gets the terminal's signals; on Windows, run and await it."""
     variables = {**os.environ, **variables}
     if os.name == "posix":
         os.execve(command[0], command, variables)
@@ -333,13 +335,13 @@ def _listen(settings: Settings) -> list[socket.socket]:
     try:
         return listen(settings.host, settings.port)
     except OSError as error:
-        words = (error.strerror or str(error)).lower()
-        _refuse(f"{PREFIX}PORT: cannot listen on {address_of(settings)}: {words}", status=1)
+        reason = (error.strerror or str(error)).lower()
+        _refuse(f"{PREFIX}PORT: cannot listen on {address_of(settings)}: {reason}", status=1)
 
 
 def _try_to_build(settings: Settings) -> None:
-    """Build what the server will, so that what is wrong with an address is said here and not in a traceback."""
-    # Here and not above: it loads the whole server, which the small commands do without.
+    """Build tools, store and limits once, so that invalid settings are reported without a traceback."""
+    # Imported here, because it imports the whole server, which other commands do not need.
     from app.main import build_limits, build_store, build_tools
 
     try:

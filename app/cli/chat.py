@@ -1,4 +1,4 @@
-"""Talk to a model in the terminal: `antiphon chat`."""
+"""Chat with a model in the terminal: `antiphon chat`."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from rich.console import Console
 
 from app.cli.client import ServerClient, ServerError, safe
 
-HELP = "/new begins anew, /model NAME changes the model, /id prints the id of the last response, /quit or Ctrl+D ends."
+HELP = "/new starts over, /model NAME changes the model, /id prints the id of the last response, /quit or Ctrl+D exits."
 
 _REASONING = ("response.reasoning.delta", "response.reasoning_text.delta", "response.reasoning_summary_text.delta")
 
 
 class Chat:
-    """A conversation: each turn goes on from the one before."""
+    """A conversation, in which each turn continues the previous one."""
 
     def __init__(self, client: ServerClient, console: Console, parameters: dict[str, Any]) -> None:
-        """`parameters` are those of each request, the model among them."""
+        """`parameters` are sent with each request, the model among them."""
         self._client = client
         self._console = console
         self._parameters = parameters
         self._previous: str | None = None
-        self._kind = "line"  # of what was printed last; `line`: it is ended
+        self._kind = "line"  # style of the last output; `line` after a line break
 
     def interact(self) -> None:
-        """Read messages from the terminal, and answer them, until the reader has enough."""
+        """Read messages from the terminal and print the answers, until the user exits."""
         with suppress(ImportError):
-            import readline  # noqa: F401 (lines can be edited, and come back)
+            import readline  # noqa: F401 (line editing and history)
         self._console.print(f"{self._parameters['model']} at {self._client.url}", style="dim", highlight=False)
         self._console.print(HELP, style="dim", highlight=False)
         while (line := self._read("> ")) is not None and line not in ("/quit", "/exit"):
@@ -51,20 +51,20 @@ class Chat:
 
     def _attempt(self, line: str) -> None:
         try:
-            self.say(line)
+            self.send(line)
         except ServerError as error:
             self._line(safe(error), "red")
         except KeyboardInterrupt:
             self._line("Stopped.", "dim")
 
-    def say(self, text: str) -> None:
-        """Send a message, and print the answer; raises `ServerError`."""
+    def send(self, text: str) -> None:
+        """Send a message and print the answer; raises `ServerError`."""
         items = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}]
         while items:
             items = self._turn(items)
 
     def _turn(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Print one answer; return what the calls in it are answered with."""
+        """Send items and print the answer; return the outputs of its calls."""
         body = {**self._parameters, "input": items, "stream": True}
         if self._previous:
             body["previous_response_id"] = self._previous
@@ -81,10 +81,10 @@ class Chat:
             reason = (response.get("incomplete_details") or {}).get("reason") or "cancelled"
             self._line(f"The answer is incomplete: {safe(reason)}.", "yellow")
         self._previous = response["id"]
-        return [given for item in response["output"] if (given := self._answer(item))]
+        return [output for item in response["output"] if (output := self._answer(item))]
 
     def _show(self, event: dict[str, Any]) -> None:
-        """Print what an event adds."""
+        """Print the text or call of an event."""
         match event["type"]:
             case "response.output_text.delta" | "response.refusal.delta":
                 self._piece(event["delta"], "")
@@ -96,7 +96,7 @@ class Chat:
                 self._line("")
 
     def _answer(self, item: dict[str, Any]) -> dict[str, Any] | None:
-        """Ask the reader what a call is answered with; None for an item that wants no answer."""
+        """Prompt the user for the output or approval of a call; None for other items."""
         match item["type"]:
             case "function_call" | "custom_tool_call":
                 output = self._read(f"output of {safe(item['name'])}: ") or ""
@@ -121,7 +121,7 @@ class Chat:
         self._console.print(safe(text), style=style, end="", markup=False, highlight=False, soft_wrap=True)
 
     def _line(self, text: str, style: str = "") -> None:
-        """Print a line of its own; an empty one only ends what was begun."""
+        """Print a separate line; an empty text only ends the current line."""
         if self._kind != "line":
             self._console.print()
         if text:
@@ -130,11 +130,11 @@ class Chat:
 
 
 def call_line(item: dict[str, Any]) -> str:
-    """Return a call, its state and what came of it, in a line."""
+    """Return one line with a call, its status and its result."""
     name = ".".join(filter(None, (item.get("server_label"), item.get("name")))) or item["type"]
-    given = item.get("arguments") or item.get("input") or item.get("code") or item.get("action") or ""
-    given = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    arguments = item.get("arguments") or item.get("input") or item.get("code") or item.get("action") or ""
+    arguments = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     result = item.get("error") or item.get("output") or ""
     result = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-    parts = [f"[{item['type']}] {name}", given, f"({item['status']})" if item.get("status") else ""]
+    parts = [f"[{item['type']}] {name}", arguments, f"({item['status']})" if item.get("status") else ""]
     return safe(" ".join(filter(None, parts)) + (f" -> {result[:500]}" if result else ""))

@@ -1,4 +1,4 @@
-"""Use every backend, the store and every hosted tool once, and say what works."""
+"""Checks every backend, the store and every hosted tool: `antiphon check`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from app.errors import APIError
 from app.observability import logging as logs
 from app.settings import Settings, SettingsError
 
-CHECK_TIMEOUT = 15  # seconds to wait for each thing
+CHECK_TIMEOUT = 15  # seconds for each check
 
 
 async def reach(settings: Settings) -> bool:
-    """Use every backend, the store and every hosted tool once, and return whether all of them work."""
+    """Check every backend, the store and every hosted tool, print the results, and return whether all work."""
     from app.main import build_backend, build_store
 
-    async def ask(settings: Settings) -> str:
+    async def check_backend(settings: Settings) -> str:
         async with aclosing(build_backend(settings)) as backend:
             await backend.check()
             models = [str(model["id"]) for model in await backend.models()]
         return f"{len(models)} models{': ' * bool(models)}{', '.join(models[:5])}{', ...' * (len(models) > 5)}"
 
-    async def remember() -> str:
+    async def check_store() -> str:
         async with aclosing(build_store(settings)) as store:
             await store.check()
             await store.put("check", "record", b"1")
@@ -35,42 +35,45 @@ async def reach(settings: Settings) -> bool:
 
     works = []
     for name, backend in settings.served().items():
-        for one in backend.each():
-            alone = settings.model_copy(update={"backend": "auto", "backend_url": "", "backends": {name: one}})
-            works.append(await _try("backend", f"{name} {without_password(one.url) or one.backend}", ask(alone)))
-    works.append(await _try("store", without_password(settings.store_url), remember()))
+        for server in backend.each():
+            alone = settings.model_copy(update={"backend": "auto", "backend_url": "", "backends": {name: server}})
+            label = f"{name} {without_password(server.url) or server.backend}"
+            works.append(await _try("backend", label, check_backend(alone)))
+    works.append(await _try("store", without_password(settings.store_url), check_store()))
     return all([*works, await _check_tools(settings)])
 
 
 async def _check_tools(settings: Settings) -> bool:
-    """Try what each hosted tool needs, such as every MCP server that is declared."""
+    """Check the dependencies of each hosted tool, such as every declared MCP server."""
     from app.main import build_tools
 
     try:
         tools = build_tools(settings)
     except (SettingsError, ValueError, ImportError) as error:
-        return _say("tool", False, str(error))
+        return _print("tool", False, str(error))
     works = []
     for name, tool in tools.items():
         async with aclosing(tool):
             parts = await tool.check()
-        works += [_say("tool", not problem, f"{name} {part}: {problem or 'works'}") for part, problem in parts.items()]
+        works += [
+            _print("tool", not problem, f"{name} {part}: {problem or 'works'}") for part, problem in parts.items()
+        ]
     return all(works)
 
 
 async def _try(part: str, name: str, attempt: Awaitable[str]) -> bool:
     try:
         async with asyncio.timeout(CHECK_TIMEOUT):
-            works, said = True, await attempt
+            works, result = True, await attempt
     except TimeoutError:
-        works, said = False, f"no answer within {CHECK_TIMEOUT} seconds"
+        works, result = False, f"no answer within {CHECK_TIMEOUT} seconds"
     except APIError as error:
-        works, said = False, f"{error.message.rstrip('.')} ({error.detail})" if error.detail else error.message
+        works, result = False, f"{error.message.rstrip('.')} ({error.detail})" if error.detail else error.message
     except (OSError, ValueError, ImportError) as error:
-        works, said = False, str(error) or type(error).__name__
-    return _say(part, works, f"{name}: {said}")
+        works, result = False, str(error) or type(error).__name__
+    return _print(part, works, f"{name}: {result}")
 
 
-def _say(part: str, works: bool, what: str) -> bool:
-    typer.echo(logs.printable(f"{'ok' if works else 'fail':5} {part:9} {what}"))
+def _print(part: str, works: bool, result: str) -> bool:
+    typer.echo(logs.printable(f"{'ok' if works else 'fail':5} {part:9} {result}"))
     return works

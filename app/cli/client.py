@@ -1,4 +1,4 @@
-"""What the commands that talk to a running server share: where it is, the caller's key, and what its errors mean."""
+"""The HTTP client of the commands that use a running server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx
 
-# Escape sequences and marks that reorder text would let a model's answer write over the terminal.
-_HARMFUL = dict.fromkeys((*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)))
-_HARMLESS = {code: harm for code, harm in _HARMFUL.items() if chr(code) not in "\n\t"}
+# Control characters and bidirectional marks, with which a model's answer could manipulate the terminal.
+_CONTROLS = dict.fromkeys((*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)))
+_REMOVED = {code: None for code in _CONTROLS if chr(code) not in "\n\t"}
 
 
 class ServerError(Exception):
-    """The server refused, or is not there; the message says what to do."""
+    """The server refused a request or cannot be reached; the message says what to do."""
 
 
 class ServerClient:
@@ -23,7 +23,7 @@ class ServerClient:
 
     def __init__(self, url: str, key: str | None, *, proxied: bool) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # An answer may take as long as it likes; to connect may not.
+        # Only connecting is limited in time.
         timeout = httpx.Timeout(None, connect=10)
         self.url = url
         self._http = httpx.Client(base_url=f"{url}/", headers=headers, timeout=timeout, trust_env=proxied)
@@ -35,20 +35,20 @@ class ServerClient:
         self._http.close()
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return the JSON of an answer; raises `ServerError`."""
+        """Return the JSON body of a GET request; raises `ServerError`."""
         with self._errors():
-            answer = self._http.get(path)
-            _check(answer)
-            found: dict[str, Any] = answer.json()
-            return found
+            response = self._http.get(path)
+            _check(response)
+            body: dict[str, Any] = response.json()
+            return body
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the events of an answer; raises `ServerError`."""
-        with self._errors(), self._http.stream("POST", path, json=body) as answer:
-            if answer.is_error:
-                answer.read()
-            _check(answer)
-            for line in answer.iter_lines():
+        """Yield the events of a streamed POST request; raises `ServerError`."""
+        with self._errors(), self._http.stream("POST", path, json=body) as response:
+            if response.is_error:
+                response.read()
+            _check(response)
+            for line in response.iter_lines():
                 if line.startswith("data: {"):
                     yield json.loads(line.removeprefix("data: "))
 
@@ -62,17 +62,17 @@ class ServerClient:
             raise ServerError(f"The connection to {self.url} failed: {error}") from None
 
 
-def _check(answer: httpx.Response) -> None:
-    if not answer.is_error:
+def _check(response: httpx.Response) -> None:
+    if not response.is_error:
         return
     try:
-        error = answer.json()["error"]
-        message = f"{error['message']} ({answer.status_code} {error['code']})"
+        error = response.json()["error"]
+        message = f"{error['message']} ({response.status_code} {error['code']})"
     except (ValueError, LookupError, TypeError):
-        message = f"The server answered {answer.status_code}."
+        message = f"The server returned status {response.status_code}."
     raise ServerError(message)
 
 
 def safe(text: Any) -> str:
-    """Return text without what would do something to a terminal."""
-    return str(text).translate(_HARMLESS)
+    """Return text without control characters, except newlines and tabs."""
+    return str(text).translate(_REMOVED)

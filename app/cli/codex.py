@@ -1,9 +1,9 @@
 """
-How a client is told of this server: so far Codex, in the settings of its `config.toml`.
+The settings with which Codex uses this server.
 
-    settings = codex("http://127.0.0.1:8080/v1", model="qwen3")
-    toml(settings)       # the lines
-    options(settings)    # the same on its command line, for once
+    settings = codex_settings("http://127.0.0.1:8080/v1", model="qwen3", keyed=False)
+    toml(settings)       # lines for its `config.toml`
+    options(settings)    # the same as options of its command line
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-KEY = "CODEX_ANTIPHON_KEY"  # the variable in which Codex finds the caller's key
+KEY = "CODEX_ANTIPHON_KEY"  # the variable from which Codex reads the API key
 
 
 def codex_settings(url: str, *, model: str | None, keyed: bool, web_search: bool = False) -> dict[str, Any]:
     """
-    Return Codex's settings for a server with this base URL, which ends in `/v1`.
+    Return Codex's settings for a server with the base URL `url`, which ends in `/v1`.
 
-    `web_search` says whether the server can search: a model should not be offered what is not there. A server that is
-    not `keyed` takes any key. Codex has to have one all the same, or it does not read the catalog of
-    models, and offers fewer tools.
+    `web_search` is whether the server can search the web. If the server is not `keyed`, Codex gets an arbitrary key:
+    without one it does not read the model catalog, and offers fewer tools.
     """
     provider = {
         "name": "Antiphon",
@@ -39,7 +38,7 @@ def codex_settings(url: str, *, model: str | None, keyed: bool, web_search: bool
 
 
 def toml(settings: Mapping[str, Any]) -> str:
-    """Return settings as lines of TOML: what is at the top, then a table for each provider."""
+    """Return settings as TOML: the top-level keys, then a table for each provider."""
     lines = [f"{name} = {_literal(value)}" for name, value in settings.items() if not isinstance(value, Mapping)]
     for name, provider in settings["model_providers"].items():
         lines += ["", f"[model_providers.{name}]", *(f"{key} = {_literal(value)}" for key, value in provider.items())]
@@ -47,7 +46,7 @@ def toml(settings: Mapping[str, Any]) -> str:
 
 
 def options(settings: Mapping[str, Any]) -> list[str]:
-    """Return settings as options of Codex, which win over those of its file."""
+    """Return settings as command line options of Codex, which override those of its file."""
     return [word for name, value in _flat(settings) for word in ("--config", f"{name}={_literal(value)}")]
 
 
@@ -60,4 +59,4 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _literal(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)  # as TOML has it, too
+    return json.dumps(value, ensure_ascii=False)  # valid TOML, too

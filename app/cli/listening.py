@@ -1,4 +1,4 @@
-"""The sockets that a server listens on, and the file that says which process it is."""
+"""The sockets that a server listens on, and its pid file."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ except ImportError:  # Windows
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has it
+_BACKLOG = 2048  # connections that wait to be accepted; uvicorn's default
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
     """
-    Listen on every address of a host, all with the same port; 0 takes a free one.
+    Listen on every address of a host, all with the same port; 0 for any free port.
 
-    Raises `OSError` if an address is in use, or none of them is of this machine. The sockets may be handed to workers.
+    Raises `OSError` if an address is in use, or if none belongs to this machine. Workers can inherit the sockets.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     missing: OSError | None = None
     with ExitStack() as opened:
         sockets: list[socket.socket] = []
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
             listener = opened.enter_context(socket.socket(family, kind, protocol))
-            if os.name == "posix":  # elsewhere it would let two programs have one port
+            if os.name == "posix":  # on Windows it would let two programs share a port
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -46,7 +46,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             except OSError as error:
                 if error.errno != errno.EADDRNOTAVAIL:
                     raise
-                missing = error  # `localhost` may have an IPv6 address that this machine has not
+                missing = error  # `localhost` may resolve to an IPv6 address that this machine does not have
                 continue
             listener.listen(_BACKLOG)
             listener.set_inheritable(True)
@@ -59,7 +59,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def default_pid_file(port: int) -> Path:
-    """Return where the process id of the server at a port is kept: in a directory of this user's alone."""
+    """Return the default pid file of the server at a port, in a directory of this user."""
     runtime = environment().get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime):
         return Path(runtime) / f"antiphon-{port}.pid"
@@ -70,16 +70,16 @@ def default_pid_file(port: int) -> Path:
 @contextmanager
 def pid_file(path: Path, *, required: bool = False) -> Iterator[None]:
     """
-    Keep this process's id in a file, locked for as long as the context lasts: a file that is not locked is stale.
+    Write this process's id to a file that is locked within this context: a file without a lock is stale.
 
-    Where it cannot be written, the log says so: as a warning if it is `required`.
+    If it cannot be written, this is logged, as a warning if the file is `required`.
     """
     if fcntl is None:
         yield
         return
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Not followed, and of this user: in a directory that others can write to it may be anything.
+        # Symbolic links are not followed: other users may be able to write to the directory.
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
     except OSError as error:
         _log_unwritten(path, error, required)
@@ -108,7 +108,7 @@ def _log_unwritten(path: Path, error: OSError, required: bool) -> None:
 
 
 def send_hangup(path: Path) -> int | None:
-    """Send SIGHUP to the server whose process id is in a file, and return it; None if no server holds the file."""
+    """Send SIGHUP to the server that holds a pid file, and return its process id; None if no server does."""
     if fcntl is None:
         return None
     try:

@@ -27,20 +27,20 @@ from app.settings.loading import environment
 
 logger = logging.getLogger(__name__)
 
-# Where the workers' metrics are, for the library that makes them; it is not loaded here, but with each worker.
+# The directory of the workers' metrics, for the Prometheus client library, which only the workers import.
 _MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
-# Clients keep a connection for a while and use it again. Ours must not be the shorter patience: a request that meets
-# the end of its connection is lost. Load balancers wait for 60 seconds as a rule.
+# Seconds for which an idle connection stays open. This should exceed the timeout of clients and load balancers, usually
+# 60 seconds: a request that is sent while the server closes the connection is lost.
 KEEP_ALIVE = 75
 _STARTUP_FAILURE = 3  # uvicorn's exit status for an application that could not start
 
 
 def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_files: bool) -> None:
-    """Serve on these sockets until the process is told to stop; `watch_files` starts anew when a file changes."""
-    # uvicorn stops in good order, and then dies of the signal as if it had not.
+    """Serve on these sockets until the process is stopped; with `watch_files`, restart when a file changes."""
+    # After its graceful shutdown uvicorn raises the signal again; the exit status should be 0.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    if hasattr(signal, "SIGHUP"):  # it must not kill a server that is not ready to read its settings again yet
+    if hasattr(signal, "SIGHUP"):  # ignored until the application has installed its handler
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     config = uvicorn.Config(
         "app.main:app_factory",
@@ -51,7 +51,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
         reload=watch_files,
         reload_dirs=[os.path.dirname(os.path.dirname(__file__))] if watch_files else None,
         log_config=logs.config(settings),
-        log_level=None,  # it stands in the configuration
+        log_level=None,  # set by log_config
         access_log=False,
         server_header=False,
         proxy_headers=True,
@@ -59,7 +59,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
         http="app.api.uvicorn.http:Http",
         ws="app.api.uvicorn.websocket:Socket",
         ws_max_size=settings.max_body_bytes,
-        ws_per_message_deflate=False,  # many small messages: it costs more than it saves
+        ws_per_message_deflate=False,  # for many small messages compression costs more than it saves
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
     )
@@ -81,7 +81,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
 
 @contextmanager
 def _shared_metrics(settings: Settings) -> Iterator[None]:
-    """Give several workers a directory where each can see what the others have counted."""
+    """Create a directory for the metrics of several workers."""
     if settings.workers == 1 or environment().get(_MULTIPROCESS):
         yield
         return
@@ -91,30 +91,30 @@ def _shared_metrics(settings: Settings) -> Iterator[None]:
 
 
 class _Workers(Multiprocess):
-    """Processes that share a port."""
+    """Worker processes that share a port."""
 
     def terminate_all(self) -> None:
-        """Let them come to their end. This process lets go of the port, or who connects now would wait for nobody."""
+        """Stop the workers. The sockets are closed first, or new connections would wait to be accepted in vain."""
         for listener in self.sockets:
             listener.close()
         super().terminate_all()
 
     def handle_hup(self) -> None:
-        """Pass it on, in place of new workers: each takes the new settings by itself, and its streams go on."""
+        """Forward SIGHUP to the workers, which reload their settings; uvicorn would restart them."""
         for worker in self.processes:
             if worker.pid is not None and worker.exitcode is None:
                 os.kill(worker.pid, signal.SIGHUP)
 
 
 def address_of(settings: Settings, *, reachable: bool = False) -> str:
-    """Return where the server listens; if it is to be `reachable`, where a program on this machine finds it."""
+    """Return the URL of the server; with `reachable`, an unspecified address becomes the loopback address."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host) if reachable else settings.host
     host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{settings.port}"
 
 
 def greet(settings: Settings) -> None:
-    """Say where the server is and how to try it: to eyes on stderr, to machines as one more line of the log."""
+    """Print the server's address and a request to try on stderr, or log them if the log is JSON."""
     parts = {
         "address": address_of(settings),
         "backend": _backends(settings),
@@ -139,6 +139,6 @@ def greet(settings: Settings) -> None:
 def _backends(settings: Settings) -> str:
     served = settings.served().items()
     return ", ".join(
-        f"{name} ({', '.join(without_password(one.url) or one.backend for one in backend.each())})"
+        f"{name} ({', '.join(without_password(server.url) or server.backend for server in backend.each())})"
         for name, backend in served
     )

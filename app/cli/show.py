@@ -1,4 +1,4 @@
-"""See in the terminal what became of a response: `antiphon show ID`."""
+"""Print a response, its chain and its translation: `antiphon show ID`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.cli.client import ServerClient, safe
 
 
 def show(client: ServerClient, console: Console, response_id: str, *, as_json: bool = False) -> None:
-    """Print the chain of a response, and the request that its backend was sent; raises `ServerError`."""
+    """Print the chain of a response, and the request that was sent to its backend; raises `ServerError`."""
     path = f"antiphon/responses/{quote(response_id, safe='')}"
     chain, translation = client.get(f"{path}/chain"), client.get(f"{path}/translation")
     if as_json:
@@ -47,8 +47,8 @@ def _item(console: Console, item: dict[str, Any]) -> None:
     if item["type"] in ("message", "reasoning"):
         parts = [*(item.get("summary") or ()), *(content if isinstance(content, list) else ())]
         text = "\n".join(part.get("text") or part.get("refusal") or f"[{part['type']}]" for part in parts)
-        who = item.get("role") or "reasoning"
-        _line(console, f"  {who}: {text}", "green" if who == "user" else "dim italic" if who == "reasoning" else "")
+        role = item.get("role") or "reasoning"
+        _line(console, f"  {role}: {text}", "green" if role == "user" else "dim italic" if role == "reasoning" else "")
     elif item["type"].endswith("_output"):
         _line(console, f"  [{item['type']}] {item.get('output', '')}", "cyan")
     else:

@@ -169,7 +169,7 @@ async def test_a_server_that_does_what_it_is_asked_for_needs_no_settings() -> No
         report = await probe(server.url)
     assert report.overrides() == {"request.reasoning_field": "reasoning_content"}
     assert (report.profile.name, report.model) == ("default", "good-1")
-    found = {finding.about: finding.said for finding in report.findings}
+    found = {finding.about: finding.result for finding in report.findings}
     assert found == {
         "models": "1: good-1",
         "model": "good-1, asked with temperature, max_tokens",
@@ -232,7 +232,7 @@ async def test_what_a_server_refuses_ignores_or_loses_becomes_settings() -> None
         "request.reasoning_replay": "never",
         "request.drop_params": ["presence_penalty", "seed"],
     }
-    found = {finding.about: finding.said for finding in report.findings}
+    found = {finding.about: finding.result for finding in report.findings}
     assert found["[DONE]"] == "not sent"
     assert found["text as a list of parts"] == "lost on the way"
     assert found["developer message"] == "400: unknown variant `developer`"
@@ -243,7 +243,7 @@ async def test_what_is_forced_is_looked_for_behind_the_thought() -> None:
         report = await probe(server.url)
         assert len(server.asked) <= 60
     assert report.overrides() == {"request.reasoning_field": "reasoning"}
-    found = {finding.about: finding.said for finding in report.findings}
+    found = {finding.about: finding.result for finding in report.findings}
     assert found["stream"] == "2 chunks, only a thought, which was cut off, finish_reason length"
     assert found["tools"] == "called, in 3 pieces, finish_reason tool_calls"
     for question in ("tool_choice required", "tool_choice by name", "JSON schema", "JSON object"):
@@ -258,7 +258,7 @@ async def test_what_is_behind_a_thought_that_does_not_end_is_not_guessed() -> No
     async with Endless() as server:
         report = await probe(server.url)
     assert report.overrides() == {"request.reasoning_field": "reasoning"}
-    found = {finding.about: finding.said for finding in report.findings}
+    found = {finding.about: finding.result for finding in report.findings}
     for question in ("tools", "JSON schema", "JSON object"):
         assert found[question] == "not seen: it only thinks"
 

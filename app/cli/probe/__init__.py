@@ -1,10 +1,10 @@
 """
-Ask a server a number of small questions, and say what it does and which profile fits.
+Probes a server with small requests, to find out what it supports and which profile and options fit.
 
     report = await probe("http://localhost:8000/v1")
     print(report.table(), report.settings("local"), sep="\\n\\n")
 
-It is asked one thing at a time, some sixty in all, each for a few tokens and within a time.
+The requests, some sixty, are sent one after another, each with a limit of tokens and a timeout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from app.cli.probe.questions import HELLO, QUESTIONS, UNKNOWN, Finding, verdict
 from app.core.profile import Profile
 from app.errors import BackendError
 
-# By what is in the URL, in the headers, in the list of models, or in the complaint about a field that nobody knows.
+# Profiles by a part of the host name.
 _HOSTS = {
     "api.openai.com": "openai",
     "azure.com": "azure",
@@ -43,6 +43,7 @@ _HOSTS = {
     "minimax": "minimax",
     "githubcopilot.com": "copilot",
 }
+# Profiles by a part of the headers, the list of models, or the error for an unknown field.
 _OWNERS = {
     "llamacpp": "llama.cpp",
     "llama.cpp": "llama.cpp",
@@ -58,31 +59,31 @@ _OWNERS = {
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What a server does."""
+    """The findings about a server."""
 
     url: str
     model: str
-    profile: Profile  # the built-in one that it begins with
+    profile: Profile  # the built-in profile to start from
     findings: tuple[Finding, ...]
 
     def table(self) -> str:
-        """Return what it does, a finding in each line."""
+        """Return the findings, one per line."""
         width = max((len(finding.about) for finding in self.findings), default=0)
-        return "\n".join(f"{finding.about:{width}}  {finding.said}" for finding in self.findings)
+        return "\n".join(f"{finding.about:{width}}  {finding.result}" for finding in self.findings)
 
     def overrides(self) -> dict[str, Any]:
-        """Return the options in which it differs from its profile."""
-        found = {name: value for finding in self.findings for name, value in finding.options.items()}
-        return {name: value for name, value in found.items() if value != _option(self.profile, name)}
+        """Return the options that differ from the profile's."""
+        options = {name: value for finding in self.findings for name, value in finding.options.items()}
+        return {name: value for name, value in options.items() if value != _option(self.profile, name)}
 
     def settings(self, name: str) -> str:
-        """Return the lines to put into the file of settings."""
+        """Return a table for the TOML file of settings."""
         lines = [f"[backends.{name}]", f"url = {json.dumps(self.url)}", f"profile = {json.dumps(self.profile.name)}"]
         overrides = [f"{json.dumps(option)} = {json.dumps(value)}" for option, value in self.overrides().items()]
         return "\n".join([*lines, *(["", f"[backends.{name}.overrides]", *overrides] if overrides else [])])
 
     def variables(self) -> str:
-        """Return the same as variables, for a single backend."""
+        """Return the same as environment variables, for a single backend."""
         lines = [f"ANTIPHON_BACKEND_URL={self.url}", f"ANTIPHON_BACKEND_PROFILE={self.profile.name}"]
         overrides = self.overrides()
         return "\n".join(lines + ([f"ANTIPHON_BACKEND_OVERRIDES='{json.dumps(overrides)}'"] if overrides else []))
@@ -92,17 +93,17 @@ async def probe(
     url: str, key: str | None = None, model: str | None = None, *, seconds: float = 180, each: float = 30
 ) -> ProbeReport:
     """
-    Probe the server with that base URL, within some seconds; what was not asked by then is left out.
+    Probe the server at a base URL for up to `seconds`, with up to `each` seconds per request.
 
-    Raises `BackendError` if it cannot be reached, or does not answer the simplest question.
+    Raises `BackendError` if it cannot be reached, or refuses the simplest request.
     """
     server = ProbedServer(url, key, seconds=each)
     try:
         try:
-            listed, known = await server.models()
+            models, headers = await server.models()
         except httpx.HTTPError as error:
             raise BackendError(f"The server cannot be reached: {type(error).__name__}.") from error
-        names = [str(one.get("id") or one.get("name") or "") for one in listed]
+        names = [str(listed.get("id") or listed.get("name") or "") for listed in models]
         model = model or next(filter(None, names), "") or "default"
         findings = [Finding("models", f"{len(names)}: {', '.join(names[:5])}" if names else "not listed")]
         findings.append(await _begin(server, model))
@@ -112,35 +113,34 @@ async def probe(
                     findings += await question(server)
         except TimeoutError:
             findings.append(Finding("the rest", f"not asked: {seconds:.0f} seconds are over"))
-        owners = " ".join(str(one.get("owned_by", "")) for one in listed[:50])
-        complaint = next((finding.said for finding in findings if finding.about == UNKNOWN), "")
-        profile = load_profile(_recognised(url, f" {owners} {known} {complaint}"))
+        owners = " ".join(str(listed.get("owned_by", "")) for listed in models[:50])
+        complaint = next((finding.result for finding in findings if finding.about == UNKNOWN), "")
+        profile = load_profile(_recognise(url, f" {owners} {headers} {complaint}"))
         return ProbeReport(url.rstrip("/"), model, profile, tuple(findings))
     finally:
         await server.aclose()
 
 
 async def _begin(server: ProbedServer, model: str) -> Finding:
-    """Find a form in which the simplest question is answered: there are models that take neither of its parameters."""
+    """Find parameters with which the simplest request succeeds; some models accept no `temperature` or `max_tokens`."""
     for limit in ("max_tokens", "max_completion_tokens"):
         for fields in ({"model": model, "temperature": 0}, {"model": model}):
             server.limit, server.fields = limit, fields
-            said = await server.ask(HELLO, stream=False)
-            if said.ok:
+            result = await server.ask(HELLO, stream=False)
+            if result.ok:
                 return Finding("model", f"{model}, asked with {', '.join([*list(fields)[1:], limit])}")
-            if said.status not in (400, 422, 500):
-                raise BackendError(verdict(said))
-    raise BackendError(verdict(said))
+            if result.status not in (400, 422, 500):
+                raise BackendError(verdict(result))
+    raise BackendError(verdict(result))
 
 
-def _recognised(url: str, known: str) -> str:
-    """Return the name of the profile for a server, as far as it can be recognised."""
+def _recognise(url: str, clues: str) -> str:
+    """Return the name of the profile for a server; `default` if it is not recognised."""
     host = httpx.URL(url).host
     for part, name in _HOSTS.items():
         if part in host:
             return name
-    words = known.lower()
-    return next((name for part, name in _OWNERS.items() if part in words), "default")
+    return next((name for part, name in _OWNERS.items() if part in clues.lower()), "default")
 
 
 def _option(profile: Profile, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The server that is probed: one small request, and what it says."""
+"""The client of a probed server, and the results of its requests."""
 
 from __future__ import annotations
 
@@ -18,46 +18,49 @@ from app.core.stream.reasoning_fragments import ReasoningDetails
 from app.core.types.chunk import DONE, RawChunk
 from app.errors import BackendError
 
-ANSWER_TOKENS = 200  # tokens for an answer
-PROMPT_ONLY_TOKENS = 1  # where only the prompt matters
+ANSWER_TOKENS = 200  # limit of tokens of an answer
+PROMPT_ONLY_TOKENS = 1  # the limit if the answer does not matter
 
 
 @dataclass(slots=True)
 class ProbeResult:
-    """What a server said to one request."""
+    """The response to one request."""
 
-    status: int  # 0: nothing at all
+    status: int  # 0 without a response
     chunks: list[RawChunk] = field(default_factory=list)
-    done: bool = False  # was there `[DONE]`?
+    done: bool = False  # whether `[DONE]` was received
     error: str = ""
 
     @property
     def ok(self) -> bool:
+        """Whether the request succeeded."""
         return self.status == 200 and not self.error
 
     @property
     def refused(self) -> bool:
-        """Whether the request was found to be wrong: many servers report that as an error of their own."""
+        """Whether the server refused the request, with any status: many report an invalid request as a 500."""
         return not self.ok and self.status != 0
 
     @property
     def deltas(self) -> list[dict[str, Any]]:
+        """The deltas of all choices."""
         choices = [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
         return [choice["delta"] for choice in choices if isinstance(choice.get("delta"), dict)]
 
     @property
     def text(self) -> str:
+        """The text of the answer."""
         return "".join(delta["content"] for delta in self.deltas if isinstance(delta.get("content"), str))
 
     @property
     def reasoning(self) -> tuple[str, str]:
-        """The field in which the server thinks, and the thought; two empty strings if there is none."""
+        """The field with reasoning, and its text; two empty strings without reasoning."""
         for name in (*REASONING_FIELDS, "reasoning_details"):
-            said = [delta[name] for delta in self.deltas if delta.get(name)]
-            if thought := "".join(
-                one if isinstance(one, str) else "".join(ReasoningDetails.texts(one)) for one in said
+            values = [delta[name] for delta in self.deltas if delta.get(name)]
+            if text := "".join(
+                value if isinstance(value, str) else "".join(ReasoningDetails.texts(value)) for value in values
             ):
-                return name, thought
+                return name, text
         return "", ""
 
     @property
@@ -72,36 +75,40 @@ class ProbeResult:
 
     @property
     def only_thought(self) -> bool:
-        """Whether the model has thought, and done nothing else."""
+        """Whether the answer is nothing but reasoning."""
         return self.ok and bool(self.reasoning[1]) and not self.text.strip() and not self.called
 
     @property
     def finish(self) -> str:
+        """The last finish reason; "" without one."""
         choices = [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
         return next((str(choice["finish_reason"]) for choice in reversed(choices) if choice.get("finish_reason")), "")
 
     @property
     def usage(self) -> dict[str, Any]:
+        """The last usage; empty without one."""
         return next((chunk["usage"] for chunk in reversed(self.chunks) if chunk.get("usage")), {})
 
     @property
     def prompt_tokens(self) -> int:
+        """The tokens of the prompt; 0 if not reported."""
         return int(self.usage.get("prompt_tokens") or 0)
 
 
 class ProbedServer:
     """
-    Asks one server, one thing at a time.
+    Sends requests to one server, one at a time.
 
-    `fields` are in every request, `still` are those that keep the model from thinking, as far as they are known; `left`
-    is how many requests may still be sent.
+    `fields` are part of every request, `reasoning_off` are the fields that switch reasoning off, if there are any, and
+    `budget` is the number of requests that may still be sent. `limit` is the parameter that limits the tokens of an
+    answer. `seconds` is the timeout of each request.
     """
 
-    def __init__(self, url: str, key: str | None, *, seconds: float = 30, most: int = 60) -> None:
+    def __init__(self, url: str, key: str | None, *, seconds: float = 30, budget: int = 60) -> None:
         self.url = httpx.URL(url.rstrip("/"))
-        self.left = most
+        self.budget = budget
         self.fields: dict[str, Any] = {}
-        self.still: dict[str, Any] = {}
+        self.reasoning_off: dict[str, Any] = {}
         self.limit = "max_tokens"
         self._key = key
         self._seconds = seconds
@@ -112,31 +119,32 @@ class ProbedServer:
         )
 
     async def aclose(self) -> None:
+        """Close the connections."""
         await self._http.aclose()
 
     async def models(self) -> tuple[list[dict[str, Any]], str]:
-        """Return the models that are listed, and what else there is to recognise the server by."""
-        said = await self._http.get(f"{self.url}/models")
-        known = " ".join(f"{name}: {value}" for name, value in said.headers.items() if name in ("server", "via"))
+        """Return the listed models, and the headers by which the server may be recognised."""
+        response = await self._http.get(f"{self.url}/models")
+        headers = " ".join(f"{name}: {value}" for name, value in response.headers.items() if name in ("server", "via"))
         try:
-            listed = said.json()
+            body = response.json()
         except ValueError:
-            listed = None
-        data = listed.get("data") or listed.get("models") if isinstance(listed, dict) else listed
-        return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else [], known
+            body = None
+        data = body.get("data") or body.get("models") if isinstance(body, dict) else body
+        return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else [], headers
 
     async def ask(
-        self, prompt: str | list[dict[str, Any]], *, room: int = ANSWER_TOKENS, stream: bool = True, **body: Any
+        self, prompt: str | list[dict[str, Any]], *, tokens: int = ANSWER_TOKENS, stream: bool = True, **body: Any
     ) -> ProbeResult:
-        """Ask for one answer; a field of `body` that is None is left out."""
+        """Request an answer of up to `tokens` tokens; fields of `body` that are None are left out."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        asked = {**self.fields, self.limit: room, "messages": messages, "stream": stream, **body}
-        if self.left <= 0:
+        request = {**self.fields, self.limit: tokens, "messages": messages, "stream": stream, **body}
+        if self.budget <= 0:
             return ProbeResult(0, error="not asked any more: there were too many questions")
-        self.left -= 1
+        self.budget -= 1
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._post({name: value for name, value in asked.items() if value is not None})
+                return await self._post({name: value for name, value in request.items() if value is not None})
         except TimeoutError:
             return ProbeResult(0, error=f"no answer within {self._seconds:.0f} seconds")
         except (httpx.HTTPError, httpx.StreamError) as error:
@@ -144,12 +152,16 @@ class ProbedServer:
 
     async def answer(self, prompt: str, **body: Any) -> ProbeResult:
         """
-        Ask for one answer, and once more without a thought if there was nothing else.
+        Request an answer, and again with reasoning switched off if it was nothing but reasoning.
 
-        What a server forces begins where the thought ends, which may be later than there are tokens for it.
+        A server that forces an output does so after the reasoning, which may use up all tokens.
         """
-        said = await self.ask(prompt, **body)
-        return await self.ask(prompt, **{**self.still, **body}) if self.still and said.only_thought else said
+        result = await self.ask(prompt, **body)
+        return (
+            await self.ask(prompt, **{**self.reasoning_off, **body})
+            if self.reasoning_off and result.only_thought
+            else result
+        )
 
     async def _post(self, body: Mapping[str, Any]) -> ProbeResult:
         async with self._http.stream("POST", f"{self.url}/chat/completions", json=body) as response:
@@ -157,28 +169,28 @@ class ProbedServer:
                 data = await response.aread()
                 error = backend_error(response.status_code, response.headers, data, secret=self._key)
                 return ProbeResult(response.status_code, error=error.message)
-            said, reader = ProbeResult(200), BodyDecoder()
+            result, decoder = ProbeResult(200), BodyDecoder()
             try:
-                async for read in response.aiter_bytes():
-                    said.chunks += reader.decode(read)
-                    if said.chunks and said.chunks[-1] is DONE:
-                        break  # some do not close the connection
+                async for data in response.aiter_bytes():
+                    result.chunks += decoder.decode(data)
+                    if result.chunks and result.chunks[-1] is DONE:
+                        break  # some servers do not close the connection
                 else:
-                    said.chunks += reader.end()
+                    result.chunks += decoder.end()
             except BackendError as error:
-                said.error = error.message
-        if said.chunks and said.chunks[-1] is DONE:
-            said.done = bool(said.chunks.pop())
-        for chunk in said.chunks:
-            if complaint := error_in_chunk(chunk, secret=self._key):
-                said.error = scrubbed(complaint.message, self._key)
-        return said
+                result.error = error.message
+        if result.chunks and result.chunks[-1] is DONE:
+            result.done = bool(result.chunks.pop())
+        for chunk in result.chunks:
+            if failure := error_in_chunk(chunk, secret=self._key):
+                result.error = scrubbed(failure.message, self._key)
+        return result
 
     async def post(self, url: httpx.URL, body: dict[str, Any]) -> Any:
-        """Return the JSON of an answer of another endpoint; raises `BackendError`."""
-        if self.left <= 0:
+        """Return the JSON response of another endpoint; raises `BackendError`."""
+        if self.budget <= 0:
             raise BackendError("There were too many questions.")
-        self.left -= 1
+        self.budget -= 1
         try:
             response = await self._http.post(url, json=body)
             if response.status_code != 200:

@@ -1,8 +1,8 @@
 """
-What a server is asked, and what its answers mean for its profile.
+The questions to a probed server, and what the results mean for its profile.
 
-Each question is a function of the server, and returns findings: what it does, in a few words, and the options that fit.
-A question is put twice where once would prove nothing: that a request is accepted does not mean that it has an effect.
+Each question is a function that sends requests and returns findings: a short result, and the profile options that fit.
+An accepted parameter may still have no effect, so some questions compare two results.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from app.cli.probe.client import PROMPT_ONLY_TOKENS, ProbedServer, ProbeResult
 
 
 class Finding(NamedTuple):
-    """Something that is known of a server now."""
+    """One result about a server, and the profile options that follow from it."""
 
     about: str
-    said: str
+    result: str
     options: dict[str, Any] = {}  # noqa: RUF012 (of a tuple, never changed)
 
 
@@ -61,69 +61,73 @@ def image() -> ChatMessage:
 
 
 def history(output: Any = "Sunny, 21C", id: str = "call_1", **assistant: Any) -> list[ChatMessage]:
-    """A call, and what came of it."""
+    """Return messages with a tool call and its output."""
     function = {"name": "get_weather", "arguments": '{"location": "Paris"}'}
     call = {"role": "assistant", "tool_calls": [{"id": id, "type": "function", "function": function}], **assistant}
     return [user(WEATHER), call, {"role": "tool", "tool_call_id": id, "content": output}]
 
 
-def verdict(said: ProbeResult, good: str = "accepted") -> str:
-    """Say whether a request was accepted; if not, in the server's own words."""
-    return good if said.ok else f"{said.status or 'no answer'}: {said.error[:100]}"
+def verdict(result: ProbeResult, good: str = "accepted") -> str:
+    """Return `good` if a request was accepted, else the status and the server's error message."""
+    return good if result.ok else f"{result.status or 'no answer'}: {result.error[:100]}"
 
 
-def effect(about: str, said: ProbeResult, good: str | None, options: dict[str, Any]) -> Finding:
-    """Say that something had an effect, or none; behind a thought that does not end, nobody can tell."""
-    if said.only_thought:
+def effect(about: str, result: ProbeResult, good: str | None, options: dict[str, Any]) -> Finding:
+    """Return whether a parameter had an effect; unknown if the answer is nothing but reasoning."""
+    if result.only_thought:
         return Finding(about, _UNSEEN)
-    return Finding(about, good or verdict(said, "ignored"), options)
+    return Finding(about, good or verdict(result, "ignored"), options)
 
 
 async def shape(server: ProbedServer, messages: list[ChatMessage], **body: Any) -> ProbeResult:
-    """See whether messages are taken as they are; the answer does not matter."""
-    return await server.ask(messages, room=PROMPT_ONLY_TOKENS, stream=False, **body)
+    """Send messages to see whether they are accepted; the answer does not matter."""
+    return await server.ask(messages, tokens=PROMPT_ONLY_TOKENS, stream=False, **body)
 
 
 # The stream.
 
 
 async def streams(server: ProbedServer) -> Findings:
-    said = await server.ask(HELLO)
+    result = await server.ask(HELLO)
     options: dict[str, Any] = {}
-    _, thought = said.reasoning
+    _, thought = result.reasoning
     answer = "text"
-    if not said.text and thought and said.finish == "length":
+    if not result.text and thought and result.finish == "length":
         answer = "only a thought, which was cut off"
-    elif not said.text and thought:
+    elif not result.text and thought:
         answer = "only reasoning: its parser takes the answer for a thought"
         options["response.reasoning_only_as_message"] = True
-    finish = f"finish_reason {said.finish or 'never'}"
+    finish = f"finish_reason {result.finish or 'never'}"
     return [
-        Finding("stream", f"{len(said.chunks)} chunks, {answer}, {finish}" if said.ok else verdict(said), options),
-        Finding("[DONE]", "sent" if said.done else "not sent"),
-        *await _usage(server, said),
+        Finding(
+            "stream", f"{len(result.chunks)} chunks, {answer}, {finish}" if result.ok else verdict(result), options
+        ),
+        Finding("[DONE]", "sent" if result.done else "not sent"),
+        *await _usage(server, result),
     ]
 
 
 async def _usage(server: ProbedServer, plain: ProbeResult) -> Findings:
     if plain.usage:
         return [Finding("usage of a stream", "always", {"request.stream_usage": "always"})]
-    said = await server.ask(HELLO, room=PROMPT_ONLY_TOKENS, stream_options={"include_usage": True})
-    if said.ok and said.usage:
+    result = await server.ask(HELLO, tokens=PROMPT_ONLY_TOKENS, stream_options={"include_usage": True})
+    if result.ok and result.usage:
         return [Finding("usage of a stream", "with stream_options", {"request.stream_usage": "stream_options"})]
-    # Where it is accepted without effect, nothing is lost by asking.
-    how = "stream_options" if said.ok else "none"
-    return [Finding("usage of a stream", verdict(said, "never"), {"request.stream_usage": how})]
+    # If it is accepted without effect, requesting it does no harm.
+    how = "stream_options" if result.ok else "none"
+    return [Finding("usage of a stream", verdict(result, "never"), {"request.stream_usage": how})]
 
 
 async def limits(server: ProbedServer) -> Findings:
     findings, known = [], []
     for name in ("max_tokens", "max_completion_tokens"):
         limit: dict[str, Any] = {server.limit: None, name: 8}
-        said = await server.ask("Count to one hundred.", **limit)
-        cut = said.ok and (said.finish == "length" or 0 < len(said.deltas) < 20)
+        result = await server.ask("Count to one hundred.", **limit)
+        cut = result.ok and (result.finish == "length" or 0 < len(result.deltas) < 20)
         known += [name] if cut else []
-        findings.append(Finding(name, f"honoured, finish_reason {said.finish}" if cut else verdict(said, "ignored")))
+        findings.append(
+            Finding(name, f"honoured, finish_reason {result.finish}" if cut else verdict(result, "ignored"))
+        )
     if known:
         findings[-1] = findings[-1]._replace(options={"request.max_tokens": known[0]})
     return findings
@@ -146,15 +150,15 @@ async def roles(server: ProbedServer) -> Findings:
     return findings
 
 
-def _compared(said: ProbeResult, without: ProbeResult, with_: ProbeResult) -> str:
-    """Say whether something reached the model, by the tokens of the prompt."""
-    if not said.ok or not (said.prompt_tokens and with_.prompt_tokens > without.prompt_tokens):
-        return verdict(said)
-    return "lost on the way" if said.prompt_tokens <= without.prompt_tokens else "accepted"
+def _compared(result: ProbeResult, without: ProbeResult, with_: ProbeResult) -> str:
+    """Return whether something reached the model, judging by the tokens of the prompt."""
+    if not result.ok or not (result.prompt_tokens and with_.prompt_tokens > without.prompt_tokens):
+        return verdict(result)
+    return "lost on the way" if result.prompt_tokens <= without.prompt_tokens else "accepted"
 
 
 async def _placed(server: ProbedServer) -> Findings:
-    """Ask where system messages may stand: what is refused moves to the front, and is merged there if need be."""
+    """Return where system messages are accepted: refused ones are moved to the front, and merged if necessary."""
     rule = {"role": "system", "content": "Be brief."}
     later = await shape(server, [user(HELLO), {"role": "assistant", "content": "Hello."}, rule, user(HELLO)])
     second = await shape(server, [rule, rule, user(HELLO)])
@@ -182,19 +186,19 @@ async def contents(server: ProbedServer) -> Findings:
 
 
 async def calls(server: ProbedServer) -> Findings:
-    said = await server.answer(WEATHER, tools=EXAMPLE_TOOLS)
-    if not said.ok or said.only_thought:
-        return [effect("tools", said, None, {})]
-    if not said.called:
-        if not any(mark in said.text for mark in _MARKS):
+    result = await server.answer(WEATHER, tools=EXAMPLE_TOOLS)
+    if not result.ok or result.only_thought:
+        return [effect("tools", result, None, {})]
+    if not result.called:
+        if not any(mark in result.text for mark in _MARKS):
             return [Finding("tools", "not called")]
         option = {"response.call_marks": "auto"}
         return [Finding("tools", "the call stays in the text: there is no parser for it", option)]
-    pieces = said.pieces
-    how = "whole" if len(pieces) == len(said.called) else f"in {len(pieces)} pieces"
+    pieces = result.pieces
+    how = "whole" if len(pieces) == len(result.called) else f"in {len(pieces)} pieces"
     named = [name for name in ("index", "id") if all(piece.get(name) is None for piece in pieces)]
     lacks = f", without {' and '.join(named)}" if named else ""
-    findings = [Finding("tools", f"called, {how}{lacks}, finish_reason {said.finish}")]
+    findings = [Finding("tools", f"called, {how}{lacks}, finish_reason {result.finish}")]
     return findings + await _several(server) + await _choices(server) + await _strict(server)
 
 
@@ -233,12 +237,12 @@ async def _choices(server: ProbedServer) -> Findings:
 
 async def _strict(server: ProbedServer) -> Findings:
     schema = {**_PLACE, "additionalProperties": False}
-    said = await server.ask(WEATHER, tools=[tool("get_weather", schema, strict=True)], room=PROMPT_ONLY_TOKENS)
-    return [Finding("strict tools", verdict(said), {"request.strict": "drop"} if said.refused else {})]
+    result = await server.ask(WEATHER, tools=[tool("get_weather", schema, strict=True)], tokens=PROMPT_ONLY_TOKENS)
+    return [Finding("strict tools", verdict(result), {"request.strict": "drop"} if result.refused else {})]
 
 
 async def results(server: ProbedServer) -> Findings:
-    """Ask how a conversation with calls has to look."""
+    """Return how a conversation with tool calls has to be written."""
     forms: dict[str, ChatMessage] = {"omit": {}, "null": {"content": None}, "empty": {"content": ""}}
     taken = [name for name, fields in forms.items() if (await shape(server, history(**fields), tools=EXAMPLE_TOOLS)).ok]
     fields = forms[taken[0] if taken else "empty"]
@@ -270,7 +274,7 @@ async def formats(server: ProbedServer) -> Findings:
     held = await server.answer(HELLO, response_format=schema)
     as_object = {"type": "json_object"}
     object_ = await server.answer(HELLO, response_format=as_object)
-    if not object_.ok:  # some want to see the word; that the model does as it is told would prove nothing
+    if not object_.ok:  # some servers require the word in the prompt, so it must not also instruct the model
         object_ = await server.answer(f"{HELLO} Do not answer in JSON.", response_format=as_object)
     obeyed, is_object = held.ok and _json(held) == {"color": "red"}, object_.ok and _is_object(object_)
     way = "native" if obeyed else "json_object" if is_object else "prompt"
@@ -281,43 +285,43 @@ async def formats(server: ProbedServer) -> Findings:
     ]
 
 
-def _json(said: ProbeResult) -> Any:
+def _json(result: ProbeResult) -> Any:
     try:
-        return json.loads(said.text or said.reasoning[1])
+        return json.loads(result.text or result.reasoning[1])
     except ValueError:
         return None
 
 
-def _is_object(said: ProbeResult) -> bool:
-    cut = said.finish == "length" and said.text.lstrip().startswith("{")
-    return cut or isinstance(_json(said), dict)
+def _is_object(result: ProbeResult) -> bool:
+    cut = result.finish == "length" and result.text.lstrip().startswith("{")
+    return cut or isinstance(_json(result), dict)
 
 
 async def thoughts(server: ProbedServer) -> Findings:
     prompt = "Think, then answer: what is 2+2?"
-    said = await server.ask(prompt)
-    field, _ = said.reasoning
+    result = await server.ask(prompt)
+    field, _ = result.reasoning
     if field:
         option: dict[str, Any] = {"request.reasoning_field": field} if field != "reasoning_details" else {}
         findings = [Finding("reasoning", f"in {field}", option)]
-    elif "<think>" in said.text[:20]:
+    elif "<think>" in result.text[:20]:
         findings = [Finding("reasoning", "in the text, between tags", {"response.think_tags": "auto"})]
-    elif "</think>" in said.text:
+    elif "</think>" in result.text:
         findings = [Finding("reasoning", "in the text, up to a tag", {"response.think_tags": "implicit_open"})]
     else:
-        return [Finding("reasoning", "none seen" if said.ok else verdict(said))]
-    still: dict[str, Any] = {"reasoning_effort": "none"}
-    off = await server.ask(prompt, **still)
+        return [Finding("reasoning", "none seen" if result.ok else verdict(result))]
+    reasoning_off: dict[str, Any] = {"reasoning_effort": "none"}
+    off = await server.ask(prompt, **reasoning_off)
     switched = off.ok and not off.reasoning[0] and "</think>" not in off.text
     findings.append(Finding("reasoning_effort none", "switches it off" if switched else verdict(off, "ignored")))
     if not switched:
-        still = {"chat_template_kwargs": {"enable_thinking": False}}
-        by_template = await server.ask(prompt, **still)
+        reasoning_off = {"chat_template_kwargs": {"enable_thinking": False}}
+        by_template = await server.ask(prompt, **reasoning_off)
         switched = by_template.ok and not by_template.reasoning[0] and "</think>" not in by_template.text
         option = {"request.effort": "chat_template_kwargs.enable_thinking"} if switched else {}
         said_so = "switches it off" if switched else verdict(by_template, "ignored")
         findings.append(Finding("chat_template_kwargs", said_so, option))
-    server.still = still if switched else {}
+    server.reasoning_off = reasoning_off if switched else {}
     return findings + await _replayed(server, field)
 
 
@@ -326,10 +330,10 @@ async def _replayed(server: ProbedServer, field: str) -> Findings:
     without = await shape(server, history(content=""), tools=EXAMPLE_TOOLS)
     refused, used = "", ""
     for name in dict.fromkeys((field or "reasoning_content", "reasoning_content")):
-        said = await shape(server, history(content="", **{name: thought}), tools=EXAMPLE_TOOLS)
-        if said.refused:
-            refused = verdict(said)
-        elif said.prompt_tokens > without.prompt_tokens > 0:
+        result = await shape(server, history(content="", **{name: thought}), tools=EXAMPLE_TOOLS)
+        if result.refused:
+            refused = verdict(result)
+        elif result.prompt_tokens > without.prompt_tokens > 0:
             used = used or name
     if refused and not used:
         return [Finding("reasoning sent back", refused, {"request.reasoning_replay": "never"})]
@@ -360,10 +364,10 @@ async def parameters(server: ProbedServer) -> Findings:
 
 
 async def _logprobs(server: ProbedServer) -> Finding:
-    said = await server.ask(HELLO, room=4, logprobs=True, top_logprobs=1)
-    choices = [choice for chunk in said.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
+    result = await server.ask(HELLO, tokens=4, logprobs=True, top_logprobs=1)
+    choices = [choice for chunk in result.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
     given = any(choice.get("logprobs") for choice in choices)
-    return Finding("logprobs", "given" if given else verdict(said, "ignored"))
+    return Finding("logprobs", "given" if given else verdict(result, "ignored"))
 
 
 async def tokens(server: ProbedServer) -> Findings:
@@ -373,8 +377,8 @@ async def tokens(server: ProbedServer) -> Findings:
 
 
 async def unknown_model(server: ProbedServer) -> Findings:
-    said = await shape(server, [user(HELLO)], model="no-such-model")
-    return [Finding("unknown model", verdict(said, "answers all the same"))]
+    result = await shape(server, [user(HELLO)], model="no-such-model")
+    return [Finding("unknown model", verdict(result, "answers all the same"))]
 
 
 QUESTIONS: tuple[Callable[[ProbedServer], Awaitable[Findings]], ...] = (
@@ -382,7 +386,7 @@ QUESTIONS: tuple[Callable[[ProbedServer], Awaitable[Findings]], ...] = (
     limits,
     roles,
     contents,
-    thoughts,  # before what can be forced only where they end
+    thoughts,  # first, so that later questions can switch reasoning off
     calls,
     results,
     formats,
