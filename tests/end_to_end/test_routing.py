@@ -249,9 +249,8 @@ async def ask(http: httpx.AsyncClient, model: str = "m") -> str:
 
 
 async def test_at_sighup_new_requests_see_the_new_backends_and_streams_go_on_with_the_old(
-    configure: Callable[[str], None], three: list[Upstream], caplog: pytest.LogCaptureFixture
+    configure: Callable[[str], None], three: list[Upstream], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level("INFO", "app.main")
     go = asyncio.Event()
     three[0].always(sse(chunk("old"), go, finish(), END))
     three[1].always(sse(chunk("new"), finish(), END))
@@ -262,7 +261,7 @@ async def test_at_sighup_new_requests_see_the_new_backends_and_streams_go_on_wit
 
         configure(f'[backends.other]\nurl = "{three[1].url}"\nmodels = ["m*"]\n')
         os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: "settings read anew; the backends are other" in caplog.text)
+        await until(lambda: "changed backends; the backends are other" in capsys.readouterr().err)
         assert await ask(http) == "new"
         assert await ask(http, "x") == "No backend serves the model 'x'. There are: m*."
         go.set()
@@ -291,9 +290,8 @@ async def test_settings_that_cannot_be_used_leave_everything_as_it_is_and_say_wh
 
 
 async def test_at_sighup_a_key_that_was_replaced_is_sent(
-    configure: Callable[[str], None], three: list[Upstream], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    configure: Callable[[str], None], three: list[Upstream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level("INFO", "app.main")
     (tmp_path / ".env").write_text("LOCAL_KEY=sk-one")
     configure(f'[backends.local]\nurl = "{three[0].url}"\napi_key_env = "LOCAL_KEY"\n')
     async with serving(create_app(load_settings(), reload=load_settings)) as url, client(url) as http:
@@ -301,7 +299,7 @@ async def test_at_sighup_a_key_that_was_replaced_is_sent(
         (tmp_path / ".env").write_text("LOCAL_KEY=sk-two")
         assert await ask(http) == "Hello"
         os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: "settings read anew" in caplog.text)
+        await until(lambda: "settings reloaded" in capsys.readouterr().err)
         assert await ask(http) == "Hello"
         assert (await http.get("/v1/models")).status_code == 200
     said = [request.headers["authorization"] for request in three[0].requests]
