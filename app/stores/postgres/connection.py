@@ -40,6 +40,7 @@ _LIBPQ: dict[str, Callable[[str], Any]] = {
 _BROKEN = (
     OSError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a call that was cut off by the end of its connection
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.ReadOnlySQLTransactionError,
@@ -137,7 +138,7 @@ class PostgresClient:
         try:
             async with asyncio.timeout(self._timeout), self._free:
                 result = await self._try(call)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, SchemaTooNewError) as error:
+        except (asyncpg.PostgresError, *_BROKEN, SchemaTooNewError) as error:
             # `from None`: a traceback would quote the query's arguments.
             raise self._outage.begins(f"{type(error).__name__}: {error}") from None
         self._outage.ends()
