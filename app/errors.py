@@ -1,5 +1,5 @@
 """
-The errors of the API.
+The errors of the API, and the warnings beside a successful answer.
 
     APIError
      +- InvalidRequest        400  the request is invalid; `param` names the field
@@ -17,7 +17,7 @@ Every error that a client receives is one of these, over HTTP, in a stream and o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
@@ -155,6 +155,26 @@ class BackendError(APIError):
     def reason(self) -> str:
         """The message, or status and code if it is the backend's own, which may quote the caller's prompt."""
         return f"{self.status} {self.code}" if self.quoted else self.message
+
+
+class Warnings:
+    """What was left out or changed of a request: sentences for the caller, each once, in order of their first use."""
+
+    def __init__(self) -> None:
+        self._messages: dict[str, None] = {}
+
+    def add(self, message: str) -> None:
+        """Add a sentence, unless it was added before."""
+        self._messages[message] = None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._messages)
+
+
+def label(value: object) -> str:
+    """Return a caller's value for use in a message: printable ASCII in quotes, cut to 64 characters."""
+    text = str(value)
+    return ascii(text if len(text) <= 64 else f"{text[:64]}...")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -25,7 +25,7 @@ from app.core.stream.event_builder import Upstream
 from app.core.types.ids import bucket_of, chain_key, new_key
 from app.core.types.items import type_of
 from app.core.types.request import TERMINAL, CreateResponse, Item
-from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, StoreUnavailable
+from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, StoreUnavailable, Warnings
 from app.responses.compaction import is_compaction, without_compacted
 from app.responses.conversations import Conversations, before
 from app.responses.encryption import ContentCipher, decrypt_items
@@ -43,14 +43,14 @@ class Context:
     upstream: dict[str, Upstream]  # what the backend really said, by the id of the item
     brought: dict[str, Upstream]  # the part of it that came with the request, sealed
     compacts: bool  # is a summary wanted, in place of an answer?
-    warnings: list[str]
+    warnings: Warnings
     approvals: Sequence[ApprovedCall] = ()  # the calls that the request approves
 
 
 class InputFileSource(Protocol):
     """The uploaded files that parts of items may name."""
 
-    async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: list[str]) -> list[Item]:
+    async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: Warnings) -> list[Item]:
         """Return `items` with the files in place of their names; raises `InvalidRequest` for those of `new` items."""
         ...
 
@@ -78,7 +78,7 @@ class ContextLoader:
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
         known = {item["id"]: item for item in said if isinstance(item.get("id"), str)}
         new = await search.resolved(request.items(), known, upstream)
-        warnings: list[str] = []
+        warnings = Warnings()
         new, brought = decrypt_items(new, self.seals, owner, key=key, known=upstream, warnings=warnings)
         approvals: list[ApprovedCall] = []
         if answers_approvals(new):
@@ -87,9 +87,9 @@ class ContextLoader:
         if request.conversation:
             new = [item for item in new if str(item.get("id")) not in known]
             if not request.store:
-                warnings.append("This turn is not added to the conversation, since it is not to be stored.")
+                warnings.add("This turn is not added to the conversation, since it is not to be stored.")
         if request.store and any(turn.response.get("store") is False for turn in turns):
-            warnings.append("This response continues from one that is not stored: only this connection can go on.")
+            warnings.add("This response continues from one that is not stored: only this connection can go on.")
         if turns:
             history.check_outputs(said, new)
             new = rewrites.drop_repeated_prompt(said, new, warnings)
@@ -113,7 +113,7 @@ class ContextLoader:
         *earlier, turn = turns
         upstream = {id: said for each in turns for id, said in each.upstream.items()}
         key = chain_key(response_id) or ""
-        return turns, await self._context(earlier, turn.input, upstream, {}, owner, key, [])
+        return turns, await self._context(earlier, turn.input, upstream, {}, owner, key, Warnings())
 
     async def _context(
         self,
@@ -123,7 +123,7 @@ class ContextLoader:
         brought: dict[str, Upstream],
         owner: str,
         key: str,
-        warnings: list[str],
+        warnings: Warnings,
     ) -> Context:
         """Return the context of new items that continue some turns."""
         said = [item for turn in turns for item in turn.items]

@@ -23,7 +23,7 @@ from app.core.stream.event_builder import Upstream
 from app.core.types.ids import bucket_of, chain_key, new_id, new_key
 from app.core.types.items import ITEM_TYPES
 from app.core.types.request import CreateResponse, Item
-from app.errors import InvalidRequest, NotFound
+from app.errors import InvalidRequest, NotFound, Warnings
 from app.responses.encryption import ContentCipher, decrypt_items
 from app.stores import Change, Store
 
@@ -146,7 +146,7 @@ class Conversations:
                 item = {**item, "id": None}
             new.append(input_item(item, key))
             present.add(new[-1]["id"])
-        warnings: list[str] = []
+        warnings = Warnings()
         new, said = decrypt_items(new, self._seals, owner, key=key, known=upstream, warnings=warnings, field="items")
         return Turn({"id": new_id("added", key), "output": []}, new, upstream | said)
 

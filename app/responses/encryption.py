@@ -31,7 +31,7 @@ from app.core.types.ids import new_id
 from app.core.types.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.core.types.readings import NOTES
 from app.core.types.request import Item, Response
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, Warnings
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ def decrypt_items(
     *,
     key: str,
     known: Mapping[str, Upstream],
-    warnings: list[str],
+    warnings: Warnings,
     field: str = "input",
 ) -> tuple[list[Item], dict[str, Upstream]]:
     """
@@ -211,13 +211,13 @@ def decrypt_items(
 
 
 def _open(
-    seals: ContentCipher, kind: ContentKind, owner: str, sealed: str, param: str, warnings: list[str]
+    seals: ContentCipher, kind: ContentKind, owner: str, sealed: str, param: str, warnings: Warnings
 ) -> dict[str, Any] | None:
     try:
         return seals.open(kind, owner, sealed)
     except ForeignKeyError:
         if kind == "reasoning":
-            warnings.append("Encrypted reasoning that this server cannot read was left out.")
+            warnings.add("Encrypted reasoning that this server cannot read was left out.")
             return None
     except TamperedError:
         pass

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.types.request import CreateResponse, Event
 from app.core.types.response import new_response
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, Warnings
 from app.responses.encryption import (
     MARK,
     ContentCipher,
@@ -103,9 +103,9 @@ def test_a_server_without_a_key_makes_one_and_says_so_once_it_is_used(caplog: py
 
 
 def opened(items: list[dict[str, Any]], owner: str = "alice", **options: Any) -> tuple[Any, Any, list[str]]:
-    warnings: list[str] = []
+    warnings = Warnings()
     found, said = decrypt_items(items, SEALS, owner, key=KEY, known=options.get("known", {}), warnings=warnings)
-    return found, said, warnings
+    return found, said, [*warnings]
 
 
 def reasoning(sealed: str | None, **fields: Any) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from typing import Any
 from app.backends.chat.errors.unsupported_fields import CALL, MESSAGE, STRICT, functions, holds, unknown_fields
 from app.core.profile import RequestOptions
 from app.core.request import caller_field
-from app.core.request.content import label
-from app.errors import BackendError
+from app.errors import BackendError, label
 
 logger = logging.getLogger(__name__)
 

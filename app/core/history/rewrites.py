@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from app.core.history.turns import parts_of
-from app.core.request.content import label
 from app.core.types.request import CreateResponse, Item, ReasoningOptions, is_uncalled
+from app.errors import Warnings, label
 
 
-def drop_repeated_prompt(history: Sequence[Item], new: Sequence[Item], warnings: list[str]) -> list[Item]:
+def drop_repeated_prompt(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
     """
     Return the new items without the last user message if it is repeated before the result of a tool.
 
@@ -23,7 +23,7 @@ def drop_repeated_prompt(history: Sequence[Item], new: Sequence[Item], warnings:
     words = parts_of(question.get("content"), "user")
     repeated = [_is_question(item) and parts_of(item.get("content"), "user") == words for item in new[:last]]
     if any(repeated):
-        warnings.append("The last user message was repeated with the results of tools; the repetition was left out.")
+        warnings.add("The last user message was repeated with the results of tools; the repetition was left out.")
     return [*(item for item, is_repeated in zip(new, repeated, strict=False) if not is_repeated), *new[last:]]
 
 
@@ -49,32 +49,32 @@ def apply_config_updates(request: CreateResponse, items: Iterable[Item]) -> Crea
 _SEALED = re.compile(r"gAAAAA[\w-]{80,}={0,2}")
 
 
-def rewrite_items(items: Iterable[Item], warnings: list[str]) -> list[Item]:
+def rewrite_items(items: Iterable[Item], warnings: Warnings) -> list[Item]:
     """Return the items with messages of agents, and outputs without a call, as user messages."""
     return [rewrite(item, warnings) if (rewrite := _REWRITES.get(item["type"])) else item for item in items]
 
 
-def _from_agent(item: Item, warnings: list[str]) -> Item:
+def _from_agent(item: Item, warnings: Warnings) -> Item:
     content = []
     for part in parts_of(item.get("content"), "user"):
         text = part.get("encrypted_content")
         if part["type"] != "encrypted_content" or not isinstance(text, str):
             content.append(part)
         elif _SEALED.fullmatch(text):
-            warnings.append("An agent_message that OpenAI has encrypted cannot be read and was left out.")
+            warnings.add("An agent_message that OpenAI has encrypted cannot be read and was left out.")
         else:
             content.append({"type": "input_text", "text": text})
     return {"type": "message", "role": "user", "content": content}
 
 
-def _from_tool(item: Item, warnings: list[str]) -> Item:
+def _from_tool(item: Item, warnings: Warnings) -> Item:
     if not is_uncalled(item):
         return item
     introduction = {"type": "input_text", "text": f"The tool {label(item['name'])} returned, without a call:"}
     return {"type": "message", "role": "user", "content": [introduction, *parts_of(item["output"], "user")]}
 
 
-_REWRITES: dict[str, Callable[[Item, list[str]], Item]] = {
+_REWRITES: dict[str, Callable[[Item, Warnings], Item]] = {
     "agent_message": _from_agent,
     "function_call_output": _from_tool,
     "configuration_update": lambda item, warnings: {**item, "type": _UPDATE},

@@ -16,18 +16,19 @@ from types import MappingProxyType
 from typing import Any
 
 from app.core.profile import Profile, RequestOptions
-from app.core.request.content import label, text_content
+from app.core.request.content import text_content
 from app.core.request.messages import to_messages
 from app.core.request.response_format import response_format
 from app.core.request.roles import arrange
 from app.core.request.tool_choice import Choice, choose
 from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import ToolSet, collect_tools, of_history
+from app.core.request.translation_context import TranslationContext
 from app.core.stream.event_types import ToolBinding
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.items import ITEM_TYPES
 from app.core.types.request import CreateResponse, Item, undeclared_fields
-from app.errors import InvalidRequest, did_you_mean
+from app.errors import InvalidRequest, did_you_mean, label
 
 EMPTY: Mapping[str, dict[str, Any]] = MappingProxyType({})
 
@@ -67,15 +68,15 @@ def to_chat(
     on tools binding, so `ChatTranslation.allowed` enforces them whatever the backend does.
     """
     options = profile.request
-    warnings: list[str] = []
+    context = TranslationContext(request, profile, upstream, hosted, strict)
     if strict:
         _refuse_unknown(request, options)
-    tools = collect_tools(request.tools, items, options, warnings, hosted, strict)
+    tools = collect_tools(context, items)
     first = max(0, len(items) - later - (len(request.input) if isinstance(request.input, list) else 1))
     items, places = tool_items_as_functions(items, tools, upstream)
-    choice = _choice(request, items, tools, options, warnings)
-    format, instruction = response_format(request.text.format, options.response_format, warnings)
-    messages = to_messages(items, profile, tools, upstream, warnings, [place - first for place in places])
+    choice = _choice(context, items, tools)
+    format, instruction = response_format(context)
+    messages = to_messages(items, context, tools, [place - first for place in places])
     if lead := "\n\n".join(filter(None, (request.instructions, instruction))):
         messages.insert(0, {"role": "system", "content": text_content(lead, options.content.parts)})
     if not messages:
@@ -84,29 +85,28 @@ def to_chat(
         messages.append({"role": "user", "content": text_content(choice.request, options.content.parts)})
 
     body: dict[str, Any] = {
-        **_parameters(request, options, warnings),  # first: `extra_params` may name anything
+        **_parameters(context),  # first: `extra_params` may name anything
         "model": options.model_map.get(model, model),
         "messages": arrange(messages, options.roles),
         **_streaming(options, with_tools=bool(choice.functions)),
-        **_tools(request, choice, options, warnings),
-        **_effort(request, options, warnings),
+        **_tools(context, choice),
+        **_effort(context),
     }
     if format:
         body["response_format"] = format
-    _limit(body, options, warnings)
+    _limit(context, body)
     return ChatTranslation(
         body=_patched(body, options.extra_body),
         calls={name: function.callee for name, function in choice.functions.items()},
         allowed=choice.allowed,
-        warnings=tuple(dict.fromkeys(warnings)),
+        warnings=tuple(context.warnings),
     )
 
 
-def _choice(
-    request: CreateResponse, items: Sequence[Item], tools: ToolSet, options: RequestOptions, warnings: list[str]
-) -> Choice:
+def _choice(context: TranslationContext, items: Sequence[Item], tools: ToolSet) -> Choice:
+    request, options = context.request, context.options
     sent = request.tool_choice if "tool_choice" in request.model_fields_set else None
-    choice = choose(sent, tools, options, warnings)
+    choice = choose(sent, tools, context)
     if options.tools_for_history and not choice.functions and (declared := of_history(items, tools)):
         return Choice(declared, "none" if options.tool_choice.none == "none" else None, frozenset())
     return choice
@@ -120,7 +120,8 @@ def _streaming(options: RequestOptions, *, with_tools: bool) -> dict[str, Any]:
     return {"stream": True}
 
 
-def _tools(request: CreateResponse, choice: Choice, options: RequestOptions, warnings: list[str]) -> dict[str, Any]:
+def _tools(context: TranslationContext, choice: Choice) -> dict[str, Any]:
+    request, options = context.request, context.options
     if not choice.functions:
         return {}
     fields: dict[str, Any] = {"tools": [function.tool for function in choice.functions.values()]}
@@ -131,7 +132,7 @@ def _tools(request: CreateResponse, choice: Choice, options: RequestOptions, war
         if options.parallel_tool_calls == "send" or (options.parallel_tool_calls == "drop_false" and parallel):
             fields["parallel_tool_calls"] = parallel
         elif not parallel:
-            warnings.append("This backend cannot be limited to one call at a time.")
+            context.warnings.add("This backend cannot be limited to one call at a time.")
     return fields
 
 
@@ -204,21 +205,20 @@ def _refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
             raise InvalidRequest(message, param=f"include[{index}]", code="invalid_value")
 
 
-def _parameters(request: CreateResponse, options: RequestOptions, warnings: list[str]) -> dict[str, Any]:
+def _parameters(context: TranslationContext) -> dict[str, Any]:
     """Return the parameters that the caller set, under their Chat Completions names."""
+    request, options, warnings = context.request, context.options, context.warnings
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in _NOTHING}
     extra_names = (*_EXTRA, *options.extra_params)
     known = known_extra_parameters(options)
-    warnings += [
-        f"The parameter {label(name)} is not known to this backend and was left out."
-        for name in extra
-        if name not in known
-    ]
+    for name in extra:
+        if name not in known:
+            warnings.add(f"The parameter {label(name)} is not known to this backend and was left out.")
     if unknown := [value for value in request.include if value not in _INCLUDED]:
         named = ", ".join(label(value) for value in unknown[:5])
-        warnings.append(f"Of 'include', this is not known here and was left out: {named}.")
+        warnings.add(f"Of 'include', this is not known here and was left out: {named}.")
     if request.stream_options and request.stream_options.include_obfuscation:
-        warnings.append("The parameter 'stream_options.include_obfuscation' was left out: nothing is obfuscated here.")
+        warnings.add("The parameter 'stream_options.include_obfuscation' was left out: nothing is obfuscated here.")
     fields = {name: getattr(request, name) for name in _SAME}
     fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], request.max_output_tokens)
     fields |= {name: extra.get(name) for name in extra_names if fields.get(name) is None}
@@ -229,7 +229,8 @@ def _parameters(request: CreateResponse, options: RequestOptions, warnings: list
     return {name: value for name, value in fields.items() if value not in _NOTHING}
 
 
-def _effort(request: CreateResponse, options: RequestOptions, warnings: list[str]) -> dict[str, Any]:
+def _effort(context: TranslationContext) -> dict[str, Any]:
+    request, options = context.request, context.options
     effort = request.reasoning.effort if request.reasoning else None
     if effort is None:
         return {}
@@ -256,7 +257,7 @@ def _effort(request: CreateResponse, options: RequestOptions, warnings: list[str
                     **(sent if isinstance(sent, dict) else {}),
                 }
             }
-    warnings.append("This backend has no reasoning effort, so reasoning.effort was left out.")
+    context.warnings.add("This backend has no reasoning effort, so reasoning.effort was left out.")
     return {}
 
 
@@ -284,18 +285,18 @@ def caller_field(field: str) -> str:
 _OURS = frozenset({"stream", "stream_options", "store"})  # set by this server, not by the caller
 
 
-def _limit(body: dict[str, Any], options: RequestOptions, warnings: list[str]) -> None:
+def _limit(context: TranslationContext, body: dict[str, Any]) -> None:
     """Clamp numbers to the ranges that the server accepts, and drop parameters that it does not accept."""
-    for name, (low, high) in options.clamp.items():
+    for name, (low, high) in context.options.clamp.items():
         value = body.get(name)
         if isinstance(value, int | float) and not low <= value <= high:
             body[name] = min(max(value, low), high)
-            warnings.append(
+            context.warnings.add(
                 f"{name} was changed from {value} to {body[name]}, the closest value that this backend accepts."
             )
-    for name in options.drop_params:
+    for name in context.options.drop_params:
         if body.pop(name, None) is not None and name not in _OURS:
-            warnings.append(f"This backend does not accept {label(name)}, so it was left out.")
+            context.warnings.add(f"This backend does not accept {label(name)}, so it was left out.")
 
 
 def _patched(old: dict[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:

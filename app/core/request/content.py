@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from app.core.profile import ContentOptions
 from app.core.request.files import PDF_ERROR, PDF_TEXT, as_text, file_text
 from app.core.types.request import Part
+from app.errors import Warnings, label
 
 ChatPart: TypeAlias = dict[str, Any]
 
@@ -106,7 +107,7 @@ PART_TYPES = frozenset(_PARTS)
 _LIMITS = {"input_image": "images", "input_file": "files", "input_audio": "audio"}
 
 
-def read_content(content: str | Sequence[Part] | None, options: ContentOptions, warnings: list[str]) -> list[ChatPart]:
+def read_content(content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings) -> list[ChatPart]:
     """
     Return the chat parts of an item's content.
 
@@ -120,10 +121,10 @@ def read_content(content: str | Sequence[Part] | None, options: ContentOptions, 
     parts = []
     for index, part in enumerate(content):
         if (make := _PARTS.get(part["type"])) is None:
-            warnings.append(f"Content of type {label(part['type'])} is not known and was left out.")
+            warnings.add(f"Content of type {label(part['type'])} is not known and was left out.")
             continue
         if _is_dropped(part, options):
-            warnings.append(f"This backend takes no {part['type']}; the model was told that there was one.")
+            warnings.add(f"This backend takes no {part['type']}; the model was told that there was one.")
             parts.append({"type": "text", "text": f"({part['type']} that this model cannot take)"})
             continue
         try:
@@ -152,15 +153,14 @@ def media(parts: Sequence[ChatPart]) -> list[ChatPart]:
 
 
 def joined_text(
-    content: str | Sequence[Part] | None, options: ContentOptions, warnings: list[str], *, by: str, joint: str
+    content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, *, by: str, joint: str
 ) -> str:
     """Return the text of a message whose role can only have text in chat; what else it holds is left out."""
     if isinstance(content, str):
         return content
     parts = read_content(content, options, warnings)
-    warnings.extend(
-        f"Content of type {part['type']} is left out of messages of the role {by}." for part in media(parts)
-    )
+    for part in media(parts):
+        warnings.add(f"Content of type {part['type']} is left out of messages of the role {by}.")
     return joint.join(texts(parts))
 
 
@@ -174,9 +174,3 @@ def string_or_parts(parts: list[ChatPart], form: str) -> str | list[ChatPart]:
     if media(parts) or (form == "array" and parts):
         return parts
     return "\n".join(texts(parts))
-
-
-def label(value: object) -> str:
-    """Return a name that came from outside, fit for a warning: short, printable, in quotes."""
-    text = str(value)
-    return ascii(text if len(text) <= 64 else f"{text[:64]}...")

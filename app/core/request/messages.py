@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from app.core.profile import ContentOptions, Profile
+from app.core.profile import ContentOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.content import (
     PART_TYPES,
     ChatPart,
     PartError,
     joined_text,
-    label,
     media,
     read_content,
     string_or_parts,
@@ -31,11 +30,12 @@ from app.core.request.content import (
 from app.core.request.reasoning import ReasoningFields, is_sent_back, upstream_reasoning
 from app.core.request.roles import Message
 from app.core.request.tools import ToolSet
+from app.core.request.translation_context import TranslationContext
 from app.core.stream.tool_calls import ORIGINAL_ID
 from app.core.types.items import ITEM_TYPES, as_json_object
 from app.core.types.readings import HOSTED
 from app.core.types.request import Item
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, label
 
 NO_OUTPUT = "(no output)"
 OUTPUT_LATER = "(This runs on; its result comes later.)"
@@ -47,12 +47,7 @@ _DROPPED = "(what the tool returned cannot be shown)"
 
 
 def to_messages(
-    items: Sequence[Item],
-    profile: Profile,
-    offered: ToolSet,
-    upstream: Mapping[str, Mapping[str, Any]],
-    warnings: list[str],
-    places: Sequence[int],
+    items: Sequence[Item], context: TranslationContext, offered: ToolSet, places: Sequence[int]
 ) -> list[Message]:
     """
     Return the messages of a conversation, oldest first.
@@ -61,7 +56,7 @@ def to_messages(
     in the request's own input, negative for earlier turns. Raises `InvalidRequest`, with the index in its `param`, for
     content that cannot be sent.
     """
-    conversation = _Conversation(items, profile, offered, upstream, warnings, places)
+    conversation = _Conversation(items, context, offered, places)
     for position, item in enumerate(items):
         conversation.add_item(position, item)
     return list(conversation.messages())
@@ -83,24 +78,18 @@ class _Conversation:
     """Reads items one by one; `open` is the assistant turn that may still grow."""
 
     def __init__(
-        self,
-        items: Sequence[Item],
-        profile: Profile,
-        offered: ToolSet,
-        upstream: Mapping[str, Mapping[str, Any]],
-        warnings: list[str],
-        places: Sequence[int],
+        self, items: Sequence[Item], context: TranslationContext, offered: ToolSet, places: Sequence[int]
     ) -> None:
         self.items = items
-        self.options = profile.request
-        self.content = profile.request.content
+        self.options = context.options
+        self.content = context.options.content
         self.tool_content = _PASS if self.content.tool_images == "drop" else self.content
         self.hosted_content = _lenient(self.tool_content)
         self.offered = offered
-        self.upstream = upstream
-        self.warnings = warnings
+        self.upstream = context.upstream
+        self.warnings = context.warnings
         self.places = places
-        self.replay = ReasoningFields(profile)
+        self.replay = ReasoningFields(context.profile)
         self.ids = CallIds(self.options.tool_ids)
         self.outputs = _pair(items)  # call position -> output position
         self.callers = {output: call for call, output in self.outputs.items()}
@@ -120,7 +109,7 @@ class _Conversation:
         if add := _ITEMS.get(type_):
             add(self, position, item)
         elif ":" not in type_ and type_ not in _SILENT:  # items of extensions are ignored without a warning
-            self.warnings.append(f"Items of type {label(type_)} are not known and were left out.")
+            self.warnings.add(f"Items of type {label(type_)} are not known and were left out.")
 
     def messages(self) -> Iterator[Message]:
         """Yield the messages of all items."""
@@ -191,10 +180,10 @@ class _Conversation:
             if item["output"] in answers:
                 return
             introduction = f"Another result of the tool call {name}:"
-            self.warnings.append(f"The call {name} has more than one output; those after the first go as messages.")
+            self.warnings.add(f"The call {name} has more than one output; those after the first go as messages.")
         else:
             introduction = f"The result of the tool call {name}, which is not in this conversation:"
-            self.warnings.append(f"The output of {name} answers no call of this conversation; it goes as a message.")
+            self.warnings.add(f"The output of {name} answers no call of this conversation; it goes as a message.")
         self.output_as_message(position, introduction)
 
     def output_as_message(self, position: int, introduction: str) -> None:
@@ -208,7 +197,7 @@ class _Conversation:
     def compaction(self, position: int, item: Item) -> None:
         summary = self.upstream.get(item.get("id") or "", {}).get("summary")
         if not summary:
-            self.warnings.append("A compaction item could not be read, so what it stands for was left out.")
+            self.warnings.add("A compaction item could not be read, so what it stands for was left out.")
             return
         self.close()
         text = f"A summary of the conversation before this message:\n\n{summary}"
@@ -289,7 +278,7 @@ class _Conversation:
         item = self.items[call]
         if item.get("async") is True:
             return [{"type": "text", "text": OUTPUT_LATER}]
-        self.warnings.append(f"The call {label(item['call_id'])} has no output; '(no output)' was sent in its place.")
+        self.warnings.add(f"The call {label(item['call_id'])} has no output; '(no output)' was sent in its place.")
         return [{"type": "text", "text": NO_OUTPUT}]
 
     def hoist(self, output: int, parts: list[ChatPart]) -> _Split:
@@ -299,7 +288,7 @@ class _Conversation:
         return parts, []
 
     def drop(self, output: int, parts: list[ChatPart]) -> _Split:
-        self.warnings.append("This backend takes only text from tools; what else they returned was left out.")
+        self.warnings.add("This backend takes only text from tools; what else they returned was left out.")
         return _texts_or(parts, _DROPPED), []
 
     def refuse(self, output: int, parts: list[ChatPart]) -> _Split:

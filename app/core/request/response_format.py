@@ -11,24 +11,28 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from app.core.profile import ResponseFormatOptions
-from app.core.types.request import JsonSchemaFormat, PlainFormat
+from app.core.request.translation_context import TranslationContext
+from app.core.types.request import JsonSchemaFormat
 
 # The value of `response_format`, None for none, and what to tell the model in words.
 Form: TypeAlias = tuple[dict[str, Any] | None, str]
 
 
-def response_format(
-    format: JsonSchemaFormat | PlainFormat, options: ResponseFormatOptions, warnings: list[str]
-) -> Form:
-    """Return what is sent and what is said for a format."""
+def response_format(context: TranslationContext) -> Form:
+    """Return the `response_format` of a request's `text.format`, and what the model is told in its place."""
+    format, options = context.request.text.format, context.options.response_format
     if isinstance(format, JsonSchemaFormat):
-        return _SCHEMA[options.json_schema](format, options, warnings)
-    if format.type == "json_object":
-        return _object(options, warnings), ""
-    return None, ""
+        if options.json_schema == "drop":
+            context.warnings.add("This backend cannot answer by a JSON schema, so text.format was left out.")
+        return _SCHEMA[options.json_schema](format, options)
+    if format.type != "json_object":
+        return None, ""
+    if (form := _object(options)) is None:
+        context.warnings.add("This backend cannot be held to JSON, so text.format was left out.")
+    return form, ""
 
 
-def _native(format: JsonSchemaFormat, options: ResponseFormatOptions, warnings: list[str]) -> Form:
+def _native(format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
     schema: dict[str, Any] = {"name": format.name, "schema": format.schema_}
     if format.description:
         schema["description"] = format.description
@@ -37,21 +41,20 @@ def _native(format: JsonSchemaFormat, options: ResponseFormatOptions, warnings: 
     return {"type": "json_schema", "json_schema": schema}, ""
 
 
-def _as_object(format: JsonSchemaFormat, options: ResponseFormatOptions, warnings: list[str]) -> Form:
+def _as_object(format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
     # No warning if not even an object can be forced: the model is told in any case.
-    return _object(options, []), _prompt(format)
+    return _object(options), _prompt(format)
 
 
-def _as_prompt(format: JsonSchemaFormat, options: ResponseFormatOptions, warnings: list[str]) -> Form:
+def _as_prompt(format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
     return None, _prompt(format)
 
 
-def _dropped(format: JsonSchemaFormat, options: ResponseFormatOptions, warnings: list[str]) -> Form:
-    warnings.append("This backend cannot answer by a JSON schema, so text.format was left out.")
+def _dropped(format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
     return None, ""
 
 
-_SCHEMA: dict[str, Callable[[JsonSchemaFormat, ResponseFormatOptions, list[str]], Form]] = {
+_SCHEMA: dict[str, Callable[[JsonSchemaFormat, ResponseFormatOptions], Form]] = {
     "native": _native,
     "json_object": _as_object,
     "prompt": _as_prompt,
@@ -59,12 +62,11 @@ _SCHEMA: dict[str, Callable[[JsonSchemaFormat, ResponseFormatOptions, list[str]]
 }
 
 
-def _object(options: ResponseFormatOptions, warnings: list[str]) -> dict[str, Any] | None:
+def _object(options: ResponseFormatOptions) -> dict[str, Any] | None:
     if options.json_object == "native":
         return {"type": "json_object"}
     if options.json_object == "json_schema_any":
         return {"type": "json_schema", "json_schema": {"name": "response", "schema": {"type": "object"}}}
-    warnings.append("This backend cannot be held to JSON, so text.format was left out.")
     return None
 
 

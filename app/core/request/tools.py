@@ -19,13 +19,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NamedTuple, TypeAlias
 
 from app.core.profile import RequestOptions
-from app.core.request.content import label
 from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
+from app.core.request.translation_context import TranslationContext
 from app.core.stream.event_types import ToolBinding
-from app.core.types.hosted import NO_HOSTED_TOOLS, NO_PARAMETERS, UNNAMED, HostedFunction, HostedTools
+from app.core.types.hosted import NO_PARAMETERS, UNNAMED, HostedFunction
 from app.core.types.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.types.request import Item
-from app.errors import InvalidRequest, did_you_mean
+from app.errors import InvalidRequest, did_you_mean, label
 
 _MAX_NAME = 64  # characters, by the spec
 
@@ -152,26 +152,20 @@ class _Entry(NamedTuple):
         return self.namespace, self.name
 
 
-def collect_tools(
-    tools: Sequence[Any],
-    items: Iterable[Item],
-    options: RequestOptions,
-    warnings: list[str],
-    hosted: HostedTools = NO_HOSTED_TOOLS,
-    strict: bool = False,
-) -> ToolSet:
+def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet:
     """
-    Return the functions of a request with these tools, and of its conversation.
+    Return the functions of a request and of the `items` of its conversation.
 
-    Raises `InvalidRequest`, with the place of the name, where two of `tools` have the same, and with `strict` where one
-    of them cannot be offered. Where the client runs a `tool_search`, tools with `defer_loading` are offered once it has
-    found them.
+    Where the client runs a `tool_search`, tools with `defer_loading` are offered once it has found them. Raises
+    `InvalidRequest` if two of the request's tools have the same name, and in a strict context if one of them cannot be
+    offered; `param` is the path of the tool.
     """
+    options, hosted = context.options, context.hosted
 
     def warn(message: str, type_: object, place: str) -> None:
-        warnings.append(f"{message}; left out.")
+        context.warnings.add(f"{message}; left out.")
 
-    entries = [*_entries(tools, _refuse if strict else warn, "tools", served=hosted.served)]
+    entries = [*_entries(context.request.tools, _refuse if context.strict else warn, "tools", served=hosted.served)]
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.brings:
             brought = item.get("tools")
@@ -196,7 +190,7 @@ def collect_tools(
     on_offer = _without_deferred(hosted.functions, items, searchable)
     left_out = [function.name for function, types in on_offer if not offered.add_hosted(function, types, options)]
     if left_out:
-        warnings.append(
+        context.warnings.add(
             f"Of the hosted tools, {len(left_out)} functions were left out, such as {label(left_out[0])}: {_FULL}"
         )
     return offered

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from app.core.types.request import Item, Part
-from app.errors import InvalidRequest, NotFound
+from app.errors import InvalidRequest, NotFound, Warnings
 from app.tools.files import File, FileStore, no_such_file
 
 MAX_INPUT_FILE_BYTES = (
@@ -31,7 +31,7 @@ class InputFiles:
     def __init__(self, store: FileStore) -> None:
         self._store = store
 
-    async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: list[str]) -> list[Item]:
+    async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: Warnings) -> list[Item]:
         """
         Return `items` with the files that their parts name in place of the names; the items given stay as they are.
 
@@ -75,7 +75,7 @@ class _Reader:
         self._read: dict[str, tuple[File, bytes]] = {}
         self._room = MAX_INPUT_FILE_BYTES
 
-    async def part(self, part: Part, param: str | None, warnings: list[str]) -> Part:
+    async def part(self, part: Part, param: str | None, warnings: Warnings) -> Part:
         """Return a part with its file; `param` names its field, and is None in an earlier turn."""
         if not _names_a_file(part):
             return part
@@ -87,7 +87,7 @@ class _Reader:
             if param is not None:
                 error.param = param
                 raise
-            warnings.append(f"The file {file_id} of an earlier turn is left out: it is not available any more.")
+            warnings.add(f"The file {file_id} of an earlier turn is left out: it is not available any more.")
             return {"type": "input_text", "text": "(A file that is not available any more.)"}
 
     async def _content(self, file_id: str) -> tuple[File, bytes]:
