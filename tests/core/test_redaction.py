@@ -136,6 +136,31 @@ def test_what_looks_like_a_secret_is_redacted(text: str, redacted: str) -> None:
     assert Redactor(["caller-key-1", "x"])(text) == redacted
 
 
+PREFIXES = ("sk", "pk", "rk", "csk", "gsk", "xai", "hf", "fw", "r8", "nvapi", "pplx", "tgp")
+KEYS = [
+    *(f"{prefix}-0123456789ab" for prefix in PREFIXES),
+    *(f"{prefix}_0123456789ab" for prefix in PREFIXES if prefix != "sk"),
+    "AIza0123456789abcdefghijk",
+    "eyJhbGciOiJIUzI1.eyJzdWIiOiIx.c2ln",
+]
+NAMED_KEYS = ["Bearer {}", "Basic {}", "api-key: {}", "API_KEY={}", "API key provided: {}", "x://:{}@y"]
+
+
+@pytest.mark.parametrize("key", [*KEYS, *(named.format("hush") for named in NAMED_KEYS)])
+def test_a_key_is_redacted_if_it_is_all_that_is_suspicious(key: str) -> None:
+    spellings = {key} if key.startswith(("AIza", "eyJ")) else {key, key.lower(), key.upper()}
+    for spelling in spellings:
+        for text in (spelling, f"time info line of={spelling} and more", f'{{"of": "{spelling}", "at": "é"}}'):
+            redacted = Redactor()(text)
+            assert "***" in redacted
+            assert not [part for part in ("0123456789ab", "hush", "c2ln") if part in redacted.lower()]
+
+
+def test_letters_that_are_equal_but_for_their_case_do_not_hide_a_key() -> None:
+    for spelling in ("\u017fk-0123456789ab", "s\u212a-0123456789ab", "BA\u017f\u0130C hush"):
+        assert "***" in Redactor()(spelling)
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
