@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import logging.config
+import re
 import traceback
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -65,11 +66,15 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
     }
 
 
+_to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
+_QUOTED = re.compile(r'[ "\r\n]|\A\Z')  # in strings that are quoted
+
+
 def _format_value(value: object) -> str:
     """Return a value as one word, or quoted as JSON."""
-    if isinstance(value, str) and value and not any(character in value for character in ' "\r\n'):
+    if isinstance(value, str) and not _QUOTED.search(value):
         return value
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return _to_json(value)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -133,7 +138,7 @@ class JSONFormatter(_Formatter):
         }
         if trace := self._traceback(record):
             fields["exception"] = trace
-        return printable(self._redact(json.dumps(fields, ensure_ascii=False, default=str)))
+        return printable(self._redact(_to_json(fields)))
 
 
 FORMATTERS = {"text": TextFormatter, "json": JSONFormatter}

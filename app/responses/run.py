@@ -17,6 +17,7 @@ from app.core.history.turns import Turn
 from app.core.stream.event_builder import settled
 from app.core.types.request import Event, Item, Response
 from app.errors import APIError
+from app.observability import log_context
 from app.observability.lifecycle import ResponseLifecycle, clock
 from app.responses import compaction
 from app.responses.background.worker import SaveTurn
@@ -85,7 +86,7 @@ class Run:
     async def events(self, open_after: float | None = None) -> AsyncGenerator[list[Event], None]:
         """Make the response. Raises `APIError` for what fails before the first event; see `respond`."""
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
-        logger.info("response started", extra={"response_id": response["id"], "model": response["model"]})
+        logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
         self._log_content("asked", body=self._generation.body)
         with self.watched():
             async with contextlib.aclosing(self._generation.events(open_after)) as answer:
@@ -189,14 +190,24 @@ class Run:
         return self._generation.usage()
 
     def _log_end(self) -> None:
+        """Log how the response ended: in the line of its HTTP request, or in one of its own."""
         response, failure = self.response, self._lifecycle.failure
-        fields = {"response_id": response["id"], "status": self._lifecycle.status, "usage": response["usage"]}
+        fields = {
+            "response_id": response["id"],
+            "model": response["model"],
+            "status": self._lifecycle.status,
+            "usage": response["usage"],
+        }
         level = logging.INFO
         if failure:
             fields |= failure.log_fields()
             level = logging.WARNING if failure.status >= 500 else logging.INFO
             failure.reported = True
-        logger.log(level, "response ended", extra=fields)
+        line = log_context.request_line() if self._lifecycle.transport in ("json", "sse") else None
+        if line:
+            line.message, line.level, line.fields = "response ended", level, fields
+        else:
+            logger.log(level, "response ended", extra=fields)
         self._log_content("answered", output=response["output"])
 
     def _log_content(self, what: str, **said: Any) -> None:

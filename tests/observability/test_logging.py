@@ -410,6 +410,35 @@ async def test_what_is_the_server_s_fault_is_a_warning_and_what_is_the_callers_i
     assert ASKED not in lines.getvalue()
 
 
+@pytest.mark.parametrize("way", ["json", "sse", "websocket", "background"])
+@pytest.mark.parametrize("works", [True, False])
+async def test_a_response_is_one_line_and_over_http_that_of_its_request(
+    way: str, works: bool, lines: io.StringIO
+) -> None:
+    async with Upstream() as upstream:
+        upstream.always(sse(chunk("Hi"), finish(), DONE) if works else status(503))
+        configured = given(log_format="json", backend_url=upstream.url, backend_retries=0)
+        async with serving(create_app(configured), ws="app.api.uvicorn.websocket:Socket") as url:
+            listen(lines, configured)
+            await ask_and_fail(url, way)
+    logged = [line for line in map(json.loads, lines.getvalue().splitlines()) if line["logger"].startswith("app.")]
+    (ended,) = (line for line in logged if line["message"] == "response ended")
+    assert ended["model"] == "m"
+    assert ended["status"] == ("completed" if works else "failed")
+    assert ended["level"] == ("info" if works else "warning")
+    assert ended.get("code") == (None if works else "server_is_overloaded")
+    assert bool(ended["usage"]) or not works
+    if way in ("json", "sse"):
+        assert logged == [ended]
+        assert (ended["logger"], ended["method"], ended["path"]) == ("app.access", "POST", "/v1/responses")
+        assert ended["http_status"] == (200 if works else 503)
+        assert ended["ms"] >= 0
+    else:
+        assert ended["logger"] == "app.responses.run"
+        assert "http_status" not in ended
+        assert {line["message"] for line in logged if line["logger"] == "app.access"} == {"request"}
+
+
 async def test_log_and_metrics_agree_on_how_a_response_ended(lines: io.StringIO) -> None:
     async with Upstream() as upstream:
         configured = given(log_format="json", backend_url=upstream.url, backend_retries=0)
@@ -478,7 +507,8 @@ async def test_the_access_log_has_the_client_and_an_alias_of_its_key(
             await sockets.ask(socket)
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
     access = [line for line in logged if line["logger"] == "app.access"]
-    assert [(line["method"], line["status"], line["client"], line.get("caller")) for line in access] == [
+    answered = [line.get("http_status", line["status"]) for line in access]
+    assert [(line["method"], answered.pop(0), line["client"], line.get("caller")) for line in access] == [
         ("POST", 200, shown, alias),
         ("GET", 401, shown, None),
         ("WEBSOCKET", 101, shown, alias),

@@ -40,11 +40,12 @@ class RequestId:
             return
         sent = Headers(scope=scope).get("x-request-id", "")
         id = sent if _VALID_ID.fullmatch(sent) else f"req_{secrets.token_hex(16)}"
-        log_context.reset(request_id=id)
+        line = log_context.RequestLine() if scope["type"] == "http" else None
+        log_context.reset(line, request_id=id)
         scope["path"] = normalized_path(scope["path"])
         app = self._app if (error := host_error(scope)) is None else partial(refuse, error)
-        if scope["type"] == "http":
-            await self._http(app, id, scope, receive, send)
+        if line:
+            await self._http(app, id, line, scope, receive, send)
             return
         await self._websocket(app, scope, receive, send)
 
@@ -62,9 +63,11 @@ class RequestId:
             with self._metrics.socket() if self._metrics else nullcontext():
                 await app(scope, receive, send_and_record)
         finally:
-            _log_access(scope, "WEBSOCKET", status, start)
+            _log_access(scope, "WEBSOCKET", status, start, log_context.RequestLine())
 
-    async def _http(self, app: ASGIApp, id: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _http(
+        self, app: ASGIApp, id: str, line: log_context.RequestLine, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         start = time.perf_counter()
         state = scope.setdefault("state", {})
         state["send"] = send  # lets a stream bypass the middleware between here and the route
@@ -94,26 +97,25 @@ class RequestId:
         finally:
             if self._metrics and status:
                 self._metrics.answered(scope["method"], _pattern(scope), status)
-            _log_access(scope, scope["method"], status, start)
+            _log_access(scope, scope["method"], status, start, line)
 
 
 # The HTTP status of a WebSocket handshake, by the first message of the application.
 _HANDSHAKE = {"websocket.accept": 101, "websocket.close": 403}
 
 
-def _log_access(scope: Scope, method: str, status: int, start: float) -> None:
+def _log_access(scope: Scope, method: str, status: int, start: float, line: log_context.RequestLine) -> None:
     client = scope.get("client")  # behind a trusted proxy, uvicorn sets the forwarded address
-    logger.log(
-        logging.DEBUG if scope["path"] in _POLLED else logging.INFO,
-        "request",
-        extra={
-            "method": method,
-            "path": scope["path"][:1000],
-            "status": status,
-            "ms": round((time.perf_counter() - start) * 1000),
-            "client": client[0] if client else None,
-        },
-    )
+    line.logged = True
+    fields = {
+        **line.fields,
+        "method": method,
+        "path": scope["path"][:1000],
+        "http_status" if "status" in line.fields else "status": status,
+        "ms": round((time.perf_counter() - start) * 1000),
+        "client": client[0] if client else None,
+    }
+    logger.log(logging.DEBUG if scope["path"] in _POLLED else line.level, line.message, extra=fields)
 
 
 def _pattern(scope: Scope) -> str:
