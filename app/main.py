@@ -217,6 +217,7 @@ def build_responses(settings: Settings, backend: Backend, store: Store, **option
         store,
         seals=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
         compaction_prompt=settings.compaction_prompt,
+        compact_threshold=settings.compact_threshold,
         reasoning=settings.reasoning,
         strict=settings.strict,
         default_model=settings.default_model,

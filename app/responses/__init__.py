@@ -28,9 +28,9 @@ from app.core.types.token_estimate import estimate_chat
 from app.errors import InvalidRequest, NotFound, StoreUnavailable
 from app.observability import log_context
 from app.observability.lifecycle import Observer, ResponseLifecycle, Transport
-from app.responses import compaction
 from app.responses.background import Background, EventSubscription
 from app.responses.background.worker import SaveTurn
+from app.responses.compaction import CompactionBuilder, CompactionOptions, CompactResponse
 from app.responses.context import Context, ContextLoader, InputFileSource
 from app.responses.conversations import Conversations
 from app.responses.documents import PdfTexts
@@ -41,7 +41,7 @@ from app.responses.questions import Questions
 from app.responses.run import Caller, Run, Storage
 from app.responses.tool_loop import ToolLoop
 from app.responses.tool_loop.approvals import Approvals
-from app.responses.tool_loop.options import loop_options
+from app.responses.tool_loop.options import LoopOptions, loop_options
 from app.responses.tool_loop.sessions import DeclaredTool, open_tool
 from app.stores import Change, Store, apply_with
 from app.stores.event_log import RunKey
@@ -75,6 +75,7 @@ class Responses:
         seals: ContentCipher | None = None,
         background: Background | None = None,
         compaction_prompt: str = "",
+        compact_threshold: int = 100_000,
         reasoning: Literal["auto", "content", "summary", "both"] = "auto",
         strict: bool = False,
         default_model: str | None = None,
@@ -93,6 +94,7 @@ class Responses:
         self.sources = ContextLoader(store, self.conversations, self.seals, files)
         self._background = background
         self._compaction_prompt = compaction_prompt
+        self._compact_threshold = compact_threshold
         self._memory: Store | None = None
         self._reasoning = reasoning
         self._strict = strict
@@ -177,16 +179,10 @@ class Responses:
             builder.cite(sources)
         questions = self.questions(request, context, caller, model)
         large = len(context.items) + len(request.tools) + len(request.model_extra or ()) > _MANY
-        declared = self._declared(request, caller, context, response) if generate else []
-        if declared:
-            claim = partial(self._approvals.claim, caller.owner)
-            options = loop_options(request, context, declared, self._tool_limits, caller.dialect, claim)
+        if options := self._loop_options(request, caller, context, response, generate=generate):
             loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle)
             self._check_size(await off_loop(large, loop.first_body))
             generation: Generation = loop
-        elif context.approvals:
-            message = "The tools whose calls are approved have to be among the request's 'tools' again."
-            raise InvalidRequest(message, param="tools")
         else:
             generation = await self._generation(questions, builder, generate=generate, large=large)
         log_context.bind(response_id=response["id"])
@@ -216,6 +212,20 @@ class Responses:
     def _deadline(self) -> Deadline | None:
         return Deadline(self._max_output_seconds) if self._max_output_seconds else None
 
+    def _loop_options(
+        self, request: CreateResponse, caller: Caller, context: Context, response: Response, *, generate: bool
+    ) -> LoopOptions | None:
+        """Return what holds for the rounds of a response; None where it is one answer. Raises `InvalidRequest`."""
+        declared = self._declared(request, caller, context, response) if generate else []
+        if context.approvals and not declared:
+            message = "The tools whose calls are approved have to be among the request's 'tools' again."
+            raise InvalidRequest(message, param="tools")
+        compacting = self._compaction(request, caller) if generate and not context.compacts else None
+        if not declared and not compacting:
+            return None
+        claim = partial(self._approvals.claim, caller.owner)
+        return loop_options(request, context, declared, self._tool_limits, caller.dialect, claim, compacting)
+
     def _declared(
         self, request: CreateResponse, caller: Caller, context: Context, response: Response
     ) -> list[DeclaredTool]:
@@ -237,6 +247,13 @@ class Responses:
                 declared.append(opened)
         return declared
 
+    def _compaction(self, request: CreateResponse, caller: Caller) -> CompactionOptions | None:
+        """Return when to compact the conversation of a request within its response; None where it does not ask."""
+        if not request.context_management:
+            return None
+        thresholds = (entry.compact_threshold or self._compact_threshold for entry in request.context_management)
+        return CompactionOptions(min(thresholds), partial(self.seals.seal, "compaction", caller.owner))
+
     def _storage(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> Storage | None:
         """Return where a response goes when it ends; None where nothing is kept of it."""
         if not self.keeps(request):
@@ -257,9 +274,7 @@ class Responses:
 
         return Storage(save, addition, input, recorded)
 
-    async def compact(
-        self, request: compaction.CompactResponse, caller: Caller, observers: Sequence[Observer] = ()
-    ) -> Run:
+    async def compact(self, request: CompactResponse, caller: Caller, observers: Sequence[Observer] = ()) -> Run:
         """Begin a compaction that is not kept here, but given to the caller whole: see `Run.compacted`."""
         return await self.create(request.triggering(), caller, observers=observers)
 
@@ -396,7 +411,7 @@ class Responses:
 
         if context.compacts:
             seal = partial(self.seals.seal, "compaction", caller.owner)
-            return compaction.CompactionBuilder(response, new_id=make_id, seal=seal)
+            return CompactionBuilder(response, new_id=make_id, seal=seal)
         shown = caller.dialect.reasoning(self._shown(request))
         if "reasoning.encrypted_content" in request.include:
             seal = partial(self.seals.seal, "reasoning", caller.owner)

@@ -2,13 +2,17 @@
 Make a conversation shorter, by a summary that stands for it.
 
 A compaction is a response like any other, but the model is asked for a summary, and the output is one item that holds
-it, sealed: `{"type": "compaction", "encrypted_content": "antiphon1...."}`. It is asked for by an item of type
+it, sealed: `{"type": "compaction", "encrypted_content": "antiphon1...."}`. It is requested by an item of type
 `compaction_trigger` at the end of the input, or at `POST /responses/compact`.
+
+With `context_management` it happens within any response: where a prompt is longer than `compact_threshold`, the item
+with the summary is added to the output first, and the model then answers the shorter conversation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from app.core.history.turns import input_item
@@ -36,6 +40,22 @@ _CUT = "\n[This summary was cut off here.]"
 
 _KEPT_ROLES = frozenset({"user", "system", "developer"})
 
+# The share of the threshold that a compaction has to be able to save: messages of the user are never summarized, and
+# where these alone pass the threshold, a summary each time would cost more than it saves.
+_WORTHWHILE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionOptions:
+    """When and how to compact a conversation within a response."""
+
+    threshold: int  # tokens of a prompt
+    seal: Callable[[dict[str, Any]], str]  # makes the `encrypted_content` of the item from the summary
+
+    def is_worthwhile(self, tokens: int) -> bool:
+        """Return whether to compact where so many tokens would be summarized."""
+        return tokens >= self.threshold * _WORTHWHILE
+
 
 class CompactResponse(CreateResponse):
     """`CompactResponseMethodPublicBody` of the spec; what else a request may have is taken, too."""
@@ -55,17 +75,33 @@ def is_compaction(items: Sequence[Item]) -> bool:
 
 def messages_kept(items: Sequence[Item]) -> list[Item]:
     """Return what a compaction leaves as it is: all that was said to the model, and nothing that came from it."""
-    return [item for item in items if item["type"] == "message" and item["role"] in _KEPT_ROLES]
+    return [item for item in items if _is_kept(item)]
+
+
+def _is_kept(item: Item) -> bool:
+    return bool(item["type"] == "message" and item["role"] in _KEPT_ROLES)
 
 
 def without_compacted(items: Sequence[Item]) -> list[Item]:
     """
     Return a conversation without what its latest compaction stands for.
 
-    "The latest compaction item carries the necessary context to continue the conversation."
+    "The latest compaction item carries the necessary context to continue the conversation." A compaction within a
+    response stands behind the input that this response is to answer; here it stands before it, so that the model
+    reads the summary first and then what it is to answer.
     """
     latest = max((position for position, item in enumerate(items) if item["type"] == "compaction"), default=0)
-    return [*messages_kept(items[:latest]), *items[latest:]]
+    end = latest
+    while end and _is_kept(items[end - 1]):
+        end -= 1
+    if end == 0:  # nothing but messages, as `POST /responses/compact` returns them
+        end = latest
+    return [*messages_kept(items[:end]), *items[latest : latest + 1], *items[end:latest], *items[latest + 1 :]]
+
+
+def least_of_compacted(items: Sequence[Item]) -> list[Item]:
+    """Return what would be left of a conversation that is compacted again, with the summary that it has already."""
+    return [item for item in without_compacted(items) if _is_kept(item) or item["type"] == "compaction"]
 
 
 def summary_request(request: CreateResponse, items: Sequence[Item], prompt: str) -> tuple[CreateResponse, list[Item]]:

@@ -15,6 +15,7 @@ from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item
+from app.core.types.token_estimate import estimate_chat
 from app.responses import compaction
 from app.responses.context import Context
 from app.responses.generate import Question
@@ -43,6 +44,7 @@ class Questions:
             self._request, self._items = compaction.summary_request(self._request, context.items, compaction_prompt)
             self._margin = SUMMARY_MARGIN
         self._backend = backend
+        self._compaction_prompt = compaction_prompt
         self._key = owner_key
         self._model = model
         self._strict = strict
@@ -80,15 +82,42 @@ class Questions:
         `upstream` is what is stored beside the items of the output; for the rest see `ChunkReader`.
         """
         request = self._request.model_copy(update=dict(changes))
-        prompt = self._prompt(request, hosted, output, upstream)
+        prompt = self._prompt(request, hosted, self._items_with(output), upstream, later=len(output))
         return self._question(prompt, builder, forbidden=forbidden, hosted_left=hosted_left, call_ids=call_ids)
+
+    def compactable_tokens(
+        self, body: Mapping[str, Any], output: Sequence[Item], upstream: Mapping[str, Upstream]
+    ) -> int:
+        """Return how many tokens, by an estimate, of a question with that body a compaction would summarize."""
+        request, _ = compaction.summary_request(self._request, (), "")
+        items = compaction.least_of_compacted([*self._items, *output])
+        kept = estimate_chat(self._prompt(request, items=items, upstream=upstream).body) if items else 0
+        return estimate_chat({"messages": body["messages"]}) - kept
+
+    def summary(self, builder: EventBuilder, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> Question:
+        """Return the question for a summary of the conversation and the output so far."""
+        items = self._items_with(output)
+        request, items = compaction.summary_request(self._request, items, self._compaction_prompt)
+        request = request.model_copy(update={"max_output_tokens": None})  # that is of the answer
+        prompt = self._prompt(request, items=items, upstream=upstream, margin=SUMMARY_MARGIN)
+        return self._question(prompt, builder, truncates=True)
+
+    def _items_with(self, output: Sequence[Item]) -> Sequence[Item]:
+        """Return the conversation with the output so far, without what a compaction in it stands for."""
+        if not output:
+            return self._items
+        items = [*self._items, *output]
+        return compaction.without_compacted(items) if any(item["type"] == "compaction" for item in output) else items
 
     def _prompt(
         self,
         request: CreateResponse,
         hosted: HostedTools = NO_HOSTED_TOOLS,
-        output: Sequence[Item] = (),
+        items: Sequence[Item] | None = None,
         upstream: Mapping[str, Upstream] | None = None,
+        *,
+        later: int = 0,
+        margin: float | None = None,
     ) -> Prompt:
         translate = partial(
             to_chat,
@@ -96,13 +125,13 @@ class Questions:
             model=self._model,
             upstream={**self._context.upstream, **upstream} if upstream else self._context.upstream,
             hosted=hosted,
-            later=len(output),
+            later=later,
             strict=self._strict,
         )
-        items = [*self._items, *output] if output else self._items
-        return Prompt(items, self._backend.profile(self._model), translate, margin=self._margin)
+        items = self._items if items is None else items
+        return Prompt(items, self._backend.profile(self._model), translate, margin=margin or self._margin)
 
-    def _question(self, prompt: Prompt, builder: EventBuilder, **reading: Any) -> Question:
+    def _question(self, prompt: Prompt, builder: EventBuilder, *, truncates: bool = False, **reading: Any) -> Question:
         request, chat = self._request, prompt.chat
         reader = ChunkReader(
             builder,
@@ -114,7 +143,7 @@ class Questions:
             name_noise=prompt.profile.response.call_name_noise,
             **reading,
         )
-        backend = Truncating(self._backend, prompt) if self._truncates else self._backend
+        backend = Truncating(self._backend, prompt) if truncates or self._truncates else self._backend
         return Question(backend, self._chat_request(prompt), reader, prompt)
 
     def _chat_request(self, prompt: Prompt) -> ChatRequest:

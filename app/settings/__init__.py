@@ -196,6 +196,9 @@ class Settings(BaseSettings):
     for one, else as content."""
     compaction_prompt: str = ""
     """Prompt with which the model summarizes a conversation (`/responses/compact`). Empty: a built-in prompt."""
+    compact_threshold: Annotated[int, Field(gt=0)] = 100_000
+    """Tokens of a prompt above which its conversation is compacted, for requests whose `context_management` names no
+    `compact_threshold`."""
     open_after: Seconds = 10
     """Seconds for which a stream's response headers wait for the backend's first event, so that a refusal can still be
     an HTTP error."""

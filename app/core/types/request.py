@@ -294,6 +294,13 @@ class StreamOptions(_Body):
     include_obfuscation: StrictBool | None = None
 
 
+class ContextManagement(_Body):
+    """Compact the conversation where its prompt is longer than the threshold; OpenAI's API, not the spec's."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[Integer, Field(ge=1)] | None = None  # tokens; None: the server's own
+
+
 class PromptCacheOptions(_Body):
     prewarm: StrictBool = False  # is nothing to be answered yet?
 
@@ -343,6 +350,7 @@ class CreateResponse(_Body):
     prompt_cache_key: Key | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
+    context_management: list[ContextManagement] = Field(default_factory=list)
     instructions: str | None = None
     prompt: Template = None
     store: StrictBool = True

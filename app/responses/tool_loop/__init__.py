@@ -1,6 +1,9 @@
 """
 The loop of hosted tools: the model is asked, its hosted calls are run, and it is asked again.
 
+Before a question that is longer than the request's `compact_threshold`, the conversation and the output so far are
+compacted: see `app.responses.compaction`.
+
 A *round* is a turn that the server takes by itself: the next question is made by the code that makes the next turn from
 history, of the conversation and the output so far. There is one response, one builder and one stream, however many
 rounds it takes.
@@ -25,9 +28,11 @@ from app.core.types.hosted import HostedFunction
 from app.core.types.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, ItemType, waits_for_client
 from app.core.types.readings import NOTES
 from app.core.types.request import TERMINAL, Event, Item
+from app.core.types.token_estimate import estimate_chat
 from app.core.types.usage import added_usage, usage_of
 from app.errors import APIError, BackendError
 from app.observability.lifecycle import ResponseLifecycle
+from app.responses.compaction import CompactionBuilder
 from app.responses.generate import Deadline, DeadlineExceeded, Question, ending_of, finish_response, respond, unreadable
 from app.responses.questions import Questions
 from app.responses.tool_loop.options import LoopOptions
@@ -128,7 +133,8 @@ class ToolLoop:
         self._call_ids: set[str] = set()
         self._hosted_names: set[str] = set()
         self._question: Question | None = None
-        self._usage: dict[str, Any] | None = None  # of the rounds that have ended
+        self._usage: dict[str, Any] | None = None  # of the rounds that have ended, and of summaries
+        self._written = 0  # tokens, in the rounds that have ended
         self._tool_usage: dict[str, Counter[str]] = {}
         self._first_item = 0  # of this round's output
 
@@ -192,10 +198,17 @@ class ToolLoop:
             async for events in self._run_all([call for call in calls if call in self.builder.running]):
                 yield events
         while True:
-            question = self._question = self._next_question()
+            question = self._next_question()
+            left = None if open_after is None or self._opened else max(0.0, open_after - (clock() - began))
+            if question and self._must_compact(question):
+                async with contextlib.aclosing(self._compact(left)) as compacting:
+                    async for events in compacting:
+                        yield events
+                question = self._next_question()
+                left = None if open_after is None or self._opened else max(0.0, open_after - (clock() - began))
+            self._question = question
             if question is None:
                 return
-            left = None if open_after is None or self._opened else max(0.0, open_after - (clock() - began))
             answer = respond(
                 self.builder,
                 question,
@@ -222,8 +235,8 @@ class ToolLoop:
         options = self._options
         self._warnings = self.warnings
         left = options.max_output_tokens
-        if left is not None and self._usage:
-            left -= self._usage["output_tokens"]
+        if left is not None:
+            left -= self._written
             if left <= 0:
                 self.builder.incomplete("max_output_tokens")
                 return None
@@ -243,7 +256,7 @@ class ToolLoop:
             self.builder,
             hosted=options.hosted(functions),
             output=[*self.builder.response["output"]],
-            upstream={id: settled(said) for id, said in self.builder.upstream.items()},
+            upstream=self._upstream(),
             changes=changes,
             forbidden=frozenset(self._hosted_names) if self._last_for else frozenset(),
             hosted_left=calls_left,
@@ -255,6 +268,48 @@ class ToolLoop:
             if binding.hosted or binding.kind is MCP_APPROVAL_REQUEST
         }
         return question
+
+    def _upstream(self) -> dict[str, Upstream]:
+        """Return what is stored beside the items of the output."""
+        return {id: settled(said) for id, said in self.builder.upstream.items()}
+
+    def _must_compact(self, question: Question) -> bool:
+        """Return whether a question is longer than the request's threshold, and a compaction would help."""
+        compaction, body = self._options.compaction, question.request.body
+        if compaction is None or estimate_chat(body) <= compaction.threshold:
+            return False
+        tokens = self._questions.compactable_tokens(body, self.builder.response["output"], self._upstream())
+        return compaction.is_worthwhile(tokens)
+
+    async def _compact(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+        """
+        Ask the model for a summary, and add it to the output as an item that stands for what came before.
+
+        Where the model writes none, the answer goes on without it, with a warning. Raises `BackendError` as `respond`.
+        """
+        assert self._options.compaction
+        response = {**self.builder.response, "output": [], "usage": None}
+        summary = CompactionBuilder(response, new_id=self.builder.new_id, seal=self._options.compaction.seal)
+        question = self._questions.summary(summary, [*self.builder.response["output"]], self._upstream())
+        step = self.builder.begin_step("model")
+        answer = respond(summary, question, open_after=open_after, deadline=self._deadline, opened=self._opened)
+        try:
+            async with contextlib.aclosing(answer):
+                async for _ in answer:  # its events are of a response that nobody sees
+                    if events := self.builder.take():
+                        yield events
+        finally:
+            # Also where the caller leaves in the middle of it; the limits of answers are not for it.
+            used = summary.response["usage"] or usage_of(question.reader.usage, question.request.body, [])
+            self._usage = added_usage(self._usage, used)
+        self.builder.end_step(step, "model")
+        if not summary.response["output"]:
+            self.warn("The conversation could not be compacted: the model wrote no summary of it.")
+            return
+        item = summary.response["output"][-1]
+        added = self.builder.add_item(ITEM_TYPES[item["type"]], {"encrypted_content": ""})
+        self.builder.upstream[added.item["id"]] = summary.upstream[item["id"]]
+        self.builder.end_call(added, "completed", {"encrypted_content": item["encrypted_content"]})
 
     def _finish_round(
         self, builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None
@@ -493,7 +548,9 @@ class ToolLoop:
     # The end.
 
     def _count_usage(self, reader: ChunkReader, request: ChatRequest, output: Sequence[Item]) -> None:
-        self._usage = added_usage(self._usage, usage_of(reader.usage, request.body, [*output]))
+        usage = usage_of(reader.usage, request.body, [*output])
+        self._usage = added_usage(self._usage, usage)
+        self._written += usage["output_tokens"]
 
     def _record(self) -> None:
         """Write down the usage of all rounds."""

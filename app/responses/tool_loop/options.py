@@ -11,6 +11,7 @@ from app.core.history.approvals import ApprovedCall
 from app.core.stream.event_builder import Upstream
 from app.core.types.hosted import HostedTools
 from app.core.types.request import CreateResponse, Item
+from app.responses.compaction import CompactionOptions
 from app.responses.context import Context
 from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction
 from app.tools import ToolLimits
@@ -35,6 +36,7 @@ class LoopOptions:
     approvals: Sequence[ApprovedCall] = ()
     claim: Claim | None = None
     shows_tool_usage: bool = False
+    compaction: CompactionOptions | None = None  # of the conversation, before a question that is too long
 
     def hosted(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
         """Return the hosted tools of a question with these functions."""
@@ -63,6 +65,7 @@ def loop_options(
     limits: ToolLimits,
     dialect: Dialect,
     claim: Claim,
+    compaction: CompactionOptions | None = None,
 ) -> LoopOptions:
     """Return what a request says of its hosted tools."""
     return LoopOptions(
@@ -78,4 +81,5 @@ def loop_options(
         approvals=context.approvals,
         claim=claim,
         shows_tool_usage=dialect.schema,
+        compaction=compaction,
     )
