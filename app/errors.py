@@ -19,7 +19,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypedDict
+
+
+class ErrorPayload(TypedDict):
+    """The error object of the API."""
+
+    type: str
+    code: str
+    message: str
+    param: str | None
 
 
 class APIError(Exception):
@@ -69,7 +78,7 @@ class APIError(Exception):
         fields = {"code": self.code, "reason": self.reason, "server": self.server, "detail": self.detail}
         return {name: value for name, value in fields.items() if value}
 
-    def payload(self) -> dict[str, Any]:
+    def payload(self) -> ErrorPayload:
         """The error object of the API: `type`, `code`, `message`, `param`."""
         return {"type": self.type, "code": self.code, "message": self.message, "param": self.param}
 

@@ -148,8 +148,9 @@ class CompactionBuilder(EventBuilder):
             self.fail(BackendError("The model wrote no summary.", type="model_error", code="model_error"))
             return
         content = {"summary": summary}
-        item = {"type": "compaction", "id": self.new_id("cmp"), "encrypted_content": "", "status": "in_progress"}
-        self.upstream[item["id"]] = content
+        id = self.new_id("cmp")
+        item: Item = {"type": "compaction", "id": id, "encrypted_content": "", "status": "in_progress"}
+        self.upstream[id] = content
         index = self._add(item)
         self._done(index, {**item, "encrypted_content": self._seal_summary(content), "status": "completed"})
         super().complete()
@@ -170,7 +171,8 @@ def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, A
     messages to the model are kept like the user's. Raises `BackendError` where there is no summary.
     """
     if response["status"] != "completed":
-        reason = (response["incomplete_details"] or {}).get("reason", "model_error")
+        details = response["incomplete_details"]
+        reason = details["reason"] if details else "model_error"
         raise BackendError("The model's summary is not complete.", type="model_error", code=reason)
     return {
         "id": response["id"],

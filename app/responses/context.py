@@ -22,6 +22,7 @@ from app.core.history.approvals import (
 )
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import Upstream
+from app.core.types import with_fields
 from app.core.types.ids import bucket_of, chain_key, new_key
 from app.core.types.items import type_of
 from app.core.types.request import TERMINAL, CreateResponse, Item
@@ -231,7 +232,7 @@ class _TurnLookup:
             found = await self._find(item["id"], buckets)
             if found and found[0]["type"] == item["type"]:
                 stored, upstream[item["id"]] = found
-                return {**stored, **{name: value for name, value in item.items() if value is not None}}
+                return with_fields(stored, {name: value for name, value in item.items() if value is not None})
         return item
 
     async def _find(self, id: str, buckets: dict[str, Mapping[str, bytes]]) -> tuple[Item, Upstream] | None:

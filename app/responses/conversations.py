@@ -22,7 +22,7 @@ from app.core.redaction import ToolSecrets
 from app.core.stream.event_builder import Upstream
 from app.core.types.ids import bucket_of, chain_key, new_id, new_key
 from app.core.types.items import ITEM_TYPES
-from app.core.types.request import CreateResponse, Item
+from app.core.types.request import CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound, Warnings
 from app.responses.encryption import ContentCipher, decrypt_items
 from app.stores import Change, Store
@@ -40,7 +40,9 @@ class Conversations:
         self._seals = seals
         self._latest = 0
 
-    async def create(self, owner: str, items: Sequence[Item] = (), metadata: Mapping[str, str] | None = None) -> Item:
+    async def create(
+        self, owner: str, items: Sequence[Item] = (), metadata: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         """Make a conversation, with its first items if there are any, and return it."""
         id = new_id("conv", new_key())
         made = {"id": id, "object": "conversation", "created_at": int(time.time()), "metadata": dict(metadata or {})}
@@ -110,7 +112,8 @@ class Conversations:
         response = turn.response
         if not (request.conversation and request.store and response["status"] in ("completed", "incomplete")):
             return []
-        added = turn._replace(response={name: response[name] for name in ("id", "model", "output")})
+        shortened: Response = {"id": response["id"], "model": response["model"], "output": response["output"]}
+        added = turn._replace(response=shortened)
         return [Change(_bucket(request.conversation, owner), {self._name(): added.record()}, given=_ITSELF)]
 
     async def delete_item(self, id: str, item_id: str, owner: str) -> dict[str, Any]:

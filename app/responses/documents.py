@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import orjson
 
 from app.core.profile import Profile
 from app.core.request.files import PDF_ERROR, PDF_TEXT, file_bytes, is_pdf
+from app.core.types import with_fields
 from app.core.types.request import Item, Part
 from app.responses.context import Context
 
@@ -84,9 +86,10 @@ def _files(items: Sequence[Item]) -> Iterator[Part]:
             parts = item.get(field)
             for part in parts if isinstance(parts, list) else ():
                 if isinstance(part, dict) and part.get("type") == "input_file":
-                    yield part
+                    yield cast(Part, part)
 
 
 def _replaced(item: Item, read: dict[int, Part]) -> Item:
     fields = {field: parts for field in _FIELDS if isinstance(parts := item.get(field), list)}
-    return item | {field: [read.get(id(part), part) for part in parts] for field, parts in fields.items()}
+    changed = {field: [read.get(id(part), part) for part in parts] for field, parts in fields.items()}
+    return with_fields(item, changed)

@@ -160,7 +160,7 @@ class EncryptingEventBuilder(EventBuilder):
     def _add_signature(self) -> None:
         """Add a reasoning item that says nothing, and has its seal."""
         self._close_open("completed")
-        item = {"type": "reasoning", "id": self.new_id("rs"), "summary": [], "status": "in_progress"}
+        item: Item = {"type": "reasoning", "id": self.new_id("rs"), "summary": [], "status": "in_progress"}
         index = self._add(item)
         self._done(index, {**item, "status": "completed", "encrypted_content": self._sealed({})})
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias
 from app.backends import Backend, ChatRequest, Chunk
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
+from app.core.types import Usage
 from app.core.types.request import Event
 from app.core.types.usage import usage_of
 from app.errors import APIError, BackendError
@@ -80,7 +81,7 @@ class Generation(Protocol):
         """Yield the events, all but the terminal one; see `respond`."""
         ...
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """Return the usage by now: estimated for an answer that was broken off, {} where there is nothing to count."""
         ...
 
@@ -104,7 +105,7 @@ class NoAnswer:
         self.builder.response["usage"] = usage_of(None, {}, [])
         yield self.builder.take()
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """Return the usage, which is none."""
         return self.builder.response["usage"] or {}
 
@@ -136,9 +137,9 @@ class OneAnswer:
         """Yield the events, all but the terminal one; see `respond`."""
         return respond(self.builder, self._question, open_after=open_after, deadline=self._deadline)
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """Return the usage by now."""
-        known: dict[str, Any] | None = self.builder.response["usage"]
+        known = self.builder.response["usage"]
         return known or usage_of(self._question.reader.usage, self.body, self.builder.standing())
 
     def abort(self, error: APIError | None) -> None:

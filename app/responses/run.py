@@ -15,6 +15,7 @@ from typing import Any
 from app.core.dialects import DIALECTS, Dialect
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import settled
+from app.core.types import Usage
 from app.core.types.request import Event, Item, Response
 from app.errors import APIError
 from app.observability import log_context
@@ -183,7 +184,7 @@ class Run:
         self._builder.keepalive()
         return self._builder.take()
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage(self) -> Usage:
         """Return the usage by now: that of an answer that was broken off is estimated, {} where none had begun."""
         if self._lifecycle.failure and self._lifecycle.first is None:
             return {}  # nothing came of it

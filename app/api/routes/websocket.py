@@ -214,7 +214,7 @@ class WebSocketConnection:
                 await self._send(event if stream_id is None else {**event, "stream_id": stream_id})
             self._last_sent = asyncio.get_running_loop().time()
 
-    async def _send(self, frame: dict[str, Any]) -> None:
+    async def _send(self, frame: Mapping[str, Any]) -> None:
         try:
             await self._websocket.send_text(orjson.dumps(frame).decode())
         except RuntimeError as error:  # the other task has received the disconnect

@@ -49,17 +49,16 @@ def find_approvals(
     for index, item in enumerate(new):
         if item["type"] != APPROVAL_RESPONSE:
             continue
-        id, approve = item.get("approval_request_id"), item.get("approve")
+        request_id, approve = item.get("approval_request_id"), item.get("approve")
         if not isinstance(approve, bool):
             raise InvalidRequest("'approve' should be true or false.", param=f"input[{index}].approve")
-        if not isinstance(id, str) or id not in requests:
-            message = (
-                f"There is no approval request with the id '{id}': send it, or continue the response that made it."
-            )
+        if not isinstance(request_id, str) or request_id not in requests:
+            message = f"There is no approval request with the id '{request_id}'"
+            message = f"{message}: send it, or continue the response that made it."
             raise InvalidRequest(message, param=f"input[{index}].approval_request_id")
-        if approve and id not in made:
-            notes = upstream.get(id, {}).get(NOTES, {})
-            approvals[id] = ApprovedCall(requests[id], notes.get("call_id"), earlier.get(id))
+        if approve and request_id not in made:
+            notes = upstream.get(request_id, {}).get(NOTES, {})
+            approvals[request_id] = ApprovedCall(requests[request_id], notes.get("call_id"), earlier.get(request_id))
     return [*approvals.values()]
 
 

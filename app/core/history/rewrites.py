@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from app.core.history.turns import parts_of
-from app.core.types.request import CreateResponse, Item, ReasoningOptions, is_uncalled
+from app.core.types.request import CreateResponse, Item, Part, ReasoningOptions, is_uncalled
 from app.errors import Warnings, label
 
 
@@ -55,7 +55,7 @@ def rewrite_items(items: Iterable[Item], warnings: Warnings) -> list[Item]:
 
 
 def _from_agent(item: Item, warnings: Warnings) -> Item:
-    content = []
+    content: list[Part] = []
     for part in parts_of(item.get("content"), "user"):
         text = part.get("encrypted_content")
         if part["type"] != "encrypted_content" or not isinstance(text, str):
@@ -70,7 +70,7 @@ def _from_agent(item: Item, warnings: Warnings) -> Item:
 def _from_tool(item: Item, warnings: Warnings) -> Item:
     if not is_uncalled(item):
         return item
-    introduction = {"type": "input_text", "text": f"The tool {label(item['name'])} returned, without a call:"}
+    introduction: Part = {"type": "input_text", "text": f"The tool {label(item['name'])} returned, without a call:"}
     return {"type": "message", "role": "user", "content": [introduction, *parts_of(item["output"], "user")]}
 
 

@@ -16,7 +16,7 @@ import orjson
 from app.core.stream.event_builder import Upstream
 from app.core.types.ids import new_id
 from app.core.types.items import OUTPUTS, id_prefix
-from app.core.types.request import CreateResponse, Item, Response
+from app.core.types.request import CreateResponse, Item, Part, Response
 from app.errors import InvalidRequest
 
 
@@ -165,7 +165,7 @@ _TEXT_OF = {"assistant": "output_text"}
 def input_item(item: Item, key: str) -> Item:
     """Return an input item as the API lists it: with an id, a status, and content as a list of parts."""
     type_ = item["type"]
-    listed = {**item, "id": item.get("id") or new_id(id_prefix(type_), key)}
+    listed: Item = {**item, "id": item.get("id") or new_id(id_prefix(type_), key)}
     if type_ == "message":
         listed["content"] = parts_of(item.get("content"), item["role"])
     if type_ == "message" or type_.endswith(("_call", "_output")):
@@ -173,7 +173,7 @@ def input_item(item: Item, key: str) -> Item:
     return listed
 
 
-def parts_of(content: Any, role: str) -> list[dict[str, Any]]:
+def parts_of(content: str | Sequence[Part] | None, role: str) -> list[Part]:
     """Return the content of a message, a string or a list of parts, as a list of parts."""
     if isinstance(content, str):
         content = [{"type": _TEXT_OF.get(role, "input_text"), "text": content}]

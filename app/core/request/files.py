@@ -11,11 +11,12 @@ import codecs
 import re
 from collections.abc import Mapping
 from html import escape
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 # What a PDF says, and why that is not known, as it is noted in a part before it is translated: to read one takes long.
-PDF_TEXT, PDF_ERROR = "antiphon:text", "antiphon:text_error"
+PDF_TEXT: Final = "antiphon:text"
+PDF_ERROR: Final = "antiphon:text_error"
 
 _URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,", re.IGNORECASE)
 _CHARSET = re.compile(r"charset=\"?([\w.:-]+)", re.IGNORECASE)

@@ -12,7 +12,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from app.core.profile import ContentOptions
 from app.core.request.call_ids import CallIds
@@ -299,7 +299,7 @@ class _Conversation:
     def add(self, role: str, content: str | list[ChatPart]) -> None:
         self.read.append({"role": role, "content": content})
 
-    def parts(self, position: int, name: str) -> list[ChatPart]:
+    def parts(self, position: int, name: Literal["content", "output"]) -> list[ChatPart]:
         options = self.tool_content if name == "output" else self.content
         if self.items[position].get(HOSTED):
             options = self.hosted_content

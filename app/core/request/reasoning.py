@@ -16,6 +16,7 @@ from app.core.profile import Profile, ThinkTagOptions
 from app.core.request.roles import joined
 from app.core.stream.reasoning_fragments import ReasoningDetails
 from app.core.stream.tool_calls import ORIGINAL_ID
+from app.core.types import list_field
 from app.core.types.readings import NOTES
 from app.core.types.request import Item
 
@@ -32,7 +33,7 @@ def upstream_reasoning(item: Item, upstream: Mapping[str, Any] | None) -> Mappin
     """
     if upstream and (said := {name: value for name, value in upstream.items() if value}):
         return said
-    parts = item.get("content") or item.get("summary") or ()
+    parts = list_field(item, "content") or list_field(item, "summary")
     text = "\n".join(text for part in parts if isinstance(text := part.get("text"), str) and text)
     return {_DEFAULT: text} if text else {}
 

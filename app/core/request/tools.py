@@ -22,6 +22,7 @@ from app.core.profile import RequestOptions
 from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
 from app.core.request.translation_context import TranslationContext
 from app.core.stream.event_types import ToolBinding
+from app.core.types import list_field
 from app.core.types.hosted import NO_PARAMETERS, UNNAMED, HostedFunction
 from app.core.types.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.types.request import Item
@@ -123,8 +124,7 @@ class ToolSet:
 
     def brought(self, item: Item) -> list[tuple[str, ToolFields]]:
         """Return the tools of an item that brings some, each with the name by which the backend knows it."""
-        tools = item.get("tools")
-        entries = _entries(tools if isinstance(tools, list) else (), lambda *_: None)
+        entries = _entries(list_field(item, "tools"), lambda *_: None)
         return [(self.name(*entry.key), entry.tool) for entry in entries]
 
 
@@ -168,8 +168,7 @@ def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet
     entries = [*_entries(context.request.tools, _refuse if context.strict else warn, "tools", served=hosted.served)]
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.brings:
-            brought = item.get("tools")
-            entries += _entries(brought if isinstance(brought, list) else (), warn, found=row.brings == "found")
+            entries += _entries(list_field(item, "tools"), warn, found=row.brings == "found")
     searchable = any(entry.key == SEARCH for entry in entries)
     own_keys = {function.key for function, _ in hosted.functions}
     entries = [entry for entry in entries if not (entry.found and (entry.namespace or UNNAMED, entry.name) in own_keys)]
@@ -213,8 +212,8 @@ def _found_keys(items: Iterable[Item]) -> set[tuple[str, str]]:
     """Return namespaces and names of the tools that searches have found."""
     found = set()
     for item in items:
-        if (row := ITEM_TYPES.get(item["type"])) and row.brings == "found" and isinstance(item.get("tools"), list):
-            for tool in filter(_is_object, item["tools"]):
+        if (row := ITEM_TYPES.get(item["type"])) and row.brings == "found":
+            for tool in filter(_is_object, list_field(item, "tools")):
                 inner = tool.get("tools")
                 names = [one.get("name") for one in filter(_is_object, inner)] if isinstance(inner, list) else []
                 found |= {(str(tool.get("name")), str(name)) for name in names} or {(UNNAMED, str(tool.get("name")))}

@@ -20,10 +20,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from app.core.stream.citations import Citations
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, PartType, ToolBinding
+from app.core.types import list_field, with_fields
 from app.core.types.items import ItemType
 from app.core.types.readings import NOTES
 from app.core.types.request import Event, Item, Response
@@ -149,18 +150,18 @@ class EventBuilder:
 
     def complete(self) -> None:
         self.close()
-        self.response.update(status="completed", completed_at=int(self._clock()))
+        self.response.update({"status": "completed", "completed_at": int(self._clock())})
 
     def incomplete(self, reason: str) -> None:
         """What is open was cut off: for want of room (`max_output_tokens`), or by a filter (`content_filter`)."""
         self.close("incomplete")
-        self.response.update(status="incomplete", incomplete_details={"reason": reason})
+        self.response.update({"status": "incomplete", "incomplete_details": {"reason": reason}})
 
     def cancel(self) -> None:
         """The caller has had enough: what is open was cut off. One that has failed stays so, since it said `error`."""
         self.close("incomplete")
         if self.failure is None:
-            self.response.update(status="cancelled", incomplete_details=None)
+            self.response.update({"status": "cancelled", "incomplete_details": None})
 
     def fail(self, error: APIError) -> None:
         """
@@ -174,7 +175,9 @@ class EventBuilder:
         headers = error.headers()
         told = error.payload() | ({"headers": headers} if headers else {})
         self._emit("error", code=error.code, message=error.message, param=error.param, error=told)
-        self.response.update(status="failed", completed_at=None, incomplete_details=None, error=error.payload())
+        self.response.update(
+            {"status": "failed", "completed_at": None, "incomplete_details": None, "error": error.payload()}
+        )
 
     def end(self) -> None:
         """Emit the terminal event, after one of the four above: nothing follows."""
@@ -251,7 +254,7 @@ class EventBuilder:
         """Open a call of a function, and return it."""
         self.close_item()
         kind = callee.kind
-        item = {
+        fields: dict[str, Any] = {
             "type": kind.type,
             "id": self.new_id(kind.prefix),
             **({"call_id": call_id} if kind.call_id else {}),
@@ -260,6 +263,7 @@ class EventBuilder:
             **{name: value for name, value in kind.empty.items() if name not in callee.fields},
             **({"status": "in_progress"} if kind.has_status else {}),
         }
+        item = cast(Item, fields)
         if not kind.call_id:
             upstream[NOTES] = {"call_id": call_id}
         if upstream:
@@ -286,18 +290,12 @@ class EventBuilder:
         if kind.whole and status != "completed":
             return
         if kind.field:
-            item = {**item, kind.field: kind.value(written)}
+            item = with_fields(item, {kind.field: kind.value(written)})
         if call.index is None:
             call.index = self._add(item)
         if kind.done:
-            fields = {name: item[name] for name in kind.done_fields}
-            self._emit(
-                kind.done,
-                item_id=item["id"],
-                output_index=call.index,
-                **fields,
-                **{str(kind.field): item[str(kind.field)]},
-            )
+            fields = {name: item.get(name) for name in (*kind.done_fields, kind.field or "")}
+            self._emit(kind.done, item_id=item["id"], output_index=call.index, **fields)
         call.item = item
         for type, fields in kind.details(item):
             self._emit(type, output_index=call.index, **fields)
@@ -305,7 +303,7 @@ class EventBuilder:
             self.running.append(call)
             return
         if kind.hosted:
-            item, status = {**item, **kind.final(written), **_interruption(kind)}, kind.interrupted
+            item, status = with_fields(item, {**kind.final(written), **_interruption(kind)}), kind.interrupted
         self._done(call.index, {**item, "status": status} if kind.has_status else item)
 
     # What hosted tools do.
@@ -318,7 +316,7 @@ class EventBuilder:
         """Add an item that a tool makes, beside its calls; it is open until `end_call`."""
         self.close_item()
         status = {"status": "in_progress"} if kind.has_status else {}
-        item = {"type": kind.type, "id": self.new_id(kind.prefix), **kind.empty, **fields, **status}
+        item = with_fields({"type": kind.type, "id": self.new_id(kind.prefix)}, {**kind.empty, **fields, **status})
         call = OpenCall(self._add(item), item, kind)
         self.running.append(call)
         self._tell(call, kind.begun)
@@ -338,7 +336,7 @@ class EventBuilder:
         if ended := call.kind.ended.get(status):
             self._tell(call, (ended,))
         assert call.index is not None
-        item = {**call.item, **call.kind.final(call.written), **fields}
+        item = with_fields(call.item, {**call.kind.final(call.written), **fields})
         self._done(call.index, {**item, "status": status} if call.kind.has_status else item)
 
     def seal_calls(self, item_ids: Iterable[str]) -> None:
@@ -389,7 +387,8 @@ class EventBuilder:
     # Private.
 
     def _emit(self, type: str, **fields: Any) -> None:
-        self._events.append({"type": type, "sequence_number": self._sequence_number, **fields})
+        event = {"type": type, "sequence_number": self._sequence_number, **fields}
+        self._events.append(event)  # type: ignore[arg-type]  # its fields depend on its type
         self._sequence_number += 1
 
     def _tell(self, call: OpenCall, types: Iterable[str]) -> None:
@@ -421,7 +420,7 @@ class EventBuilder:
             self._sequence_number = number + 1
             # As `_emit` would, which costs twice as much: this is what happens per token.
             self._events.append(
-                {"type": part.row.delta, "sequence_number": number, **part.where, "delta": delta, **extra}
+                {"type": part.row.delta, "sequence_number": number, **part.where, "delta": delta, **extra}  # type: ignore[typeddict-item]
             )
         return part
 
@@ -437,14 +436,15 @@ class EventBuilder:
             open_.rows = rows
         else:
             self._close_open("completed")
-            item = {"type": rows[0].item, "id": self.new_id(rows[0].prefix), **rows[0].empty, "status": "in_progress"}
+            started = {"id": self.new_id(rows[0].prefix), **rows[0].empty, "status": "in_progress"}
+            item = with_fields({"type": rows[0].item}, started)
             open_ = self._open = OpenItem(self._add(item), item, rows)
         for row in rows:
             self._open_part(open_, row)
         return open_
 
     def _open_part(self, open_: OpenItem, row: PartType) -> None:
-        index = len(open_.item.get(row.list, ()))
+        index = len(list_field(open_.item, row.list))
         part = OpenPart(row, {"item_id": open_.item["id"], "output_index": open_.index, row.position: index})
         part.extra = {name: [] for name in row.extra}
         open_.parts.append(part)
@@ -456,7 +456,7 @@ class EventBuilder:
             fields = {name: content.get(name, []) for name in part.row.told}
             self._emit(part.row.done, **part.where, **fields)
             self._emit(part.row.part_done, **part.where, part=content)
-            open_.item = {**open_.item, part.row.list: [*open_.item.get(part.row.list, ()), content]}
+            open_.item = with_fields(open_.item, {part.row.list: [*list_field(open_.item, part.row.list), content]})
         open_.parts = []
 
     def _close_open(self, status: str) -> None:
@@ -467,7 +467,7 @@ class EventBuilder:
             text = "".join(open_.parts[0].pieces)
             self.upstream.setdefault(open_.item["id"], {}).setdefault(open_.source, text)
         self._close_parts(open_)
-        item = {**open_.item, "status": status}
+        item: Item = {**open_.item, "status": status}
         if self._seal and item["type"] == "reasoning":
             item["encrypted_content"] = self._seal(settled(self.upstream.get(item["id"], {})))
         self._done(open_.index, item)

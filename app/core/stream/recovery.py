@@ -8,13 +8,13 @@ its own builder would have: what was open is closed, and the sequence goes on.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from app.core.stream import event_types
 from app.core.stream.event_builder import EventBuilder, OpenCall, OpenItem, OpenPart
 from app.core.stream.event_types import PartType
+from app.core.types import list_field, with_fields
 from app.core.types.items import ITEM_TYPES
-from app.core.types.request import Event, Response
+from app.core.types.request import Event, Item, Response
 from app.errors import APIError
 
 _ROWS = (
@@ -70,7 +70,7 @@ class RecoveredBuilder(EventBuilder):
                 self._call_at(event).pieces.append(event["delta"])
             case type_ if type_ in _WRITTEN:
                 call = self._call_at(event)
-                call.item = {**call.item, str(call.kind.field): event[str(call.kind.field)]}
+                call.item = with_fields(call.item, {str(call.kind.field): event.get(str(call.kind.field))})
                 self._calls.remove(call)
                 self.running.append(call)
             case "response.output_text.annotation.added":
@@ -79,7 +79,7 @@ class RecoveredBuilder(EventBuilder):
     def _call_at(self, event: Event) -> OpenCall:
         return next(call for call in self._calls if call.index == event["output_index"])
 
-    def _item_added(self, index: int, item: dict[str, Any]) -> None:
+    def _item_added(self, index: int, item: Item) -> None:
         self.response["output"].append(item)
         if kind := _CALLS.get(item["type"]):
             opened = self._calls if kind.field else self.running
@@ -87,7 +87,7 @@ class RecoveredBuilder(EventBuilder):
         elif self._open is None:  # what is of a kind unknown here must not hide what is
             self._open = OpenItem(index, item, ())
 
-    def _item_done(self, index: int, item: dict[str, Any]) -> None:
+    def _item_done(self, index: int, item: Item) -> None:
         self.response["output"][index] = item
         self._calls = [call for call in self._calls if call.index != index]
         self.running = [call for call in self.running if call.index != index]
@@ -99,14 +99,14 @@ class RecoveredBuilder(EventBuilder):
         content = event["part"]
         row = _BY_TYPE[content["type"]]
         if added:
-            where = {name: event[name] for name in ("item_id", "output_index", row.position)}
+            where = {name: event.get(name) for name in ("item_id", "output_index", row.position)}
             part = OpenPart(row, where, extra={name: [] for name in row.extra})
             self._open.parts.append(part)
         else:
             part = self._part_at(event)
             self._open.parts.remove(part)
-            kept = [*self._open.item.get(row.list, ()), content]
-            self._open.item = {**self._open.item, row.list: kept}
+            parts = [*list_field(self._open.item, row.list), content]
+            self._open.item = with_fields(self._open.item, {row.list: parts})
 
     def _part_at(self, event: Event) -> OpenPart:
         assert self._open

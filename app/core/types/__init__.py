@@ -1,1 +1,169 @@
-"""The types of what travels: items, and the functions that a server runs itself."""
+"""
+The data that travels: items and their parts, responses, usage and events.
+
+They are plain dicts. These types name the fields that the code reads, all optional (`total=False`) but `type`, since
+clients may send less, and more; what pydantic has not validated is an `object`, to be checked where it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Required
+
+from typing_extensions import TypedDict
+
+from app.errors import ErrorPayload
+
+# `antiphon:...` is set by this server; these names, and `async`, cannot be written in a class.
+_PdfFields = TypedDict("_PdfFields", {"antiphon:text": str, "antiphon:text_error": str}, total=False)
+_AsyncField = TypedDict("_AsyncField", {"async": object}, total=False)
+
+
+class Part(_PdfFields, total=False):
+    """A part of the content of an item."""
+
+    type: Required[str]
+    text: str
+    refusal: str
+    annotations: list[Mapping[str, object]]
+    logprobs: list[object]
+    image_url: str | None
+    detail: str | None
+    filename: str | None
+    file_data: str | None
+    file_url: str | None
+    file_id: str | None
+    input_audio: Mapping[str, str]
+    video_url: str
+    encrypted_content: object
+
+
+class Item(_AsyncField, total=False):
+    """An item of a conversation: `ITEM_TYPES` (`items.py`) says more of each type."""
+
+    type: Required[str]
+    id: str  # a client may send null, or none at all
+    status: str | None
+    role: str
+    content: str | list[Part] | None
+    summary: list[Part] | None
+    encrypted_content: str | None
+    call_id: str
+    name: str
+    namespace: object
+    arguments: Any  # JSON text; an object of a `tool_search_call`
+    input: str
+    output: Any  # text or parts; of other types of calls what they return
+    tools: object
+    reasoning: Mapping[str, str | None] | None
+    server_label: object
+    approval_request_id: object
+    approve: object
+    reason: object
+    error: object
+    action: Any
+    actions: object
+    operation: Any
+    queries: object
+    results: object
+    code: object
+    outputs: object
+    revised_prompt: object
+    result: object
+    container_id: object
+    hosted: bool  # whether an output was read from the item of a hosted tool
+
+
+class InputTokensDetails(TypedDict, total=False):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputTokensDetails(TypedDict, total=False):
+    reasoning_tokens: int
+
+
+class Usage(TypedDict, total=False):
+    """The tokens that a response has used; {} before anything is counted."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class IncompleteDetails(TypedDict):
+    reason: str
+
+
+class ConversationReference(TypedDict):
+    id: str
+
+
+class Response(TypedDict, total=False):
+    """The resource of the API."""
+
+    id: Required[str]
+    object: str
+    created_at: int
+    completed_at: int | None
+    status: str
+    background: bool
+    conversation: ConversationReference
+    error: ErrorPayload | None
+    incomplete_details: IncompleteDetails | None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    model: str
+    output: Required[list[Item]]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    reasoning: Mapping[str, str | None]
+    safety_identifier: str | None
+    service_tier: str
+    store: bool
+    temperature: float
+    text: Mapping[str, Any]
+    tool_choice: Any
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    truncation: str
+    usage: Usage | None
+    tool_usage: Mapping[str, Mapping[str, int]]
+    metadata: dict[str, str]
+
+
+class Event(TypedDict, total=False):
+    """An event of a stream; what else it has depends on its type."""
+
+    type: Required[str]
+    sequence_number: int
+    response: Response
+    item: Item
+    item_id: str
+    output_index: int
+    delta: str
+    part: Part
+    code: str
+    message: str
+    param: str | None
+    error: ErrorPayload
+    annotation: dict[str, Any]
+    logprobs: list[Any]
+
+
+def list_field(item: Item, name: str) -> list[Any]:
+    """Return a field of an item that is a list; [] if it is missing or null."""
+    value = item.get(name)
+    return value if isinstance(value, list) else []
+
+
+def with_fields(item: Item, fields: Mapping[str, Any]) -> Item:
+    """Return an item with `fields` added or replaced; their names depend on the type of the item."""
+    return {**item, **fields}  # type: ignore[typeddict-item]

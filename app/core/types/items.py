@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from app.core.types import readings
+from app.core.types import Item, readings
 from app.core.types.arguments import INPUT, ArgumentsReader, InputReader, ObjectReader
 from app.core.types.bounded_json import loads
-from app.core.types.readings import Item, Read
+from app.core.types.readings import Read
 
 # `call`: made by the model, run by the client. `output`: what the client gives back for one. `hosted`: a call and its
 # result, run by a server. `context`: what else there is.

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
+from app.core.types import Item, Part, with_fields
 from app.core.types.arguments import INPUT
 from app.core.types.hosted import UNNAMED
-
-Item: TypeAlias = dict[str, Any]
 
 # Where the notes of an item stand in what is stored beside it. Their fields, all optional: `call_id`, `namespace`,
 # `name` and `arguments` of the call as the model made it, `output` as the model was shown it, `round`.
 NOTES = "hosted"
 
 # A field of outputs that are read from hosted items.
-HOSTED = "hosted"
+HOSTED: Final = "hosted"
 
 NOT_STORED = "(the results were not kept)"
 INTERRUPTED = "(the call was interrupted, and has no result)"
@@ -54,8 +53,8 @@ def _call(item: Item, call_id: Any, name: str, arguments: Any) -> list[Item]:
     if not (isinstance(call_id, str) and call_id):
         return [item]
     written = arguments if isinstance(arguments, str) else to_json(arguments)
-    call = {"type": "function_call", "call_id": call_id, "name": name, "arguments": written}
-    return [call | {field: item[field] for field in ("id", "namespace", "async") if item.get(field)}]
+    call: Item = {"type": "function_call", "call_id": call_id, "name": name, "arguments": written}
+    return [with_fields(call, {field: value for field in ("id", "namespace", "async") if (value := item.get(field))})]
 
 
 def _output(item: Item, call_id: Any, output: Any) -> list[Item]:
@@ -99,7 +98,7 @@ def call_of(name: str, *fields: str, **defaults: Any) -> Read:
     """
 
     def read(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
-        arguments: Any = next((item[field] for field in fields if item.get(field)), {})
+        arguments: Any = next((value for field in fields if (value := item.get(field))), {})
         if isinstance(arguments, dict):
             arguments = {
                 name: value for name, value in arguments.items() if name not in defaults or value != defaults[name]
@@ -115,7 +114,7 @@ def output_of(*fields: str) -> Read:
     """Return how to read the output of a call: the first of `fields` that is there."""
 
     def read(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
-        output = next((item[field] for field in fields if item.get(field)), "")
+        output = next((value for field in fields if (value := item.get(field))), "")
         return _output(item, item.get("call_id") or item.get("id"), output)
 
     return read
@@ -144,7 +143,7 @@ def _pair(item: Item, names: Names, notes: Mapping[str, Any], key: tuple[str, st
         "name": names.name(namespace, name),
         "arguments": written if isinstance(written, str) else to_json(written),
     }
-    return call | ({"id": item["id"]} if item.get("id") else {})
+    return {**call, "id": item["id"]} if item.get("id") else call
 
 
 def _result(call: Item, notes: Mapping[str, Any], item: Item, shown: Any) -> Item:
@@ -201,10 +200,10 @@ def code_interpreter_call(item: Item, names: Names, notes: Mapping[str, Any]) ->
     return [call, _result(call, notes, item, _outputs(item.get("outputs")))]
 
 
-def _outputs(outputs: Any) -> list[Item] | None:
+def _outputs(outputs: object) -> list[Part] | None:
     if not isinstance(outputs, list):
         return None
-    parts: list[Item] = []
+    parts: list[Part] = []
     for output in outputs:
         if isinstance(output, dict) and isinstance(output.get("logs"), str):
             parts.append({"type": "input_text", "text": output["logs"]})

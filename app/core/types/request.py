@@ -9,7 +9,7 @@ are kept. Unknown types of items, parts and tools are kept too: what to do with 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import (
     BaseModel,
@@ -28,13 +28,13 @@ from pydantic.functional_validators import BeforeValidator
 from typing_extensions import TypedDict
 
 from app.core.redaction import ToolSecrets, without_credentials
+from app.core.types import Event as Event
+from app.core.types import Item as Item
+from app.core.types import Part as Part
+from app.core.types import Response as Response
+from app.core.types import with_fields
 from app.core.types.bounded_json import TooManyValues, check_values
 from app.core.types.content import TEXT_OR_LIST, TOLERANT, Content, ContentPart, Text, Unknown, tag_of
-from app.core.types.readings import Item as Item
-
-Part: TypeAlias = dict[str, Any]
-Event: TypeAlias = dict[str, Any]
-Response: TypeAlias = dict[str, Any]
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
@@ -381,7 +381,7 @@ class CreateResponse(_Body):
         if self.input is None:
             return []
         if isinstance(self.input, str):
-            content = [{"type": "input_text", "text": self.input}]
+            content: list[Part] = [{"type": "input_text", "text": self.input}]
             return [{"type": "message", "role": "user", "content": content}]
         return [typed(item) for item in self.input]
 
@@ -401,4 +401,4 @@ def typed(item: Any) -> Item:
     """Return an item that says what type it is: messages and references may leave that out."""
     if item.get("type") is not None:
         return item  # type: ignore[no-any-return]
-    return {**item, "type": "message" if "role" in item else "item_reference"}
+    return with_fields(item, {"type": "message" if "role" in item else "item_reference"})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
 
+from app.core.types import Item, Usage, list_field
 from app.core.types.token_estimate import estimate, estimate_chat
 
 
-def usage_of(counted: Mapping[str, Any] | None, body: Mapping[str, Any], output: list[Any]) -> dict[str, Any]:
+def usage_of(counted: Mapping[str, Any] | None, body: Mapping[str, Any], output: Sequence[Item | str]) -> Usage:
     """
     Return the usage of a response, in tokens, from that of its chunks; estimated where the backend counted nothing.
 
@@ -34,27 +35,31 @@ def usage_of(counted: Mapping[str, Any] | None, body: Mapping[str, Any], output:
     )
 
 
-def added_usage(usage: Mapping[str, Any] | None, more: dict[str, Any]) -> dict[str, Any]:
-    """Return the sum of two usages, field by field."""
-    if usage is None:
+def added_usage(usage: Usage | None, more: Usage) -> Usage:
+    """Return the sum of two usages."""
+    if not usage:
         return more
-    return {
-        name: added_usage(usage.get(name) or {}, value) if isinstance(value, dict) else usage.get(name, 0) + value
-        for name, value in more.items()
-    }
+    details, more_details = usage["input_tokens_details"], more["input_tokens_details"]
+    return _usage(
+        usage["input_tokens"] + more["input_tokens"],
+        usage["output_tokens"] + more["output_tokens"],
+        details["cached_tokens"] + more_details["cached_tokens"],
+        details["cache_write_tokens"] + more_details["cache_write_tokens"],
+        usage["output_tokens_details"]["reasoning_tokens"] + more["output_tokens_details"]["reasoning_tokens"],
+    )
 
 
-def _share(output_tokens: int, output: list[Any]) -> int:
+def _share(output_tokens: int, output: Sequence[Item | str]) -> int:
     """Return how many of the output's tokens are reasoning, by its share of the text."""
     reasoning, rest = _estimates(output)
     return -(-output_tokens * reasoning // (reasoning + rest)) if reasoning else 0
 
 
-def _estimates(output: Iterable[Mapping[str, Any] | str]) -> tuple[int, int]:
+def _estimates(output: Iterable[Item | str]) -> tuple[int, int]:
     """Return about how many tokens of items, or of texts that are to be in one, are reasoning, and how many are not."""
     reasoning = rest = 0
     for item in output:
-        tokens = sum(map(estimate, _said(item)))
+        tokens = sum(map(estimate, _texts_of(item)))
         if isinstance(item, Mapping) and item.get("type") == "reasoning":
             reasoning += tokens
         else:
@@ -62,9 +67,7 @@ def _estimates(output: Iterable[Mapping[str, Any] | str]) -> tuple[int, int]:
     return reasoning, rest
 
 
-def _usage(
-    input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0, reasoning: int = 0
-) -> dict[str, Any]:
+def _usage(input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0, reasoning: int = 0) -> Usage:
     return {
         "input_tokens": input_tokens,
         # `cache_write_tokens` is OpenAI's; its SDK asks for it.
@@ -75,26 +78,26 @@ def _usage(
     }
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
 _ENDLESS = 2**53  # what is not between 0 and this is no count: negative, infinite, not a number
 
 
-def is_token_count(value: Any) -> bool:
+def is_token_count(value: object) -> TypeGuard[str | int | float]:
     """Tell whether a value is a number of tokens; some servers write it as a text."""
     if isinstance(value, str):
         return value.isdecimal() and len(value) < 16
     return isinstance(value, int | float) and 0 <= value < _ENDLESS
 
 
-def token_count(*values: Any) -> int:
+def token_count(*values: object) -> int:
     """Return the first number among values as a count."""
     return next((int(value) for value in values if is_token_count(value)), 0)
 
 
-def _said(item: Mapping[str, Any] | str) -> Iterator[str]:
+def _texts_of(item: Item | str) -> Iterator[str]:
     """Yield what the model wrote of an item, or of a text that is to be in one: not its id, nor what else is ours."""
     if isinstance(item, str):
         yield item
@@ -102,5 +105,5 @@ def _said(item: Mapping[str, Any] | str) -> Iterator[str]:
     for name in ("name", "arguments", "input"):
         if isinstance(value := item.get(name), str):
             yield value
-    for part in item.get("content") or item.get("summary") or ():  # raw reasoning may be shown in both
+    for part in list_field(item, "content") or list_field(item, "summary"):  # raw reasoning may be shown in both
         yield part.get("text") or part.get("refusal") or ""

@@ -55,5 +55,12 @@ class EventSubscription:
 
     def _trouble(self, error: APIError) -> bytes:
         """Say why the stream stops here. The run may go on: this is no event of its own."""
-        fields = {"code": error.code, "message": error.message, "param": error.param, "error": error.payload()}
-        return encoder.encode_sse([{"type": "error", "sequence_number": self.last + 1, **fields}])
+        event: Event = {
+            "type": "error",
+            "sequence_number": self.last + 1,
+            "code": error.code,
+            "message": error.message,
+            "param": error.param,
+            "error": error.payload(),
+        }
+        return encoder.encode_sse([event])

@@ -89,7 +89,7 @@ class RunWorker:
     async def queue(self) -> Response:
         """Store the response and begin its log; return the response as it is now."""
         events, turn = self._run.queue(), self._run.turn()
-        queued = {**turn.response, "output": []}
+        queued: Response = {**turn.response, "output": []}
         await self._log.begin(self._run.key, self._worker)
         bucket, id = self._run.key
         await self._store.apply(Change(bucket, {id: turn.record()}, entries={id: turn.entry()}))

@@ -24,6 +24,7 @@ from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.citations import cited_by
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, settled
 from app.core.stream.event_types import ToolBinding
+from app.core.types import Response, Usage, with_fields
 from app.core.types.hosted import HostedFunction
 from app.core.types.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, ItemType, waits_for_client
 from app.core.types.readings import NOTES
@@ -133,7 +134,7 @@ class ToolLoop:
         self._call_ids: set[str] = set()
         self._hosted_names: set[str] = set()
         self._question: Question | None = None
-        self._usage: dict[str, Any] | None = None  # of the rounds that have ended, and of summaries
+        self._usage: Usage | None = None  # of the rounds that have ended, and of summaries
         self._written = 0  # tokens, in the rounds that have ended
         self._tool_usage: dict[str, Counter[str]] = {}
         self._first_item = 0  # of this round's output
@@ -288,7 +289,7 @@ class ToolLoop:
         Where the model writes none, the answer goes on without it, with a warning. Raises `BackendError` as `respond`.
         """
         assert self._options.compaction
-        response = {**self.builder.response, "output": [], "usage": None}
+        response: Response = {**self.builder.response, "output": [], "usage": None}
         summary = CompactionBuilder(response, new_id=self.builder.new_id, seal=self._options.compaction.seal)
         question = self._questions.summary(summary, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
@@ -442,7 +443,7 @@ class ToolLoop:
         for name, value in kind.included.items():
             if name in fields and value not in self._options.include:
                 del fields[name]
-        item = {**call.item, **fields}
+        item = with_fields(call.item, fields)
         notes: dict[str, Any] = {}
         if kind.own_output(item) != output:
             notes["output"] = output
@@ -509,7 +510,7 @@ class ToolLoop:
     def add_item(self, kind: ItemType, fields: Mapping[str, Any]) -> OpenCall:
         """Add an item that a session makes; after the end of the response it is nowhere to be seen."""
         if self.builder.response["status"] in TERMINAL:
-            return OpenCall(None, {"id": self.builder.new_id(kind.prefix)}, kind)
+            return OpenCall(None, {"type": kind.type, "id": self.builder.new_id(kind.prefix)}, kind)
         self._changed.set()
         return self.builder.add_item(kind, fields)
 
@@ -559,11 +560,10 @@ class ToolLoop:
         if self._options.shows_tool_usage and self._tool_usage:
             response["tool_usage"] = {name: dict(counts) for name, counts in self._tool_usage.items()}
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """Return the usage by now, with an estimate for the round that is not over."""
         if self.builder.response["usage"]:
-            usage: dict[str, Any] = self.builder.response["usage"]
-            return usage
+            return self.builder.response["usage"]
         question = self._question
         if question is None or self._again or self.builder.response["status"] in TERMINAL:
             return self._usage or {}

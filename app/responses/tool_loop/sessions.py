@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from app.core.types.hosted import HostedFunction
-from app.core.types.request import Item
+from app.core.types.request import Item, Part
 from app.errors import APIError, InvalidRequest
 from app.tools import Declaration, HostedTool, Outcome, Report, ToolCall, ToolSession
 
@@ -136,12 +136,12 @@ class ToolSessions:
             return Outcome.failed("The tool failed.")
         return outcome
 
-    def shortened(self, output: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    def shortened(self, output: str | list[Part]) -> str | list[Part]:
         """Return an output with no more text than the model is to be shown."""
         if isinstance(output, str):
             return output if len(output) <= self._max_chars else output[: self._max_chars] + TRUNCATED
         left = self._max_chars
-        parts = []
+        parts: list[Part] = []
         for part in output:
             text = part.get("text")
             if isinstance(text, str):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import mimetypes
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from app.core.types import with_fields
 from app.core.types.request import Item, Part
 from app.errors import InvalidRequest, NotFound, Warnings
 from app.tools.files import File, FileStore, no_such_file
@@ -53,7 +54,7 @@ class InputFiles:
                     await reader.part(part, where and f"{where}[{index}].file_id", warnings)
                     for index, part in enumerate(parts)
                 ]
-            resolved.append({**item, **changed} if changed else item)
+            resolved.append(with_fields(item, changed) if changed else item)
         return resolved
 
 
@@ -79,7 +80,7 @@ class _Reader:
         """Return a part with its file; `param` names its field, and is None in an earlier turn."""
         if not _names_a_file(part):
             return part
-        file_id = part["file_id"]
+        file_id = str(part["file_id"])
         try:
             file, data = await self._content(file_id)
             return _image(part, data) if part["type"] == "input_image" else _file(part, file, data)
@@ -111,15 +112,18 @@ async def _joined(pieces: AsyncIterator[bytes]) -> bytes:
 
 def _file(part: Part, file: File, data: bytes) -> Part:
     kind = mimetypes.guess_type(file.filename)[0] or "application/octet-stream"
-    rest: Mapping[str, Any] = {name: value for name, value in part.items() if name != "file_id"}
-    return {**rest, "filename": part.get("filename") or file.filename, "file_data": _data_url(kind, data)}
+    named: Part = {**part, "filename": part.get("filename") or file.filename, "file_data": _data_url(kind, data)}
+    del named["file_id"]
+    return named
 
 
 def _image(part: Part, data: bytes) -> Part:
     kind = next((kind for beginning, kind in _IMAGES if beginning.match(data)), None)
     if kind is None:
         raise InvalidRequest("The file is no image that models take: send a PNG, JPEG, GIF or WebP.")
-    return {**{name: value for name, value in part.items() if name != "file_id"}, "image_url": _data_url(kind, data)}
+    image: Part = {**part, "image_url": _data_url(kind, data)}
+    del image["file_id"]
+    return image
 
 
 def _data_url(kind: str, data: bytes) -> str:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from app.core.redaction import Redactor
+from app.core.types import Part
 from app.tools import Outcome
 
 Block: TypeAlias = Mapping[str, Any]  # of a result's `content`, as the protocol has it
@@ -51,7 +52,7 @@ def outcome_of(result: Mapping[str, Any], redactor: Redactor, max_chars: int) ->
         content = [{"type": "text", "text": text}]
         error = {"type": "mcp_tool_execution_error", "content": content}
         return Outcome.failed(f"Error: {text}", {"output": None, "error": error})
-    shown: str | list[dict[str, Any]] = text
+    shown: str | list[Part] = text
     if images := [image for block in blocks if (image := _image(block))]:
         shown = [{"type": "input_text", "text": text}, *images]
     return Outcome(shown, {"output": text, "error": None})
@@ -93,7 +94,7 @@ def _in_words(block: Block) -> str:
     return ""
 
 
-def _image(block: Block) -> dict[str, Any] | None:
+def _image(block: Block) -> Part | None:
     """Return a block that is an image, or a resource that is one, as input content."""
     if block.get("type") == "resource":
         resource = block.get("resource") or {}
