@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import logging
 import math
 import multiprocessing
@@ -39,6 +38,7 @@ from app.api.uvicorn import shutdown
 from app.backends import BACKENDS, Backend
 from app.backends.routing.replicas import RoutingHooks
 from app.backends.routing.router import Router
+from app.importing import import_object
 from app.observability import logging as logs
 from app.observability.labels import ModelLabels
 from app.observability.metrics import MULTIPROCESS, Metrics
@@ -309,7 +309,7 @@ def build_hooks(metrics: Metrics | None, tracing: Tracing | None) -> RoutingHook
 def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
     """Return the configured rate limits, counted in a store that all processes share, if it can count."""
     url = settings.limit_store_url or settings.store_url
-    counting = load(url.partition("://")[0], STORES).from_url(url, ttl=settings.store_ttl)
+    counting = import_object(url.partition("://")[0], STORES).from_url(url, ttl=settings.store_ttl)
     return Limits(
         counting.counters() if isinstance(counting, CountingStore) else MemoryCounters(),
         requests=settings.limit_requests_per_minute,
@@ -381,7 +381,7 @@ def at_hangup(handler: Callable[[], None]) -> Iterator[None]:
 
 
 def _backend(settings: BackendSettings) -> Backend:
-    factory = load(settings.backend, BACKENDS)
+    factory = import_object(settings.backend, BACKENDS)
     backend: Backend = factory.from_settings(settings) if hasattr(factory, "from_settings") else factory()
     return backend
 
@@ -389,7 +389,7 @@ def _backend(settings: BackendSettings) -> Backend:
 def build_store(settings: Settings) -> Store:
     """Return the configured store; it connects when it is first used."""
     scheme = settings.store_url.partition("://")[0]
-    store: Store = load(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
+    store: Store = import_object(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
     return store
 
 
@@ -411,7 +411,7 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
         if not isinstance(path, str):
             raise SettingsError([f"tools.{name}: there is no such tool; known are {', '.join(sorted(TOOLS))}"])
         try:
-            tools[name] = load(path, {}).from_settings(table, host)
+            tools[name] = import_object(path).from_settings(table, host)
         except (ValueError, ImportError, AttributeError) as error:
             raise SettingsError([f"tools.{name}: {error}"]) from None
     if "mcp" in tools:
@@ -454,9 +454,3 @@ def build_background(settings: Settings, store: Store, measured: Store | None = 
     # The events of a response must not outlive it.
     log = store.log(ttl=min(settings.background_log_ttl, settings.store_ttl), lease=lease)
     return Background(measured or store, log, lease=lease, ttl=settings.store_ttl, limit=settings.background_runs)
-
-
-def load(name: str, table: dict[str, str]) -> Any:
-    """Import the object that `table` has under a name; a name that is not in it is an import path itself."""
-    module, _, attribute = table.get(name, name).partition(":")
-    return getattr(importlib.import_module(module), attribute)

@@ -30,12 +30,13 @@ LONGEST_FUNCTION = 60
 # and `app.backends.*` are the backends and what they share.
 PROTOCOLS = {"app.backends", "app.stores", "app.stores.event_log", "app.stores.counters", "app.tools"}
 CORE = {f"app.core.{room}" for room in ("*", "redaction", "types", "profile", "stream", "request", "history", "sse")}
-BELOW = {"app", "app.errors"} | CORE
+BELOW = {"app", "app.errors", "app.importing"} | CORE
 STREAM = {"app", "app.core.types", "app.errors"}
 REQUEST = STREAM | {"app.core.profile", "app.core.stream"}
 LAYERS = {
     "app": set(),
     "app.errors": set(),
+    "app.importing": set(),
     "app.core": set(),
     "app.core.*": STREAM | {"app.core.stream"},
     "app.core.redaction": {"app"},
@@ -48,10 +49,11 @@ LAYERS = {
     **dict.fromkeys(PROTOCOLS, BELOW),
     "app.backends.*": BELOW | {"app.backends"},
     "app.stores.*": BELOW | {"app.stores", "app.stores.event_log", "app.stores.counters"},
-    "app.tools.*": BELOW | {"app.tools"},
-    "app.tools.files": BELOW | {"app.tools"},  # a resource of its own, with routes
+    "app.tools.validation": BELOW,
+    "app.tools.*": BELOW | {"app.tools", "app.tools.validation"},
+    "app.tools.files": BELOW | {"app.tools", "app.tools.validation"},  # a resource of its own, with routes
     # Another one, which mounts files.
-    "app.tools.code_interpreter": BELOW | {"app.tools", "app.tools.files"},
+    "app.tools.code_interpreter": BELOW | {"app.tools", "app.tools.validation", "app.tools.files"},
     # What a profile may hold is checked where the settings are read.
     "app.settings": BELOW | PROTOCOLS | {"app.backends.profiles"},
     "app.observability": BELOW | PROTOCOLS | {"app.settings"},

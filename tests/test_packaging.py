@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import tomllib
 from importlib import metadata
@@ -15,6 +16,8 @@ from packaging.requirements import Requirement
 
 from app import __version__
 from app.settings import Settings
+from app.tools.validation import read_table
+from app.tools.web_search.settings import WebSearchSettings
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -52,7 +55,7 @@ def test_the_image_has_what_its_dependencies_need() -> None:
     assert all("--hash=sha256:" in pinned for pinned in re.split(r"^(?=[\w.-]+==)", locked, flags=re.MULTILINE)[1:])
 
 
-SPEAKING = ["Dockerfile", "Makefile", "docker/compose.yaml", "docker/ollama.env", *DOCUMENTS]
+SPEAKING = ["Dockerfile", "Makefile", "docker/compose.yaml", "docker/ollama.env", "docker/search.env", *DOCUMENTS]
 
 
 @pytest.mark.parametrize("path", SPEAKING)
@@ -91,6 +94,20 @@ def test_compose_has_the_files_that_it_configures_with() -> None:
         assert (ROOT / "docker" / config["file"]).is_file()
     used = {use["source"] for service in COMPOSE["services"].values() for use in service.get("configs", ())}
     assert used == COMPOSE["configs"].keys()
+
+
+def test_the_search_profile_gives_the_server_a_searxng_that_answers_in_json() -> None:
+    lines = (ROOT / "docker" / "search.env").read_text().splitlines()
+    variables = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    tools = json.loads(variables["ANTIPHON_TOOLS"].strip("'"))
+    settings = read_table(WebSearchSettings, tools["web_search"])
+    service = urlsplit(settings.url or "").hostname
+
+    assert COMPOSE["services"][service]["profiles"] == [variables["COMPOSE_PROFILES"]]
+    assert "ports" not in COMPOSE["services"][service]
+    (config,) = COMPOSE["services"][service]["configs"]
+    file = ROOT / "docker" / COMPOSE["configs"][config["source"]]["file"]
+    assert "json" in yaml.safe_load(file.read_text())["search"]["formats"]
 
 
 def test_compose_gives_the_server_the_time_that_it_takes_to_stop() -> None:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import httpx
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.profile import TransportOptions
 from app.core.redaction import redact
@@ -30,6 +30,7 @@ from app.core.types.request import Item
 from app.errors import InvalidRequest
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost, ToolSession
 from app.tools.guard import GuardedTransport, OutboundRefused
+from app.tools.validation import read_declaration, read_table
 
 MAX_IMAGE_ANSWER_BYTES = 200_000_000  # of an images API: base64, partial images included
 MAX_EDITED_IMAGES = 4  # the latest ones of the conversation
@@ -106,11 +107,7 @@ class ImageGenerationTool:
     @classmethod
     def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> ImageGenerationTool:
         """Make the tool of its table; raises `ValueError`."""
-        try:
-            settings = ImageSettings.model_validate(dict(table))
-        except ValidationError as error:
-            problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
-            raise ValueError("; ".join(problems)) from None
+        settings = read_table(ImageSettings, table)
         backend = host.backends.get(settings.backend)
         if backend is None:
             raise ValueError(f"backend: there is no backend {settings.backend!r}; there are {', '.join(host.backends)}")
@@ -122,13 +119,7 @@ class ImageGenerationTool:
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
         """Return the session for a declaration; raises `InvalidRequest`."""
-        try:
-            declared = ImageDeclaration.model_validate(dict(declaration.tool))
-        except ValidationError as error:
-            problem = error.errors()[0]
-            field = ".".join(map(str, problem["loc"]))
-            message = f"Invalid value for image generation: {problem['msg']}."
-            raise InvalidRequest(message, param=f"{declaration.place}.{field}") from None
+        declared = read_declaration(ImageDeclaration, declaration.tool, declaration.place)
         mask = None
         if declared.input_image_mask and (url := declared.input_image_mask.image_url):
             mask = _image_of(url)

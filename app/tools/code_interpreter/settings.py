@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ByteSize, ConfigDict, Field
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 
@@ -35,18 +34,6 @@ class CodeSettings(BaseModel):
     """Containers of all callers, in each process of the server."""
     max_output_chars: int = Field(100_000, ge=1000)
     """Characters of what one call prints; the rest is dropped."""
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> CodeSettings:
-        """Check a table; raises `ValueError`, which names the keys at fault and never repeats a value."""
-        try:
-            return cls.model_validate(dict(table))
-        except ValidationError as error:
-            problems = [
-                f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
-                for detail in error.errors(include_url=False, include_input=False, include_context=False)
-            ]
-            raise ValueError("; ".join(problems)) from None
 
 
 def memory_bytes(limit: MemoryLimit) -> int:

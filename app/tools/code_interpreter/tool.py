@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.types.request import Item
 from app.errors import APIError, InvalidRequest, NotFound
@@ -18,6 +18,7 @@ from app.tools import Declaration, HostedFunction, Outcome, Report, Source, Tool
 from app.tools.code_interpreter.bubblewrap import Bubblewrap, Sandbox
 from app.tools.code_interpreter.containers import Container, ContainerFile, Containers
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
+from app.tools.validation import read_declaration, read_table
 
 MAX_MOUNTS = 50  # files of one declaration
 MAX_COMMANDS = 32  # of one call of the shell
@@ -101,7 +102,7 @@ class CodeInterpreter:
     @classmethod
     def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> CodeInterpreter:
         """Make the tool of its table; raises `ValueError`, also where this machine can make no sandboxes."""
-        settings = CodeSettings.from_table(table)
+        settings = read_table(CodeSettings, table)
         if not find_spec("python_multipart"):
             raise ValueError("needs more packages: pip install 'antiphon[files]'")
         bubblewrap = Bubblewrap(settings)
@@ -125,11 +126,7 @@ class CodeInterpreter:
         elif not isinstance(given, Mapping):
             message = f"Invalid '{place}': should be the id of a container, or an object such as {{'type': 'auto'}}."
             raise InvalidRequest(message, param=place, code="missing_required_parameter")
-        try:
-            wanted = model.model_validate(dict(given))
-        except ValidationError as error:
-            raise _invalid(error, place) from None
-        return self._session(declaration, wanted, shell, place)
+        return self._session(declaration, read_declaration(model, given, place), shell, place)
 
     @asynccontextmanager
     async def _session(
@@ -345,11 +342,3 @@ def _ending(answer: Mapping[str, Any], seconds: float) -> str | None:
     if ended == "done":
         return None
     return _ENDINGS.get(str(ended), _STOPPED).format(seconds=seconds, code=answer.get("exit_code"))
-
-
-def _invalid(error: ValidationError, place: str) -> InvalidRequest:
-    """Return what is wrong with the first field at fault of a declaration."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    field = ".".join([place, *(str(step) for step in first["loc"])])
-    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
-    return InvalidRequest(f"Invalid '{field}': {first['msg']}.", param=field, code=code)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator
 
 from app.tools.files import FILE_STORES
+from app.tools.validation import read_table
 
 
 class EmbeddingsSettings(BaseModel):
@@ -61,11 +62,4 @@ class FileSearchSettings(BaseModel):
         missing = [package for package in ("apsw", "python_multipart", "sqlite_vec", "pypdf") if not find_spec(package)]
         if missing:
             raise ValueError("needs more packages: pip install 'antiphon[files]'")
-        try:
-            return cls.model_validate(dict(table))
-        except ValidationError as error:
-            problems = [
-                f"{'.'.join(map(str, detail['loc']))}: {detail['msg'].removeprefix('Value error, ')}"
-                for detail in error.errors(include_url=False, include_input=False, include_context=False)
-            ]
-            raise ValueError("; ".join(problems)) from None
+        return read_table(cls, table)

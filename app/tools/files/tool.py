@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.types.request import Item
-from app.errors import APIError, InvalidRequest
+from app.errors import APIError
+from app.importing import import_object
 from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.files import FILE_STORES, FileStore, FilesUnavailable
 from app.tools.files.embeddings import Embeddings
@@ -22,6 +22,7 @@ from app.tools.files.vector_stores import VectorStores
 from app.tools.files.vector_stores.filters import AttributeFilter
 from app.tools.files.vector_stores.ranking import DEFAULT_RESULTS, MOST_RESULTS, Ranked, RankingOptions
 from app.tools.files.vector_stores.records import VectorStore
+from app.tools.validation import read_declaration
 
 MOST_STORES = 16  # in one declaration
 MOST_QUERIES = 8  # in one call
@@ -91,10 +92,7 @@ class FileSearch:
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
         """Return the session for a declaration; raises `InvalidRequest`."""
-        try:
-            wanted = FileSearchDeclaration.model_validate(dict(declaration.tool))
-        except ValidationError as error:
-            raise _invalid(error, declaration.place) from None
+        wanted = read_declaration(FileSearchDeclaration, declaration.tool, declaration.place)
         return self._session(declaration, wanted)
 
     @asynccontextmanager
@@ -213,19 +211,9 @@ def _result(found: Ranked) -> dict[str, Any]:
     }
 
 
-def _invalid(error: ValidationError, place: str) -> InvalidRequest:
-    """Return what is wrong with the first field at fault of a declaration."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"] if str(step)[:1] != "<"]
-    field = f"{place}{''.join(steps)}"
-    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
-    return InvalidRequest(f"Invalid '{field}': {first['msg'].removeprefix('Value error, ')}.", param=field, code=code)
-
-
 def _store(url: str) -> FileStore:
-    path = FILE_STORES.get(url.partition("://")[0], url)
-    module, _, attribute = path.partition(":")
-    store: FileStore = getattr(importlib.import_module(module), attribute).from_url(url)
+    scheme, separator, _ = url.partition("://")
+    store: FileStore = import_object(scheme if separator else url, FILE_STORES).from_url(url)
     return store
 
 

@@ -27,12 +27,12 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from app.tools.guard import URLPattern
+from app.tools.validation import read_table
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -182,22 +182,12 @@ def read_settings(table: Mapping[str, Any], environment: Mapping[str, str], dire
     file = table.get("file")
     others = read_file(directory / file, environment) if isinstance(file, str) else {}
     servers = table.get("servers")
-    try:
-        merged = {**table, "servers": {**others, **servers}} if isinstance(servers, Mapping) else dict(table)
-        if not isinstance(servers, Mapping) and others:
-            merged["servers"] = others
-        settings = MCPSettings.model_validate(merged)
-    except ValidationError as error:
-        raise ValueError("; ".join(dict.fromkeys(map(_problem, error.errors(include_url=False))))) from None
+    merged = {**table, "servers": {**others, **servers}} if isinstance(servers, Mapping) else dict(table)
+    if not isinstance(servers, Mapping) and others:
+        merged["servers"] = others
+    settings = read_table(MCPSettings, merged)
     filled = {name: _with_headers(name, server, environment) for name, server in settings.servers.items()}
     return settings.model_copy(update={"servers": filled})
-
-
-def _problem(detail: Any) -> str:
-    # Where a value may have several shapes, pydantic adds the shape's name to its place.
-    place = ".".join(str(part) for part in detail["loc"] if re.fullmatch(r"[a-z_][\w.-]*|\d+", str(part), re.A))
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{place}: {'unknown key' if detail['type'] == 'extra_forbidden' else message}"
 
 
 def _with_headers(name: str, server: MCPServer, environment: Mapping[str, str]) -> MCPServer:

@@ -10,18 +10,18 @@ was found becomes a `url_citation`.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.core.types.request import Item
-from app.errors import InvalidRequest
+from app.importing import import_object
 from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.guard import Reach
+from app.tools.validation import read_declaration, read_table
 from app.tools.web_search.pages import PageFailed, PageText, matches, open_page
 from app.tools.web_search.providers import (
     PROVIDERS,
@@ -32,7 +32,7 @@ from app.tools.web_search.providers import (
     SearchResult,
     is_in_domains,
 )
-from app.tools.web_search.settings import WebSearchSettings, read_web_search_settings
+from app.tools.web_search.settings import WebSearchSettings
 
 # How many results a search shows, and how many characters of each.
 CONTEXT_SIZES = {"low": (4, 700), "medium": (8, 2000), "high": (12, 6000)}
@@ -98,7 +98,7 @@ class WebSearchTool:
     @classmethod
     def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> WebSearchTool:
         """Make the tool of its table; raises `ValueError`."""
-        settings = read_web_search_settings(table)
+        settings = read_table(WebSearchSettings, table)
         if settings.open_pages and find_spec("trafilatura") is None:
             raise ValueError("open_pages: needs more packages: pip install 'antiphon[web]'")
         if settings.provider in PROVIDERS:
@@ -112,13 +112,7 @@ class WebSearchTool:
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
         """Return the session for a declaration; raises `InvalidRequest`."""
-        try:
-            declared = WebSearchDeclaration.model_validate(dict(declaration.tool))
-        except ValidationError as error:
-            problem = error.errors()[0]
-            field = ".".join(map(str, problem["loc"]))
-            message = f"Invalid value for a web search: {problem['msg']}."
-            raise InvalidRequest(message, param=f"{declaration.place}.{field}") from None
+        declared = read_declaration(WebSearchDeclaration, declaration.tool, declaration.place)
         return self._open(declared, _SOURCES in declaration.include)
 
     @asynccontextmanager
@@ -264,9 +258,8 @@ _RUN: dict[str, Callable[[WebSearchSession, Mapping[str, Any]], Awaitable[Outcom
 
 def _imported(path: str) -> Any:
     """Return the class at an import path; raises `ValueError`."""
-    module, _, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        return import_object(path)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"provider: cannot be imported: {error}") from None
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 
 class WebSearchSettings(BaseModel):
@@ -47,12 +47,3 @@ class WebSearchSettings(BaseModel):
         if not (key := environment.get(self.api_key_env)):
             raise ValueError(f"api_key_env: the variable {self.api_key_env} is not set")
         return key
-
-
-def read_web_search_settings(table: Mapping[str, Any]) -> WebSearchSettings:
-    """Read the table; raises `ValueError` that names each field that is wrong."""
-    try:
-        return WebSearchSettings.model_validate(dict(table))
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
-        raise ValueError("; ".join(problems)) from None

@@ -222,7 +222,7 @@ async def test_a_query_that_is_none_is_refused(searxng: SearXNG) -> None:
 @pytest.mark.parametrize(
     ("tool", "param"),
     [
-        ({"filters": {"allowed_domains": ["not a domain"]}}, "tools[0].filters.allowed_domains.0"),
+        ({"filters": {"allowed_domains": ["not a domain"]}}, "tools[0].filters.allowed_domains[0]"),
         ({"search_context_size": "huge"}, "tools[0].search_context_size"),
     ],
 )
