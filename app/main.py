@@ -28,6 +28,7 @@ from app.api.middleware.key_required import KeyRequired
 from app.api.middleware.origins import Origins
 from app.api.middleware.request_id import RequestId
 from app.api.openapi import Documented
+from app.api.passthrough.routes import passthrough_routes
 from app.api.rate_limits import Limits
 from app.api.request_body import BodyLimits
 from app.api.routes import conversations, health, studio, websocket
@@ -180,6 +181,8 @@ def create_app(
     _add_routes(app, settings, api, files, containers)
     _add_pages(app, responses, settings, metrics)
     app.router.routes[:0] = response_routes.fast_routes(api, "/v1", "")
+    if settings.passthrough:
+        app.router.routes.extend(passthrough_routes(api, "/v1", ""))
     errors.install(app)
     _add_middleware(app, settings, auth, metrics, tracing)
     return app

@@ -19,6 +19,7 @@ from app.errors import InvalidRequest
 from app.responses.off_loop import off_loop
 
 Body = TypeVar("Body", bound=BaseModel)
+T = TypeVar("T")
 
 MAX_DEPTH = 100  # levels of nesting; orjson writes at most 254, and a response contains what the request had
 MAX_RATIO = 100  # decompressed size over compressed size; texts have 3 to 20
@@ -37,16 +38,29 @@ class BodyLimits:
 
 async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> Body:
     """Return the body as a `model`; raises `InvalidRequest`, which names the first invalid field."""
+
+    def parsed(data: bytes) -> Body:
+        return parse(data, model, limits.values)
+
+    return await _read_as(request, parsed, limits)
+
+
+async def read_object(request: Request, limits: BodyLimits) -> tuple[bytes, dict[str, Any]]:
+    """Return the decompressed body, and the JSON object that it is; raises `InvalidRequest`."""
+    return await _read_as(request, lambda data: (data, load_json(data, "body", limits.values)), limits)
+
+
+async def _read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
     data = await _read(request, limits.bytes)
     encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
     if encoding not in _DECODERS:
         message = f"Content-Encoding '{encoding}' is not supported; use zstd or gzip."
         raise InvalidRequest(message, code="unsupported_encoding", status=415)
     size = len(data) if encoding == "identity" else len(data) * MAX_RATIO
-    return await off_loop(size > SMALL, _unpack_and_parse, data, encoding, model, limits)
+    return await off_loop(size > SMALL, _unpack_and_parse, data, encoding, parsed, limits)
 
 
-def _unpack_and_parse(data: bytes, encoding: str, model: type[Body], limits: BodyLimits) -> Body:
+def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
     allowed = min(limits.bytes, max(SMALL, MAX_RATIO * len(data)))
     try:
         unpacked = _DECODERS[encoding](data, allowed)
@@ -57,7 +71,7 @@ def _unpack_and_parse(data: bytes, encoding: str, model: type[Body], limits: Bod
     if len(unpacked) > allowed:
         message = f"The body unpacks to more than {MAX_RATIO} times its size. Send it uncompressed."
         raise InvalidRequest(message, code="request_too_large", status=413)
-    return parse(unpacked or b"{}", model, limits.values)  # a body without required fields may be empty
+    return parsed(unpacked or b"{}")  # a body without required fields may be empty
 
 
 def parse(data: bytes, model: type[Body], max_values: int = MAX_VALUES) -> Body:

@@ -8,13 +8,14 @@ backend that cannot stream yields one chunk whose `delta` is the whole message: 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from app.core.profile import Profile
 from app.core.types.chunk import DONE, Chunk
+from app.errors import BackendError
 
 __all__ = [
     "BACKENDS",
@@ -24,6 +25,11 @@ __all__ = [
     "BackendWrapper",
     "ChatRequest",
     "Chunk",
+    "RawAnswer",
+    "RawBackend",
+    "RawBody",
+    "RawRequest",
+    "RefusedRequest",
     "TokenCounter",
     "Translation",
     "Translator",
@@ -110,8 +116,102 @@ class Translator(Protocol):
         ...
 
 
+class RawBody(Protocol):
+    """The body of a request that is passed on as bytes."""
+
+    @property
+    def length(self) -> int | None:
+        """The size in bytes; None if it is not known, and the body is sent in chunks."""
+        ...
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the body can still be sent from its start: false once a body that streams in has been read."""
+        ...
+
+    def with_model(self, model: str) -> RawBody:
+        """Return the body with another model's name; no other byte changes."""
+        ...
+
+    def content(self) -> bytes | AsyncIterator[bytes]:
+        """Return the bytes, whole or as they arrive."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    """A request to an endpoint of a backend that is passed on as bytes."""
+
+    endpoint: str  # below the base URL, such as `/embeddings`
+    query: str  # without the `?`; empty for none
+    headers: Sequence[tuple[bytes, bytes]]  # those for the backend: end-to-end, without credentials
+    body: RawBody
+    model: str  # as the caller named it; empty if the request names none
+    caller_key: str | None = None  # for backends that pass it through
+    conversation: str = ""  # the same for all requests of a conversation, so that they go to one replica
+    retry_allowed: bool = True  # whether a failure may be retried at the same server
+
+
+class RefusedRequest(BackendError):
+    """A backend's refusal of a raw request that is the caller's to read: it is passed on byte for byte."""
+
+    def __init__(self, error: BackendError, headers: Sequence[tuple[bytes, bytes]], content: bytes) -> None:
+        super().__init__(
+            error.message,
+            param=error.param,
+            code=error.code,
+            type=error.type,
+            status=error.status,
+            retry_after=error.retry_after,
+        )
+        self.quoted = error.quoted
+        self.raw_headers = headers
+        self.content = content
+
+
+class RawAnswer(Protocol):
+    """The answer to a raw request: a status, headers, and the body as it arrives, one item for each network read."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        ...
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """The headers for the caller: end-to-end, their names in lower case."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def __anext__(self) -> bytes: ...
+
+    def usage(self) -> dict[str, Any] | None:
+        """Return the usage that the body reported, in the form of Chat Completions; None if it reported none."""
+        ...
+
+    def estimate(self) -> int:
+        """Return about how many tokens of output the body had so far, for backends that report no usage."""
+        ...
+
+
+@runtime_checkable
+class RawBackend(Protocol):
+    """A backend that passes on requests to its other endpoints as bytes."""
+
+    def forward(self, request: RawRequest) -> AbstractAsyncContextManager[RawAnswer]:
+        """
+        Send a request, and return the answer once its head is known.
+
+        Entering the context raises `RefusedRequest` for a refusal that the caller may read, and `BackendError` for
+        other failures. The iterator raises `BackendError` where the connection breaks. Leaving the context closes the
+        connection, unless the answer is complete.
+        """
+        ...
+
+
 class BackendWrapper:
-    """What a backend around another one passes on: all but `stream`."""
+    """What a backend around another one passes on: all but `stream` and `forward`."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

@@ -19,7 +19,7 @@ from app.errors import APIError
 logger = logging.getLogger(__name__)
 
 # How a response is delivered.
-Transport: TypeAlias = Literal["json", "sse", "websocket", "background"]
+Transport: TypeAlias = Literal["json", "sse", "websocket", "background", "passthrough"]
 
 clock = time.perf_counter
 

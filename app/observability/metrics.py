@@ -28,7 +28,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from app import __version__
-from app.backends import Backend, BackendWrapper, ChatRequest, Chunk
+from app.backends import Backend, BackendWrapper, ChatRequest, Chunk, RawAnswer, RawBackend, RawRequest
 from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels, ModelLabels
 from app.observability.lifecycle import ResponseLifecycle, ToolCallRecord
@@ -279,6 +279,9 @@ class _MeasuredBackend(BackendWrapper):
 
     def __init__(self, backend: Backend, metrics: Metrics, server: tuple[str, str]) -> None:
         super().__init__(backend)
+        if isinstance(backend, RawBackend):
+            self._forward = backend.forward
+            self.forward = self._measured_forward
         self._metrics = metrics
         self._server = server  # its labels
 
@@ -291,6 +294,19 @@ class _MeasuredBackend(BackendWrapper):
                 async with self._backend.stream(request) as chunks:
                     waiting.close()
                     yield chunks
+        except BackendError as error:
+            self._metrics.failed(self._server, error)
+            raise
+
+    @asynccontextmanager
+    async def _measured_forward(self, request: RawRequest) -> AsyncIterator[RawAnswer]:
+        """Return the answer to a raw request: see `RawBackend.forward`."""
+        try:
+            with ExitStack() as waiting:
+                waiting.enter_context(self._metrics.asking(self._server))
+                async with self._forward(request) as answer:
+                    waiting.close()
+                    yield answer
         except BackendError as error:
             self._metrics.failed(self._server, error)
             raise

@@ -45,7 +45,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__
-from app.backends import Backend, BackendWrapper, ChatRequest, Chunk
+from app.backends import Backend, BackendWrapper, ChatRequest, Chunk, RawAnswer, RawBackend, RawRequest
 from app.core.profile import Profile
 from app.core.types.usage import usage_of
 from app.errors import BackendError
@@ -73,6 +73,8 @@ _PROVIDERS = {
     "xai": "x_ai",
 }
 _OPERATION = {"gen_ai.operation.name": "chat"}
+# The conventions' names of endpoints; others have their path.
+_OPERATIONS = {"/chat/completions": "chat", "/completions": "text_completion", "/embeddings": "embeddings"}
 
 # Attributes of a span, by the field of the Chat Completions request.
 _REQUEST_ATTRIBUTES = {
@@ -294,6 +296,9 @@ def _ended(span: Span, scope: Scope, method: str) -> None:
 class _TracedBackend(BackendWrapper):
     def __init__(self, backend: Backend, tracing: Tracing) -> None:
         super().__init__(backend)
+        if isinstance(backend, RawBackend):
+            self._forward = backend.forward
+            self.forward = self._traced_forward
         self._tracing = tracing
 
     @asynccontextmanager
@@ -310,6 +315,26 @@ class _TracedBackend(BackendWrapper):
         finally:
             span.end()
 
+    @asynccontextmanager
+    async def _traced_forward(self, request: RawRequest) -> AsyncIterator[RawAnswer]:
+        """Return the answer to a raw request: see `RawBackend.forward`."""
+        operation = _OPERATIONS.get(request.endpoint, request.endpoint.strip("/"))
+        span = _BackendSpan(self._tracing, {"model": request.model}, self.profile(request.model), operation)
+        context = [(name.encode(), value.encode()) for name, value in (span.headers() or {}).items()]
+        replaced = {name for name, _ in context}
+        headers = [field for field in request.headers if field[0] not in replaced] + context
+        try:
+            async with self._forward(dataclasses.replace(request, headers=headers)) as answer:
+                try:
+                    yield answer
+                finally:
+                    span.answered(answer)
+        except BackendError as error:
+            span.failed(error)
+            raise
+        finally:
+            span.end()
+
 
 _RECORDED = {"id": str, "model": str, "usage": dict}  # fields of a chunk; backends may send other types
 
@@ -317,8 +342,9 @@ _RECORDED = {"id": str, "model": str, "usage": dict}  # fields of a chunk; backe
 class _BackendSpan:
     """The span of one request to a backend."""
 
-    def __init__(self, tracing: Tracing, body: Mapping[str, Any], profile: Profile) -> None:
+    def __init__(self, tracing: Tracing, body: Mapping[str, Any], profile: Profile, operation: str = "chat") -> None:
         self._tracing = tracing
+        self._operation = {"gen_ai.operation.name": operation}
         self._span: Span = INVALID_SPAN
         self._provider = {"gen_ai.provider.name": _PROVIDERS.get(profile.name, profile.name)}
         self._model = str(body["model"])
@@ -333,9 +359,9 @@ class _BackendSpan:
         url = urlsplit(profile.transport.base_url or "")
         address = {"server.address": url.hostname, "server.port": url.port}
         options = {attribute: body.get(field) for field, attribute in _REQUEST_ATTRIBUTES.items()}
-        attributes = {**_OPERATION, **self._provider, "gen_ai.request.model": self._model, **address, **options}
+        attributes = {**self._operation, **self._provider, "gen_ai.request.model": self._model, **address, **options}
         self._span = self._tracing.tracer.start_span(
-            f"chat {self._model}",
+            f"{self._operation['gen_ai.operation.name']} {self._model}".rstrip(),
             kind=SpanKind.CLIENT,
             attributes={name: value for name, value in attributes.items() if value is not None},
         )
@@ -366,6 +392,12 @@ class _BackendSpan:
                 if isinstance(choice, dict) and (reason := choice.get("finish_reason")):
                     self._recorded["finish"] = str(reason)
 
+    @_harmless
+    def answered(self, answer: RawAnswer) -> None:
+        """Record the usage of an answer that was passed on."""
+        if usage := answer.usage():
+            self._recorded["usage"] = usage
+
     def failed(self, error: BackendError) -> None:
         """Record a refused or interrupted request by its code; the message may quote the prompt."""
         self._failure = {"error.type": error.code}
@@ -395,7 +427,7 @@ class _BackendSpan:
 
     @_harmless
     def _record(self, usage: Mapping[str, Any] | None, seconds: float, model: str) -> None:
-        labels = {**_OPERATION, **self._provider, "gen_ai.request.model": model}
+        labels = {**self._operation, **self._provider, "gen_ai.request.model": model}
         for kind in ("input", "output") if usage else ():
             assert usage
             self._tracing.tokens.record(usage[f"{kind}_tokens"], {**labels, "gen_ai.token.type": kind})

@@ -108,6 +108,21 @@ class Responses:
         self._tool_limits = tool_limits or ToolLimits()
 
     @property
+    def observers(self) -> Sequence[Observer]:
+        """The observers of all responses."""
+        return self._watchers
+
+    @property
+    def default_model(self) -> str | None:
+        """The model of requests that name none."""
+        return self._default_model
+
+    @property
+    def max_output_seconds(self) -> float:
+        """For how long an answer may be generated; 0 for no limit."""
+        return self._max_output_seconds
+
+    @property
     def has_background(self) -> bool:
         """Whether responses can be made in the background."""
         return self._background is not None
@@ -181,7 +196,7 @@ class Responses:
         large = len(context.items) + len(request.tools) + len(request.model_extra or ()) > _MANY
         if options := self._loop_options(request, caller, context, response, generate=generate):
             loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle)
-            self._check_size(await off_loop(large, loop.first_body))
+            self.check_size(await off_loop(large, loop.first_body))
             generation: Generation = loop
         else:
             generation = await self._generation(questions, builder, generate=generate, large=large)
@@ -206,7 +221,7 @@ class Responses:
         if not generate:
             return NoAnswer(builder)
         question = await off_loop(large, questions.first, builder)
-        self._check_size(question.request.body)
+        self.check_size(question.request.body)
         return OneAnswer(builder, question, self._deadline())
 
     def _deadline(self) -> Deadline | None:
@@ -386,7 +401,8 @@ class Responses:
             raise _not_found(response_id)
         return Turn.of(record)
 
-    def _check_size(self, body: dict[str, Any]) -> None:
+    def check_size(self, body: dict[str, Any]) -> None:
+        """Raise `InvalidRequest` if the prompt of a Chat Completions request is longer than this server takes."""
         if not self._max_input_tokens or (tokens := estimate_chat(body)) <= self._max_input_tokens:
             return
         message = f"The input is about {tokens} tokens long, and this server takes {self._max_input_tokens}."

@@ -113,6 +113,10 @@ class Settings(BaseSettings):
     """Serve the studio at `/studio`: a page to chat with a model and inspect its requests and events. It uses the API
     with the caller's key."""
 
+    passthrough: bool = True
+    """Serve the backend's other endpoints, too: chat completions, completions, embeddings, rerank, moderations, images
+    and audio, byte for byte, with the same keys and limits. See docs/passthrough.md."""
+
     backend: SingleBackendName = "auto"
     """Kind of backend: `demo`, `openai` (any Chat Completions server), or an import path `package.module:Class`. `auto`
     is `openai` if a URL is set, else `demo`."""

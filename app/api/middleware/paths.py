@@ -11,7 +11,10 @@ import re
 
 _SLASHES = re.compile("//+")
 _BASE = re.compile(r"(?:/openai)?(/v1)*(?=/)")
-_API = re.compile(r"(?:/v1)?/(?:responses|models|conversations|antiphon)(?:/|$)")
+_API = re.compile(
+    r"(?:/v1)?/(?:responses|models|conversations|antiphon"
+    r"|chat|completions|embeddings|rerank|moderations|images|audio)(?:/|$)"
+)
 
 
 def normalized_path(path: str) -> str:

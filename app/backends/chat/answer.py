@@ -192,6 +192,11 @@ class Reads(Protocol):
 def _reads(response: httpx.Response) -> Reads:
     if response.headers.get("content-encoding", "identity") != "identity":
         return _Timed(aiter(response.aiter_bytes()))  # we did not ask for it
+    return body_reads(response)
+
+
+def body_reads(response: httpx.Response) -> Reads:
+    """Return the body of a response as it was sent, compressed or not."""
     ours: Reads | None = response.extensions.get("stream")
     return ours or _Timed(aiter(response.aiter_raw()))
 

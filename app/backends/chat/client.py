@@ -25,12 +25,13 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from app.backends import PASSTHROUGH, ChatRequest, Translation
+from app.backends import PASSTHROUGH, ChatRequest, RawAnswer, RawRequest, Translation
 from app.backends.chat.adaptation import FieldAdaptation
 from app.backends.chat.answer import ChatStream
 from app.backends.chat.errors import backend_error, error_in_chunk
 from app.backends.chat.errors.causes import explain, explained, unreachable
 from app.backends.chat.errors.classification import ERROR_CLASSES, failure
+from app.backends.chat.forwarding import MODEL, ForwardedAnswer, Forwarding
 from app.backends.chat.token_counting import Tokenizer
 from app.backends.transport import HTTPToolsTransport
 from app.core.profile import Profile
@@ -40,8 +41,6 @@ from app.core.types.chunk import RawChunk
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
-
-MODEL = "{model}"  # in `transport.path`: the model's name, as the backend knows it
 
 # Worth another try, as the OpenAI SDK sees it, where the refusal does not turn out to be the caller's own doing.
 RETRIED = frozenset({408, 429, 500, 502, 503, 504, 529})
@@ -79,6 +78,7 @@ class OpenAIBackend:
         self._shown = without_password(str(base))
         self._models_url = self._under(base, "/models")
         self._tokenizer = Tokenizer(base, profile.name)
+        self._forwarding = Forwarding(base, profile)
         self._unwanted = FieldAdaptation(profile.request)
         self._http = http or transport_to(base)
         self._headers = {
@@ -128,6 +128,49 @@ class OpenAIBackend:
         finally:
             await answer.aclose()
             await response.aclose()
+
+    @asynccontextmanager
+    async def forward(self, request: RawRequest) -> AsyncIterator[RawAnswer]:
+        """Pass a request on as bytes: see `RawBackend.forward`."""
+        with explained():
+            answer = ForwardedAnswer(await self._forward(request), self._profile)
+            try:
+                yield answer
+            finally:
+                await answer.aclose()
+
+    async def _forward(self, request: RawRequest) -> httpx.Response:
+        """Return a successful answer, retrying as often as the settings allow."""
+        attempt = 0
+        while True:
+            try:
+                return await self._send_raw(request)
+            except _Refusal as refusal:
+                allowed = request.retry_allowed and request.body.replayable and attempt < self._retries
+                wait = refusal.wait(attempt) if allowed else None
+                if wait is None:
+                    raise refusal.error from refusal.__cause__
+                explain(refusal.error, refusal.__cause__)
+                logger.info("backend %s: %s; retrying in %.1f s", self._shown, refusal.error.explanation, wait)
+            await asyncio.sleep(wait)
+            attempt += 1
+
+    async def _send_raw(self, request: RawRequest) -> httpx.Response:
+        """Return an answer with status 2xx; raises `_Refusal` for every other."""
+        key = request.caller_key
+        sent = self._forwarding.request(request, self._credentials(key), own_account=not self._passes)
+        try:
+            response = await self._http.handle_async_request(sent)
+        except httpx.ReadTimeout as error:
+            raise _Refusal(failure("timeout"), again=False) from error
+        except httpx.TransportError as error:
+            raise _Refusal(unreachable(error), again=True) from error
+        if not response.is_success:
+            body = await _read_error(response)
+            refusal = self._refusal(response, body, key)
+            refusal.error = self._forwarding.refusal(request, response, body, refusal.error, self._secret(key))
+            raise refusal
+        return response
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
         """Return how many tokens the prompt of a request is; None if the server does not say."""

@@ -11,20 +11,31 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from app.backends import ChatRequest, Chunk, TokenCounter, Translation, Translator
+from app.backends import (
+    ChatRequest,
+    Chunk,
+    RawAnswer,
+    RawBackend,
+    RawRequest,
+    TokenCounter,
+    Translation,
+    Translator,
+)
 from app.backends.routing.circuit_breaker import is_for_another
 from app.backends.routing.replicas import BackendConfig, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
 from app.errors import APIError, BackendError, NotFound
 
 logger = logging.getLogger(__name__)
+
+_Part = TypeVar("_Part", list[Chunk], bytes)  # of an answer: all that arrived in one network read
 
 
 class Router:
@@ -89,6 +100,10 @@ class Router:
     def stream(self, request: ChatRequest) -> FailoverStream:
         """Ask, and answer in chunks: see `Backend.stream`."""
         return FailoverStream(self._route(_model(request)), request)
+
+    def forward(self, request: RawRequest) -> FailoverAnswer:
+        """Pass a request on as bytes: see `RawBackend.forward`."""
+        return FailoverAnswer(self._route(request.model), request)
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
         """Return how many tokens the prompt of a request is; None if the server does not say."""
@@ -179,16 +194,16 @@ class Router:
         ]
 
 
-class FailoverStream:
+class _Failover(Generic[_Part]):
     """
-    One request, and the chunks of its answer: a context manager, and the iterator that it gives.
+    One request, and its answer in parts: a context manager, and the iterator that it gives.
 
-    As long as there is no chunk, a server that fails is followed by another. What is told in the end is what the first
-    backend said.
+    Until the first part arrives, a server that fails is followed by another. If all fail, the error is the first
+    backend's.
     """
 
-    def __init__(self, pools: Sequence[ReplicaPool], request: ChatRequest) -> None:
-        self._request = request
+    def __init__(self, pools: Sequence[ReplicaPool], conversation: str) -> None:
+        self._conversation = conversation
         self._first = pools[0]
         self._pools = [*pools]  # those that are left
         # Is there but one server to ask, and has nobody said how often it may fail?
@@ -198,9 +213,20 @@ class FailoverStream:
         self._last: APIError | None = None  # why the last server that was tried did not answer
         self._use = ExitStack()
         self._open = AsyncExitStack()  # the place at a server, and its answer
-        self._next: Callable[[], Awaitable[list[Chunk]]] = self._begin
+        self._answer: AsyncIterator[_Part]
+        self._next: Callable[[], Awaitable[_Part]] = self._begin
 
-    async def __aenter__(self) -> FailoverStream:
+    def _opened(
+        self, pool: ReplicaPool, replica: Replica, *, others: bool
+    ) -> AbstractAsyncContextManager[AsyncIterator[_Part]]:
+        """Return the answer of a server; `others`: whether another one could be asked in its place."""
+        raise NotImplementedError
+
+    def _elsewhere(self, error: APIError) -> bool:
+        """Return whether another server may answer where this one failed."""
+        return isinstance(error, BackendError) and is_for_another(error)
+
+    async def __aenter__(self) -> Self:
         with ExitStack() as use:
             for pool in self._pools:
                 use.enter_context(pool.in_use())
@@ -212,26 +238,26 @@ class FailoverStream:
         with self._use:
             await self._open.__aexit__(*exc)
 
-    def __aiter__(self) -> FailoverStream:
+    def __aiter__(self) -> Self:
         return self
 
-    def __anext__(self) -> Awaitable[list[Chunk]]:
+    def __anext__(self) -> Awaitable[_Part]:
         return self._next()
 
-    async def _begin(self) -> list[Chunk]:
-        """Return the first chunks, whoever they are of; those behind them come from the same server directly."""
+    async def _begin(self) -> _Part:
+        """Return the first part, from whichever server; the parts after it come from the same server directly."""
         while True:
             try:
-                chunks = await anext(self._chunks)
+                part = await anext(self._answer)
             except BackendError as error:
                 left, self._open = self._open, AsyncExitStack()
                 await left.__aexit__(type(error), error, error.__traceback__)
                 self._refused(self._pools[0], error)
                 await self._ask()
                 continue
-            if chunks:
-                self._next = self._chunks.__anext__
-            return chunks
+            if part:
+                self._next = self._answer.__anext__
+            return part
 
     async def _ask(self) -> None:
         """Ask servers until one answers; raise the first backend's error if none does."""
@@ -250,24 +276,20 @@ class FailoverStream:
         raise self._error
 
     async def _try(self, pool: ReplicaPool) -> None:
-        body = translate_for(self._request, pool)
         async with AsyncExitStack() as stack:
-            place = pool.place(self._request.conversation, self._tried, only_candidate=self._alone)
+            place = pool.place(self._conversation, self._tried, only_candidate=self._alone)
             replica = await stack.enter_async_context(place)
             self._tried.add(replica)
             if self._last:
                 _log_failover(self._last, f"{pool.name} {replica.shown}")
             others = len(self._pools) > 1 or pool.others(self._tried)
-            request = dataclasses.replace(
-                self._request, body=body, retry_allowed=self._request.retry_allowed and not others
-            )
-            self._chunks = await stack.enter_async_context(replica.backend.stream(request))
+            self._answer = await stack.enter_async_context(self._opened(pool, replica, others=others))
             replica.circuit.answered()
             self._open = stack.pop_all()
 
     def _refused(self, pool: ReplicaPool, error: APIError) -> None:
         """Note what a server said; raise it where no other would say anything else."""
-        elsewhere = isinstance(error, BackendError) and is_for_another(error)
+        elsewhere = self._elsewhere(error)
         if pool is self._first:
             if not elsewhere:
                 raise error
@@ -275,6 +297,62 @@ class FailoverStream:
         if not elsewhere:
             self._pools.remove(pool)
         self._last = error
+
+
+class FailoverStream(_Failover[list[Chunk]]):
+    """The answer to a chat request, in lists of chunks."""
+
+    def __init__(self, pools: Sequence[ReplicaPool], request: ChatRequest) -> None:
+        super().__init__(pools, request.conversation)
+        self._request = request
+
+    def _opened(
+        self, pool: ReplicaPool, replica: Replica, *, others: bool
+    ) -> AbstractAsyncContextManager[AsyncIterator[list[Chunk]]]:
+        request = dataclasses.replace(
+            self._request,
+            body=translate_for(self._request, pool),
+            retry_allowed=self._request.retry_allowed and not others,
+        )
+        return replica.backend.stream(request)
+
+
+class FailoverAnswer(_Failover[bytes]):
+    """The answer to a raw request: see `RawAnswer`. Status and headers are those of the server that answers."""
+
+    _answer: RawAnswer
+
+    def __init__(self, pools: Sequence[ReplicaPool], request: RawRequest) -> None:
+        super().__init__(pools, request.conversation)
+        self._request = request
+
+    def _opened(self, pool: ReplicaPool, replica: Replica, *, others: bool) -> AbstractAsyncContextManager[RawAnswer]:
+        if not isinstance(replica.backend, RawBackend):
+            message = f"The backend '{pool.name}' has no {self._request.endpoint}."
+            raise NotFound(message, code="unknown_url")
+        retry_allowed = self._request.retry_allowed and not others
+        return replica.backend.forward(dataclasses.replace(self._request, retry_allowed=retry_allowed))
+
+    def _elsewhere(self, error: APIError) -> bool:
+        return self._request.body.replayable and super()._elsewhere(error)
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self._answer.status
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """The headers for the caller."""
+        return self._answer.headers
+
+    def usage(self) -> dict[str, Any] | None:
+        """Return the reported usage: see `RawAnswer.usage`."""
+        return self._answer.usage()
+
+    def estimate(self) -> int:
+        """Return about how many tokens of output there were: see `RawAnswer.estimate`."""
+        return self._answer.estimate()
 
 
 def _log_failover(error: APIError, server: str) -> None:

@@ -1,0 +1,160 @@
+"""One request that is passed on, and its answer, which is written to the client as it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.api.errors import STOPPED, report
+from app.api.sse_response import disconnected
+from app.backends import RawAnswer, RawBackend, RawRequest, RefusedRequest
+from app.core.types.token_estimate import estimate_chat, estimate_json
+from app.core.types.usage import usage_of
+from app.errors import APIError
+from app.observability.lifecycle import ResponseLifecycle, clock
+
+logger = logging.getLogger(__name__)
+
+_ESTIMATED = ("/chat/completions", "/completions")  # endpoints whose tokens are estimated if none are reported
+_TOO_LONG = APIError("The answer took longer than this server allows.", status=504, code="timeout")
+
+
+class PassthroughExchange:
+    """
+    A request to a backend, and the answer.
+
+    `fields` are those of a JSON body. An error before the first byte of the answer is raised; later an event stream
+    ends with an error event, and any other answer is cut off, so that it cannot be taken for a complete one.
+    """
+
+    def __init__(
+        self,
+        backend: RawBackend,
+        request: RawRequest,
+        fields: Mapping[str, Any],
+        lifecycle: ResponseLifecycle,
+        max_seconds: float,
+    ) -> None:
+        self._backend = backend
+        self._request = request
+        self._fields = fields
+        self._lifecycle = lifecycle
+        self._max_seconds = max_seconds or None
+        self._answer: RawAnswer | None = None
+        self._started = False  # whether the head has been sent
+        self._streams = False  # whether the answer is an event stream
+        self._unsent = b""  # the piece that a slow client holds up
+        self._watch: asyncio.Future[None] | None = None
+
+    async def run(self, scope: Scope, receive: Receive, send: Send, *, received: bool) -> None:
+        """
+        Send the request, and write the answer.
+
+        `received`: whether all of the request has been; otherwise call `watch` when it has.
+        """
+        task = asyncio.current_task()
+        assert task
+        self.watch = self._watcher(task, receive)
+        if received:
+            self.watch()
+        try:
+            await self._exchange(send, scope.get("state", {}).get("send", send), receive)
+        except RefusedRequest as refusal:
+            await _refused(refusal)(scope, receive, send)
+        except asyncio.CancelledError:
+            if self._watch and self._watch.done() and not task.uncancel():
+                if not self._started:
+                    await Response(status_code=499)(scope, receive, send)  # for the access log alone
+                return
+            await self._end(send, STOPPED)
+            raise
+        except APIError as error:
+            if not self._started:
+                raise
+            report(error)
+            await self._end(send, error)
+        finally:
+            if self._watch:
+                self._watch.cancel()
+
+    def _watcher(self, task: asyncio.Task[Any], receive: Receive) -> Callable[[], None]:
+        def watch() -> None:
+            if self._watch is None:
+                self._watch = asyncio.ensure_future(disconnected(receive))
+                self._watch.add_done_callback(lambda watch: None if watch.cancelled() else task.cancel() and None)
+
+        return watch
+
+    async def _exchange(self, send: Send, send_piece: Send, receive: Receive) -> None:
+        lifecycle = self._lifecycle
+        with lifecycle.watched(self._usage):
+            try:
+                async with asyncio.timeout(self._max_seconds), self._backend.forward(self._request) as answer:
+                    self._answer = answer
+                    self.watch()
+                    await self._write(answer, send, send_piece)
+            except TimeoutError as error:
+                raise _TOO_LONG from error
+            lifecycle.response["status"] = "completed"
+
+    async def _write(self, answer: RawAnswer, send: Send, send_piece: Send) -> None:
+        """Write the head with the first bytes, so that a failure before them can still be an error or a fallback."""
+        try:
+            piece = await anext(answer)
+        except StopAsyncIteration:
+            piece = b""
+        headers = [*answer.headers]
+        fields = dict(headers)
+        self._streams = fields.get(b"content-type", b"").startswith(b"text/event-stream")
+        if self._streams:
+            self._lifecycle.first = clock()
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        self._started = True
+        whole = not piece or fields.get(b"content-length") == b"%d" % len(piece)
+        self._unsent = piece
+        await send_piece({"type": "http.response.body", "body": piece, "more_body": not whole})
+        self._unsent = b""
+        if whole:
+            return
+        async for piece in answer:
+            self._unsent = piece
+            await send_piece({"type": "http.response.body", "body": piece, "more_body": True})
+        self._unsent = b""
+        self._lifecycle.last = clock()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _end(self, send: Send, error: APIError) -> None:
+        """End an answer that has begun with an error."""
+        if self._started and self._streams:
+            event = b"\n\ndata: " + orjson.dumps(error.body()) + b"\n\n"
+            await send({"type": "http.response.body", "body": self._unsent + event, "more_body": False})
+
+    def _usage(self) -> Mapping[str, Any]:
+        """Return the usage that the answer reported; else an estimate for endpoints that generate text."""
+        answer = self._answer
+        if answer is None:
+            return {}
+        if (reported := answer.usage()) is not None:
+            return usage_of(reported, {}, [])
+        output = answer.estimate()
+        if self._request.endpoint not in _ESTIMATED or not output:
+            return {}
+        prompt = estimate_chat(chat_prompt(self._fields)) + estimate_json(self._fields.get("prompt"))
+        return usage_of({"prompt_tokens": prompt, "completion_tokens": output}, {}, [])
+
+
+def chat_prompt(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the messages and tools of a body that nobody has validated."""
+    return {name: value for name in ("messages", "tools") if isinstance(value := fields.get(name), list)}
+
+
+def _refused(refusal: RefusedRequest) -> Response:
+    response = Response(refusal.content, refusal.status)
+    response.raw_headers = [*refusal.raw_headers, (b"content-length", str(len(refusal.content)).encode())]
+    return response

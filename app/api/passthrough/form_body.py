@@ -1,0 +1,247 @@
+"""
+A form (`multipart/form-data`) that is passed on as it arrives, once its field `model` has been read.
+
+What precedes the model is kept, in memory or in a temporary file. A small form is read to its end, so that it can be
+sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from tempfile import SpooledTemporaryFile
+from types import MappingProxyType
+
+from python_multipart import MultipartParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
+from starlette.requests import ClientDisconnect, Request
+
+from app.api.pagination import parse_whole_number
+from app.api.request_body import SMALL, body_too_large
+from app.errors import InvalidRequest
+
+MAX_MODEL = 1000  # bytes of a model's name
+MAX_PART_COUNT = 1000
+MAX_BOUNDARY = 200  # bytes; RFC 2046 has 70
+_PIECE = 256 * 1024  # bytes that are read back at once
+
+
+class ModelField:
+    """Finds the field `model` of a form: `value`, and at which byte of the form it starts."""
+
+    def __init__(self, boundary: bytes) -> None:
+        self.value = bytearray()
+        self.start: int | None = None
+        self.complete = False  # whether all of the value has been read
+        self.ended = False  # whether all of the form has
+        self._fed = 0  # bytes before those being parsed
+        self._parts = 0
+        self._name = self._content = b""
+        self._disposition = b""
+        self._headers_end = 0
+        self._inside = False
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin,
+                "on_part_data": self._data,
+                "on_part_end": self._part_end,
+                "on_header_field": self._header_name,
+                "on_header_value": self._header_value,
+                "on_header_end": self._header_end,
+                "on_headers_finished": self._headers_finished,
+                "on_end": self._end,
+            },
+        )
+
+    def feed(self, data: bytes) -> None:
+        """Parse the next bytes; raises `InvalidRequest`."""
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise InvalidRequest("The body is not valid multipart/form-data.", code="invalid_body") from error
+        self._fed += len(data)
+
+    def _begin(self) -> None:
+        self._parts += 1
+        self._disposition = b""
+        if self._parts > MAX_PART_COUNT:
+            raise FormParserError("too many parts")
+
+    def _header_name(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def _header_value(self, data: bytes, start: int, end: int) -> None:
+        self._content += data[start:end]
+        self._headers_end = self._fed + end
+
+    def _header_end(self) -> None:
+        if self._name.lower() == b"content-disposition":
+            self._disposition = self._content
+        self._name = self._content = b""
+
+    def _headers_finished(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        self._inside = options.get(b"name") == b"model"
+        if not self._inside:
+            return
+        if self.start is not None:
+            raise InvalidRequest("The form has the field 'model' twice.", param="model", code="invalid_value")
+        self.start = self._headers_end + 4  # behind the empty line
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._inside:
+            self.value += data[start:end]
+            if len(self.value) > MAX_MODEL:
+                raise InvalidRequest("Invalid 'model': it is too long.", param="model", code="string_above_max_length")
+
+    def _part_end(self) -> None:
+        self.complete = self.complete or self._inside
+        self._inside = False
+
+    def _end(self) -> None:
+        self.ended = True
+
+
+class ReceivedForm:
+    """A form as it comes in: what has been read of it, and the rest, which is read as it is sent on."""
+
+    def __init__(
+        self,
+        read: SpooledTemporaryFile[bytes],
+        field: ModelField,
+        rest: AsyncGenerator[bytes, None],
+        length: int | None,
+    ) -> None:
+        self.field = field
+        self.length = length
+        self.on_received: Callable[[], None] = lambda: None  # called when the last byte has come
+        self._read = read
+        self._rest = rest
+        self._size = read.tell()
+        self._sending = False  # whether the rest is being sent
+
+    @classmethod
+    async def read(cls, request: Request, limit: int) -> ReceivedForm:
+        """Read a form up to its model, or to its end if it is small or names none; raises `InvalidRequest`."""
+        _, options = parse_options_header(request.headers.get("content-type"))
+        boundary = options.get(b"boundary")
+        if not boundary or len(boundary) > MAX_BOUNDARY:
+            raise InvalidRequest("The body is not valid multipart/form-data.", code="invalid_body")
+        length = parse_whole_number(request.headers.get("content-length", ""))
+        if length is not None and length > limit:
+            raise body_too_large(limit)
+        small = length is not None and length <= SMALL
+        field = ModelField(boundary)
+        pieces = _received(request, field, limit)
+        read: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(SMALL)  # noqa: SIM115 (closed by `aclose`)
+        try:
+            async for piece in pieces:
+                if read.tell() + len(piece) <= SMALL:
+                    read.write(piece)
+                else:
+                    await asyncio.to_thread(read.write, piece)
+                if field.complete and not small:
+                    break
+        except BaseException:
+            read.close()
+            raise
+        return cls(read, field, pieces, length)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the form has been received."""
+        return self.field.ended
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the form can still be sent from its start."""
+        return self.field.ended or not self._sending
+
+    def content(self, model: bytes) -> bytes | AsyncIterator[bytes]:
+        """Return the bytes with that model in place of the form's own: whole if they are in memory, or as they come."""
+        start = self.field.start
+        if not self.complete or self._size > SMALL:
+            return self._pieces(model)
+        self._read.seek(0)
+        data = self._read.read()
+        return data if start is None else data[:start] + model + data[start + len(self.field.value) :]
+
+    async def _pieces(self, model: bytes) -> AsyncIterator[bytes]:
+        start = self._size if self.field.start is None else self.field.start
+        async for piece in self._kept(0, start):
+            yield piece
+        if self.field.start is not None:
+            yield model
+            async for piece in self._kept(start + len(self.field.value), self._size):
+                yield piece
+        self._sending = True
+        async for piece in self._rest:
+            yield piece
+        self.on_received()
+
+    async def _kept(self, start: int, end: int) -> AsyncIterator[bytes]:
+        while start < end:
+            piece = await asyncio.to_thread(self._read_at, start, min(_PIECE, end - start))
+            start += len(piece)
+            yield piece
+
+    def _read_at(self, start: int, size: int) -> bytes:
+        self._read.seek(start)
+        return self._read.read(size)
+
+    async def aclose(self) -> None:
+        """Remove the temporary file."""
+        await self._rest.aclose()
+        self._read.close()
+
+
+class FormBody:
+    """A form with a model, its own or another."""
+
+    fields: Mapping[str, object] = MappingProxyType({})
+
+    def __init__(self, form: ReceivedForm, model: str | None = None) -> None:
+        self._form = form
+        own = bytes(form.field.value)
+        self._model = own if model is None or form.field.start is None else model.encode()
+        self.length = None if form.length is None else form.length + len(self._model) - len(own)
+
+    @property
+    def model(self) -> str:
+        """The model that the form names; empty if it names none."""
+        try:
+            return self._model.decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest("Invalid 'model': should be UTF-8.", param="model") from None
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the form can still be sent from its start."""
+        return self._form.replayable
+
+    def with_model(self, model: str) -> FormBody:
+        """Return the form with another model; one that names none stays as it is."""
+        return FormBody(self._form, model)
+
+    def content(self) -> bytes | AsyncIterator[bytes]:
+        """Return the bytes, whole or as they arrive."""
+        return self._form.content(self._model)
+
+
+async def _received(request: Request, field: ModelField, limit: int) -> AsyncGenerator[bytes, None]:
+    """Yield a form as it arrives, parsed by `field`; raises `InvalidRequest`."""
+    size = 0
+    try:
+        async for data in request.stream():
+            size += len(data)
+            if size > limit:
+                raise body_too_large(limit)
+            if data:
+                field.feed(data)
+                yield data
+    except ClientDisconnect as error:
+        raise InvalidRequest("The client disconnected before its request was complete.", status=499) from error
+    if not field.ended:
+        raise InvalidRequest("The body ends in the middle of the form.", code="invalid_body")

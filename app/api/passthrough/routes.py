@@ -1,0 +1,142 @@
+"""The routes of the backend's other endpoints. This server's own routes come first where they have the same path."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from app.api.context import ApiContext
+from app.api.passthrough.exchange import PassthroughExchange, chat_prompt
+from app.api.passthrough.form_body import FormBody, ReceivedForm
+from app.api.passthrough.json_body import JSONBody
+from app.api.routes.responses import FastRoute
+from app.backends import RawBackend, RawRequest
+from app.errors import InvalidRequest, NotFound
+from app.observability.lifecycle import ResponseLifecycle
+from app.responses import Caller
+
+logger = logging.getLogger(__name__)
+
+ENDPOINTS = (
+    "/chat/completions",
+    "/completions",
+    "/embeddings",
+    "/rerank",
+    "/moderations",
+    "/images",
+    "/images/{rest:path}",
+    "/audio",
+    "/audio/{rest:path}",
+)
+_GENERATES = ("/chat/completions", "/completions")  # what `ANTIPHON_DEFAULT_MODEL` is for
+_SAFE = re.compile(r"(/[A-Za-z0-9_-]+)+")
+# What tells a conversation from others: so many messages, parts of each, and characters of each part.
+_FIRST_MESSAGES, _FIRST_PARTS, _PREFIX_TEXT = 4, 4, 4000
+
+
+def passthrough_routes(api: ApiContext, *prefixes: str) -> list[FastRoute]:
+    """Return the routes under each prefix."""
+    return [
+        FastRoute(f"{prefix}{path}", Passthrough(api, prefix), methods=["POST"])
+        for prefix in prefixes
+        for path in ENDPOINTS
+    ]
+
+
+class Passthrough:
+    """An ASGI application that passes requests on to the backend that serves their model."""
+
+    def __init__(self, api: ApiContext, prefix: str) -> None:
+        self._api = api
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        api, request = self._api, Request(scope, receive)
+        endpoint = scope["path"].removeprefix(self._prefix)
+        caller = api.auth.caller(request.headers)
+        if not _SAFE.fullmatch(endpoint):
+            raise NotFound(f"There is no POST {scope['path'][:1000]} here.", code="unknown_url")
+        backend = api.responses.backend
+        if not isinstance(backend, RawBackend):
+            raise NotFound(f"The backend has no {endpoint}.", code="unknown_url")
+        admission = await api.admit(caller)
+        request.state.limit_headers = admission.headers()
+        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+            body = await JSONBody.read(request, api.body_limits)
+            raw = self._request(request, endpoint, body, body.fields, caller)
+            async with admission.slot():
+                await self._exchange(backend, raw, body.fields, [admission]).run(scope, receive, send, received=True)
+            return
+        form = await ReceivedForm.read(request, api.body_limits.bytes)
+        try:
+            raw = self._request(request, endpoint, FormBody(form), {}, caller)
+            async with admission.slot():
+                exchange = self._exchange(backend, raw, {}, [admission])
+                form.on_received = lambda: exchange.watch()
+                await exchange.run(scope, receive, send, received=form.complete)
+        finally:
+            await form.aclose()
+
+    def _request(
+        self, request: Request, endpoint: str, body: JSONBody | FormBody, fields: dict[str, Any], caller: Caller
+    ) -> RawRequest:
+        """Return what is passed on; raises `InvalidRequest` if the body names no model, and none is set for it."""
+        responses = self._api.responses
+        model = body.model
+        if not model and endpoint in _GENERATES:
+            model = responses.default_model or ""
+            if not model:
+                raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
+            body = body.with_model(model)
+        prompt = chat_prompt(fields)
+        if prompt:
+            responses.check_size(prompt)
+        return RawRequest(
+            endpoint,
+            request.scope["query_string"].decode("latin-1"),
+            request.scope["headers"],
+            body,
+            model,
+            caller.key,
+            _conversation(fields),
+        )
+
+    def _exchange(
+        self, backend: RawBackend, raw: RawRequest, fields: dict[str, Any], observers: list[Any]
+    ) -> PassthroughExchange:
+        responses = self._api.responses
+        response = {"id": "", "model": raw.model, "status": "in_progress"}
+        lifecycle = ResponseLifecycle(response, "passthrough", [*responses.observers, *observers])
+        return PassthroughExchange(backend, raw, fields, lifecycle, responses.max_output_seconds)
+
+
+def _conversation(fields: dict[str, Any]) -> str:
+    """
+    Return what tells a conversation from others, so that all its turns go to the replica that has it in its cache.
+
+    That is its `prompt_cache_key`, or else its messages up to the user's first one, which every turn begins with.
+    """
+    if isinstance(key := fields.get("prompt_cache_key"), str):
+        return key
+    messages = fields.get("messages")
+    if not isinstance(messages, list):
+        return ""
+    digest = hashlib.blake2b(digest_size=8)
+    for message in messages[:_FIRST_MESSAGES]:
+        if isinstance(message, dict):
+            for text in _texts(message.get("content")):
+                digest.update(text[:_PREFIX_TEXT].encode("utf-8", "replace"))
+            if message.get("role") == "user":
+                break
+    return digest.hexdigest()
+
+
+def _texts(content: Any) -> list[str]:
+    parts = content[:_FIRST_PARTS] if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return [text for text in texts if isinstance(text, str)]

@@ -1,0 +1,506 @@
+"""The backend's other endpoints, through this server: with the official client, and byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+
+from tests.support.raw_server import Peer, serve, sized
+from tests.support.serving import antiphon
+from tests.support.upstream import (
+    CLOSE,
+    DONE,
+    HANG,
+    Upstream,
+    chunk,
+    completion,
+    finish,
+    head,
+    piece,
+    reply,
+    sse,
+    status,
+    usage,
+)
+
+KEY = "sk-backend-secret-0123456789"
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi, żółw"}]}
+STREAMED = {**CHAT, "stream": True}
+
+
+@pytest_asyncio.fixture
+async def up() -> AsyncIterator[Upstream]:
+    async with Upstream() as upstream:
+        yield upstream
+
+
+@pytest_asyncio.fixture
+async def url(up: Upstream) -> AsyncIterator[str]:
+    async with antiphon(backend_url=up.url, backend_api_key=KEY, api_keys="sk-caller", backend_retries=0) as url:
+        yield f"{url}/v1"
+
+
+@pytest_asyncio.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"Authorization": "Bearer sk-caller"}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+        yield client
+
+
+@pytest_asyncio.fixture
+async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=url, api_key="sk-caller", max_retries=0, timeout=60) as client:
+        yield client
+
+
+# Byte for byte.
+
+
+async def test_a_request_and_its_answer_are_passed_on_byte_for_byte(up: Upstream, http: httpx.AsyncClient) -> None:
+    answer = b'{ "choices" : [],\n "usage":null, "x": 1.0e0 }\n'
+    up.say(reply(answer, headers={"X-Vendor": "one", "Set-Cookie": "a=b", "OpenAI-Organization": "operator"}))
+    body = b'{"messages":[ {"role":"user","content":"\\u00fc"} ],  "model":"m", "unknown": 1e2}'
+    sent = {
+        "Content-Type": "application/json",
+        "X-Title": "mine",
+        "Cookie": "session=1",
+        "OpenAI-Organization": "org-of-the-caller",
+        "Connection": "keep-alive, X-Hop",
+        "X-Hop": "1",
+    }
+    response = await http.post("/chat/completions?api-version=2&a=%20b", content=body, headers=sent)
+    assert (response.status_code, response.content) == (200, answer)
+    assert response.headers["x-vendor"] == "one"
+    assert response.headers["content-length"] == str(len(answer))
+    assert not {"set-cookie", "openai-organization"} & set(response.headers)
+    received = up.requests[0]
+    assert (received.method, received.path) == ("POST", "/v1/chat/completions?api-version=2&a=%20b")
+    assert received.body == body
+    assert received.headers["authorization"] == f"Bearer {KEY}"
+    assert received.headers["x-title"] == "mine"
+    assert received.headers["host"] == f"127.0.0.1:{up.port}"
+    assert not {"cookie", "openai-organization", "x-hop"} & set(received.headers)
+
+
+async def test_a_stream_is_passed_on_byte_for_byte(up: Upstream, http: httpx.AsyncClient) -> None:
+    frames = [chunk("Hel"), b": comment\n\n", chunk("lo"), b"data:{}\r\n\r\n", finish(), usage(), DONE]
+    up.always(sse(*frames))
+    async with httpx.AsyncClient() as direct:
+        expected = await direct.post(f"{up.url}/chat/completions", json=STREAMED)
+    response = await http.post("/chat/completions", json=STREAMED)
+    assert response.content == expected.content
+    assert response.headers["content-type"] == "text/event-stream"
+
+
+async def test_each_event_leaves_as_it_comes(up: Upstream, http: httpx.AsyncClient) -> None:
+    more = asyncio.Event()
+    up.say(sse(chunk("first"), more, chunk("second"), DONE))
+    async with http.stream("POST", "/chat/completions", json=STREAMED) as response:
+        lines = response.aiter_lines()
+        assert "first" in await anext(lines)
+        more.set()
+        assert "second" in "".join([line async for line in lines])
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions/", "/openai/v1/chat/completions"])
+async def test_the_path_may_have_a_prefix_or_none(up: Upstream, http: httpx.AsyncClient, path: str) -> None:
+    up.say(completion())
+    base = str(http.base_url).removesuffix("/").removesuffix("/v1")
+    assert (await http.post(f"{base}{path}", json=CHAT)).status_code == 200
+    assert up.requests[0].path == "/v1/chat/completions"
+
+
+@pytest.mark.parametrize("path", ["/images/%2e%2e/files", "/audio/../models", "/images/a%2Fb%3F", "/images/x;y"])
+async def test_a_path_that_leaves_its_place_reaches_no_backend(up: Upstream, url: str, path: str) -> None:
+    port = int(url.split(":")[2].partition("/")[0])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"POST /v1{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-caller\r\n".encode())
+    writer.write(b"Content-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+    answer = await reader.read()
+    writer.close()
+    assert answer.split()[1] in (b"404", b"405", b"400")
+    assert not [request for request in up.requests if "models" not in request.path]
+
+
+# With the official client.
+
+
+async def test_chat_with_the_official_client(up: Upstream, client: openai.AsyncOpenAI) -> None:
+    up.say(completion("hello"))
+    answer = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+    assert answer.choices[0].message.content == "hello"
+    up.say(sse(chunk("Hel"), chunk("lo"), finish(), usage(), DONE))
+    stream = await client.chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "Hi"}], stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [part async for part in stream]
+    assert "".join(part.choices[0].delta.content or "" for part in chunks if part.choices) == "Hello"
+    assert chunks[-1].usage and chunks[-1].usage.total_tokens == 7
+
+
+async def test_the_other_endpoints_with_the_official_client(up: Upstream, client: openai.AsyncOpenAI) -> None:
+    def say(**document: Any) -> None:
+        up.say(reply(json.dumps(document).encode()))
+
+    say(
+        id="c",
+        object="text_completion",
+        created=1,
+        model="m",
+        choices=[{"index": 0, "text": "hi", "finish_reason": "stop", "logprobs": None}],
+    )
+    assert (await client.completions.create(model="m", prompt="Hi")).choices[0].text == "hi"
+    say(
+        object="list",
+        model="e",
+        data=[{"object": "embedding", "index": 0, "embedding": [0.5, -1.0]}],
+        usage={"prompt_tokens": 1, "total_tokens": 1},
+    )
+    embedded = await client.embeddings.create(model="e", input="Hi", encoding_format="float")
+    assert embedded.data[0].embedding == [0.5, -1.0]
+    say(created=1, data=[{"b64_json": "aGk="}])
+    assert (await client.images.generate(model="i", prompt="A cat")).data == [openai.types.Image(b64_json="aGk=")]
+    say(id="m", model="mod", results=[])
+    assert (await client.moderations.create(model="mod", input="Hi")).results == []
+    up.say(reply(b"\x00\xff" * 1000, "audio/mpeg"))
+    speech = await client.audio.speech.create(model="tts", input="Hi", voice="alloy")
+    assert speech.content == b"\x00\xff" * 1000
+    paths = [request.path for request in up.requests]
+    assert paths == [
+        f"/v1/{path}" for path in ("completions", "embeddings", "images/generations", "moderations", "audio/speech")
+    ]
+
+
+async def test_files_are_uploaded_with_the_official_client(up: Upstream, client: openai.AsyncOpenAI) -> None:
+    sound = bytes(range(256)) * 500
+    up.say(reply(b'{"text": "hello"}'))
+    heard = await client.audio.transcriptions.create(model="whisper", file=("a.wav", sound))
+    assert heard.text == "hello"
+    up.say(reply(b'{"created": 1, "data": []}'))
+    await client.images.edit(model="i", image=("a.png", sound), prompt="A hat")
+    for request in up.requests:
+        assert sound in request.body
+        boundary = request.headers["content-type"].partition("boundary=")[2].encode()
+        assert request.body.startswith(b"--" + boundary) and request.body.endswith(b"--" + boundary + b"--\r\n")
+
+
+# The model.
+
+
+@pytest_asyncio.fixture
+async def aliased(up: Upstream) -> AsyncIterator[httpx.AsyncClient]:
+    backends = {"one": {"url": up.url, "aliases": {"ours": 'theirs/with "quotes"'}, "models": ["m"], "retries": 0}}
+    async with antiphon(backends=backends) as url, httpx.AsyncClient(base_url=f"{url}/v1", timeout=60) as client:
+        yield client
+
+
+async def test_an_alias_is_replaced_and_no_other_byte(up: Upstream, aliased: httpx.AsyncClient) -> None:
+    up.always(completion())
+    body = b'{"input": {"model": "ours"}, "a" : 1.50, "model" :\n "ours" , "z":[ ]}'
+    assert (await aliased.post("/embeddings", content=body)).status_code == 200
+    assert up.requests[0].body == body.replace(b'"model" :\n "ours"', b'"model" :\n "theirs/with \\"quotes\\""')
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_an_alias_is_replaced_in_a_form(up: Upstream, aliased: httpx.AsyncClient, first: bool) -> None:
+    up.always(completion())
+    file = b'------x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n\r\n--y\x00ours\r\n'
+    model = b'------x\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n'
+    parts = [model, file] if first else [file, model]
+    form = b"".join(parts) + b"------x--\r\n"
+    headers = {"Content-Type": "multipart/form-data; boundary=----x"}
+    response = await aliased.post("/audio/transcriptions", content=form % b"ours", headers=headers)
+    assert response.status_code == 200
+    assert up.requests[0].body == form % b'theirs/with "quotes"'
+
+
+async def test_a_model_that_nobody_serves_is_not_found(aliased: httpx.AsyncClient) -> None:
+    response = await aliased.post("/embeddings", json={"model": "none", "input": "x"})
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        (b"{}", "missing_required_parameter", "model"),
+        (b'{"model": 3}', "invalid_type", "model"),
+        (b"[]", "invalid_json", None),
+        (b"{", "invalid_json", None),
+    ],
+)
+async def test_a_body_without_a_model_is_a_bad_request(
+    http: httpx.AsyncClient, body: bytes, code: str, param: str | None
+) -> None:
+    response = await http.post("/chat/completions", content=body)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, code, param)
+
+
+async def test_the_default_model_is_added(up: Upstream) -> None:
+    up.say(completion())
+    async with antiphon(backend_url=up.url, default_model="d") as url, httpx.AsyncClient() as client:
+        await client.post(f"{url}/v1/chat/completions", json={"messages": []})
+    assert up.requests[0].json == {"model": "d", "messages": []}
+
+
+async def test_a_form_with_two_models_is_refused(up: Upstream, http: httpx.AsyncClient) -> None:
+    response = await http.post("/audio/transcriptions", files=[("model", (None, "a")), ("model", (None, "b"))])
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "model")
+    assert not up.requests
+
+
+# Streams in.
+
+
+async def test_a_large_form_is_sent_on_before_it_has_come_in(up: Upstream) -> None:
+    arrived = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.reader.readuntil(b'filename="a"')
+        arrived.set()
+        length, end = 0, b""
+        while not end.endswith(b"0\r\n\r\n"):
+            data = await peer.reader.read(65536)
+            length += data.count(b"\x01")
+            end = (end + data)[-5:]
+        await peer.send(sized(b'{"length": %d}' % length))
+
+    async def form() -> AsyncIterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n'
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        await arrived.wait()
+        for _ in range(40):
+            yield b"\x01" * 50_000
+        yield b"\r\n--x--\r\n"
+
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    async with serve(script) as server, antiphon(backend_url=f"{server.url}v1") as url, httpx.AsyncClient() as client:
+        response = await client.post(f"{url}/v1/audio/transcriptions", content=form(), headers=headers, timeout=60)
+    assert response.json() == {"length": 2_000_000}
+
+
+async def test_a_large_form_whose_model_comes_last_is_kept_until_then(up: Upstream, http: httpx.AsyncClient) -> None:
+    up.say(reply(b'{"text": ""}'))
+    files = [("file", ("a", b"\x02" * 3_000_000)), ("model", (None, "whisper"))]
+    response = await http.post("/audio/transcriptions", files=files)
+    assert response.status_code == 200
+    assert up.requests[0].body.count(b"\x02") == 3_000_000
+
+
+async def test_a_body_that_is_too_large_is_refused(up: Upstream) -> None:
+    async with antiphon(backend_url=up.url, max_body_bytes="1MiB") as url, httpx.AsyncClient() as client:
+        for options in ({"json": {**CHAT, "x": "y" * 1_100_000}}, {"files": {"file": b"y" * 1_100_000}}):
+            response = await client.post(f"{url}/v1/audio/speech", **options)  # type: ignore[arg-type]
+            assert (response.status_code, response.json()["error"]["code"]) == (413, "request_too_large")
+    assert not up.requests
+
+
+# Refusals and faults.
+
+
+async def test_what_a_backend_says_of_the_request_is_passed_on(up: Upstream, http: httpx.AsyncClient) -> None:
+    refusal = b'{"error": {"message": "Bad size", "type": "invalid_request_error", "code": "bad", "vendor": 1}}'
+    up.say(reply(refusal, status=400, headers={"X-Vendor": "one"}))
+    response = await http.post("/images/generations", json={"model": "m", "size": 0})
+    assert (response.status_code, response.content) == (400, refusal)
+    assert response.headers["x-vendor"] == "one"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "code"),
+    [
+        (status(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}), 502, "backend_auth"),
+        (status(400, {"error": {"message": f"No account for {KEY}."}}), 400, "invalid_request"),
+        (status(500, {"error": {"message": "Oh no."}}), 502, "server_error"),
+        (status(404, {"detail": "Not Found"}), 404, "unknown_url"),
+        (status(307, None, {"Location": "http://10.0.0.1/"}), 404, "unknown_url"),
+        (status(429, {"error": {"message": "Slow down."}}, {"Retry-After": "7"}), 429, "rate_limit_exceeded"),
+    ],
+)
+async def test_other_refusals_are_errors_of_this_server(
+    up: Upstream, http: httpx.AsyncClient, answer: Any, expected: int, code: str
+) -> None:
+    up.say(answer)
+    response = await http.post("/embeddings", json={"model": "m", "input": "x"})
+    assert (response.status_code, response.json()["error"]["code"]) == (expected, code)
+    assert KEY not in response.text and "10.0.0.1" not in str(response.headers)
+
+
+async def test_another_backend_answers_where_the_first_fails(up: Upstream) -> None:
+    async with Upstream() as second:
+        backends = {"a": {"url": up.url, "retries": 0}, "b": {"url": second.url, "retries": 0}}
+        async with antiphon(backends=backends) as url, httpx.AsyncClient(timeout=60) as client:
+            second.always(sse(chunk("second"), DONE))
+            failures = [
+                status(503, {"error": {"message": "Loading model"}}),
+                [CLOSE],
+                [head({"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}), CLOSE],
+            ]
+            for failure in failures:
+                up.say(failure)
+                response = await client.post(f"{url}/v1/chat/completions", json=STREAMED)
+                assert "second" in response.text
+            form = {"file": ("a", b"x" * 10), "model": (None, "m")}
+            up.say(failures[0])
+            assert "second" in (await client.post(f"{url}/v1/audio/transcriptions", files=form)).text
+            assert second.requests[-1].body == up.requests[-1].body
+
+
+async def test_a_stream_that_breaks_off_ends_with_an_error(up: Upstream, client: openai.AsyncOpenAI) -> None:
+    up.say(sse(chunk("Hel"), b'data: {"half', CLOSE))
+    stream = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}], stream=True)
+    assert (await anext(aiter(stream))).choices[0].delta.content == "Hel"
+    with pytest.raises((openai.APIError, json.JSONDecodeError)):
+        async for _ in stream:
+            pass
+
+
+async def test_a_document_that_breaks_off_is_cut_off(up: Upstream, http: httpx.AsyncClient) -> None:
+    up.say(head({"Content-Type": "audio/mpeg", "Transfer-Encoding": "chunked"}), piece(b"half"), CLOSE)
+    with pytest.raises(httpx.RemoteProtocolError):
+        await http.post("/audio/speech", json={"model": "m"})
+
+
+async def test_a_client_that_goes_cancels_the_request(up: Upstream, http: httpx.AsyncClient) -> None:
+    up.say(sse(chunk("Hel"), HANG))
+    async with http.stream("POST", "/chat/completions", json=STREAMED) as response:
+        await anext(response.aiter_lines())
+    await asyncio.wait_for(up.requests[0].gone.wait(), 60)
+    up.say(HANG)
+    waiting = asyncio.ensure_future(http.post("/audio/transcriptions", files={"model": (None, "m"), "file": b"x"}))
+    while len(up.requests) < 2:
+        await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.wait_for(up.requests[1].gone.wait(), 60)
+
+
+async def test_a_client_that_reads_slowly_slows_the_backend(up: Upstream, url: str) -> None:
+    pieces = [piece(b"x" * 100_000) for _ in range(400)]
+    up.say(head({"Content-Type": "audio/wav", "Transfer-Encoding": "chunked"}), *pieces, piece(b""))
+    port = int(url.split(":")[2].partition("/")[0])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=65536)
+    body = json.dumps({"model": "m"}).encode()
+    writer.write(
+        b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-caller\r\nConnection: close\r\n"
+    )
+    writer.write(b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    await reader.readuntil(b"\r\n\r\n")
+    before = -1
+    while before != up.requests[0].sent:  # until the backend is held up
+        before = up.requests[0].sent
+        await asyncio.sleep(0.5)
+    assert before < len(pieces)
+    assert (await reader.read()).count(b"x") == 40_000_000
+    writer.close()
+
+
+# Keys, limits, usage.
+
+
+async def test_a_key_is_needed(up: Upstream, url: str) -> None:
+    async with httpx.AsyncClient() as client:
+        response = await client.post(f"{url}/embeddings", json={"model": "m"})
+    assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
+    assert not up.requests
+
+
+async def test_the_callers_key_goes_to_a_backend_that_wants_it(up: Upstream) -> None:
+    up.say(completion())
+    async with antiphon(backend_url=up.url, backend_api_key="passthrough") as url, httpx.AsyncClient() as client:
+        headers = {"Authorization": "Bearer sk-mine", "OpenAI-Organization": "org-mine"}
+        await client.post(f"{url}/v1/chat/completions", json=CHAT, headers=headers)
+    assert up.requests[0].headers["authorization"] == "Bearer sk-mine"
+    assert up.requests[0].headers["openai-organization"] == "org-mine"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        completion(),
+        sse(chunk("Hello"), finish(), usage(prompt=5, completion=2), DONE),
+        reply(b'{"data": [%s], "usage": {"total_tokens": 7}}' % (b"0," * 100_000 + b"0")),
+        reply(b'{"text": "x", "usage": {"type": "tokens", "input_tokens": 3, "output_tokens": 4, "total_tokens": 7}}'),
+    ],
+    ids=["JSON", "stream", "large", "audio"],
+)
+async def test_tokens_are_counted_as_the_backend_reports_them(up: Upstream, answer: Any) -> None:
+    up.always(answer)
+    limits = {"limit_tokens_per_minute": 1000, "limit_requests_per_minute": 10}
+    async with antiphon(backend_url=up.url, **limits) as url, httpx.AsyncClient() as client:
+        await client.post(f"{url}/v1/chat/completions", json=CHAT)
+        remaining = int(
+            (await client.post(f"{url}/v1/chat/completions", json=CHAT)).headers["x-ratelimit-remaining-tokens"]
+        )
+        assert 993 <= remaining < 995  # a little has come back since
+        metrics = (await client.get(f"{url}/metrics")).text
+    assert 'antiphon_responses_total{model="m",status="completed",way="passthrough"} 2.0' in metrics
+
+
+async def test_tokens_are_estimated_where_a_stream_reports_none(up: Upstream) -> None:
+    up.always(sse(*[chunk("x")] * 500, finish(), DONE))
+    async with antiphon(backend_url=up.url, limit_tokens_per_minute=100) as url, httpx.AsyncClient() as client:
+        assert (await client.post(f"{url}/v1/chat/completions", json=STREAMED)).status_code == 200
+        refused = await client.post(f"{url}/v1/chat/completions", json=STREAMED)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert int(refused.headers["retry-after"]) > 100
+
+
+async def test_a_stream_takes_a_slot_until_it_ends(up: Upstream) -> None:
+    more = asyncio.Event()
+    up.always(sse(chunk("x"), more, DONE))
+    async with antiphon(backend_url=up.url, limit_streams=1) as url, httpx.AsyncClient() as client:
+        async with client.stream("POST", f"{url}/v1/chat/completions", json=STREAMED) as first:
+            assert first.status_code == 200
+            assert (await client.post(f"{url}/v1/chat/completions", json=STREAMED)).status_code == 429
+            more.set()
+            await first.aread()
+        assert (await client.post(f"{url}/v1/chat/completions", json=STREAMED)).status_code == 200
+
+
+async def test_a_prompt_that_is_too_long_is_refused(up: Upstream) -> None:
+    async with antiphon(backend_url=up.url, max_input_tokens=10) as url, httpx.AsyncClient() as client:
+        body = {"model": "m", "messages": [{"role": "user", "content": "word " * 100}]}
+        response = await client.post(f"{url}/v1/chat/completions", json=body)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+async def test_turns_of_a_conversation_go_to_one_replica() -> None:
+    async with Upstream() as one, Upstream() as two:
+        for server in (one, two):
+            server.always(completion())
+        backends = {"pool": {"url": one.url, "replicas": [two.url]}}
+        async with antiphon(backends=backends) as url, httpx.AsyncClient() as client:
+            for conversation in range(8):
+                messages = [
+                    {"role": "system", "content": "Be kind."},
+                    {"role": "user", "content": f"I am {conversation}."},
+                ]
+                before = len(one.requests), len(two.requests)
+                for _ in range(3):
+                    await client.post(f"{url}/v1/chat/completions", json={"model": "m", "messages": messages})
+                    messages += [{"role": "assistant", "content": "hi"}, {"role": "user", "content": "more"}]
+                after = len(one.requests) - before[0], len(two.requests) - before[1]
+                assert sorted(after) == [0, 3]
+        assert one.requests and two.requests
+
+
+async def test_it_can_be_switched_off(up: Upstream) -> None:
+    async with antiphon(backend_url=up.url, passthrough=False) as url, httpx.AsyncClient() as client:
+        response = await client.post(f"{url}/v1/chat/completions", json=CHAT)
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "unknown_url")
+
+
+async def test_the_demo_has_no_other_endpoints() -> None:
+    async with antiphon() as url, httpx.AsyncClient() as client:
+        response = await client.post(f"{url}/v1/chat/completions", json=CHAT)
+        assert (response.status_code, response.json()["error"]["code"]) == (404, "unknown_url")
+        response = await client.get(f"{url}/v1/chat/completions")
+        assert (response.status_code, response.headers["allow"]) == (405, "POST")
