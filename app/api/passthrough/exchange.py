@@ -11,12 +11,13 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.errors import STOPPED, report
+from app.api.errors import STOPPED
 from app.api.sse_response import disconnected
 from app.backends import RawAnswer, RawBackend, RawRequest, RefusedRequest
 from app.core.types.token_estimate import estimate_chat, estimate_json
 from app.core.types.usage import usage_of
 from app.errors import APIError
+from app.observability import log_context
 from app.observability.lifecycle import ResponseLifecycle, clock
 
 logger = logging.getLogger(__name__)
@@ -77,9 +78,9 @@ class PassthroughExchange:
         except APIError as error:
             if not self._started:
                 raise
-            report(error)
             await self._end(send, error)
         finally:
+            self._log_end()
             if self._watch:
                 self._watch.cancel()
 
@@ -102,6 +103,16 @@ class PassthroughExchange:
             except TimeoutError as error:
                 raise _TOO_LONG from error
             lifecycle.response["status"] = "completed"
+
+    def _log_end(self) -> None:
+        """Add the model, the outcome and the usage to the line of the request."""
+        if line := log_context.request_line():
+            lifecycle = self._lifecycle
+            line.fields = {"model": self._request.model, "status": lifecycle.status, "usage": lifecycle.usage or None}
+            if failure := lifecycle.failure:
+                line.fields |= failure.log_fields()
+                line.level = logging.WARNING if failure.status >= 500 else logging.INFO
+                failure.reported = True
 
     async def _write(self, answer: RawAnswer, send: Send, send_piece: Send) -> None:
         """Write the head with the first bytes, so that a failure before them can still be an error or a fallback."""

@@ -16,6 +16,7 @@ from app.api.passthrough.form_body import FormBody, ReceivedForm
 from app.api.passthrough.json_body import JSONBody
 from app.api.routes.responses import FastRoute
 from app.backends import RawBackend, RawRequest
+from app.core.types.request import Response
 from app.errors import InvalidRequest, NotFound
 from app.observability.lifecycle import ResponseLifecycle
 from app.responses import Caller
@@ -110,7 +111,7 @@ class Passthrough:
         self, backend: RawBackend, raw: RawRequest, fields: dict[str, Any], observers: list[Any]
     ) -> PassthroughExchange:
         responses = self._api.responses
-        response = {"id": "", "model": raw.model, "status": "in_progress"}
+        response: Response = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
         lifecycle = ResponseLifecycle(response, "passthrough", [*responses.observers, *observers])
         return PassthroughExchange(backend, raw, fields, lifecycle, responses.max_output_seconds)
 

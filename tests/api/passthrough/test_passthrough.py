@@ -504,3 +504,25 @@ async def test_the_demo_has_no_other_endpoints() -> None:
         assert (response.status_code, response.json()["error"]["code"]) == (404, "unknown_url")
         response = await client.get(f"{url}/v1/chat/completions")
         assert (response.status_code, response.headers["allow"]) == (405, "POST")
+
+
+async def test_the_line_of_the_request_says_what_became_of_it(up: Upstream, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "app.access")
+    up.say(completion())
+    up.say(sse(chunk("x"), CLOSE))
+    async with antiphon(backend_url=up.url) as url, httpx.AsyncClient() as client:
+        for _ in range(2):
+            await client.post(f"{url}/v1/chat/completions", json=CHAT)
+    first, second = (vars(record) for record in caplog.records if record.name == "app.access")
+    assert (first["status"], first["http_status"], first["model"], first["usage"]["total_tokens"]) == (
+        "completed",
+        200,
+        "m",
+        7,
+    )
+    assert (second["status"], second["http_status"], second["code"], second["levelname"]) == (
+        "failed",
+        200,
+        "server_error",
+        "WARNING",
+    )
