@@ -5,6 +5,7 @@ The errors of the API, and the warnings beside a successful answer.
      +- InvalidRequest        400  the request is invalid; `param` names the field
      |   +- PreviousResponseNotFound
      +- Unauthorized          401  the API key is missing or wrong
+     +- PermissionDenied      403  the API key may not do this
      +- NotFound              404  the object does not exist, or belongs to another caller
      +- TooManyRequests       429  always with `Retry-After`
      +- StoreUnavailable      503  the store cannot be reached
@@ -124,6 +125,14 @@ class Unauthorized(APIError):
     status = 401
     type = "invalid_request"
     code = "invalid_api_key"
+
+
+class PermissionDenied(APIError):
+    """The API key is valid, but may not do this."""
+
+    status = 403
+    type = "invalid_request"
+    code = "insufficient_permissions"
 
 
 class NotFound(APIError):

@@ -43,7 +43,7 @@ from app.importing import import_object
 from app.observability import logging as logs
 from app.observability.labels import ModelLabels
 from app.observability.metrics import MULTIPROCESS, Metrics
-from app.responses import Responses
+from app.responses import Caller, Responses
 from app.responses.background import Background
 from app.responses.encryption import ContentCipher
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
@@ -149,7 +149,7 @@ def create_app(
         files=files.inputs if files else None,
         tools=tools,
     )
-    auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect)
+    auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect, settings.keys)
     body_limits = BodyLimits(settings.max_body_bytes, settings.max_body_values)
     api = ApiContext(responses, auth, settings.open_after, settings.heartbeat, body_limits, limits)
 
@@ -254,7 +254,7 @@ def _add_middleware(
     behind_key = [path for path, access in pages_of(settings).items() if access == "key"]
     if behind_key:
         app.add_middleware(KeyRequired, auth=auth, paths=behind_key)
-    if not settings.api_keys:
+    if not settings.has_keys:
         app.add_middleware(Origins, allowed=frozenset(settings.cors_origins))
     app.add_middleware(
         Cors,
@@ -268,8 +268,8 @@ def _add_middleware(
     app.add_middleware(RequestId, metrics=metrics)
 
 
-def about(settings: Settings, responses: Responses, owner: str) -> dict[str, Any]:
-    """Return the configuration without secrets, as `GET /v1/antiphon/about` returns it to `owner`."""
+def about(settings: Settings, responses: Responses, caller: Caller) -> dict[str, Any]:
+    """Return the configuration without secrets, as `GET /v1/antiphon/about` returns it to a caller."""
     backend = responses.backend
     unknown = [{"name": "default", "profile": backend.profile("").name, "url": None, "models": ["*"]}]
     return {
@@ -277,9 +277,9 @@ def about(settings: Settings, responses: Responses, owner: str) -> dict[str, Any
         "version": __version__,
         "backends": backend.describe() if isinstance(backend, Router) else unknown,
         "store": {"kind": settings.store_url.partition("://")[0], "ttl": settings.store_ttl},
-        "tools": responses.offered_tools(owner),
+        "tools": responses.offered_tools(caller),
         "background": responses.has_background,
-        "key_required": bool(settings.api_keys),
+        "key_required": settings.has_keys,
         "metrics": settings.metrics != "off",
     }
 
@@ -348,7 +348,7 @@ class SettingsReload:
             logger.error("settings not reloaded, since they are invalid: %s", error)
             return
         new = self.settings = change.settings
-        self.auth.replace_keys(key.get_secret_value() for key in new.api_keys)
+        self.auth.replace_keys((key.get_secret_value() for key in new.api_keys), new.keys)
         self.limits.replace(
             requests=new.limit_requests_per_minute,
             tokens=new.limit_tokens_per_minute,

@@ -1,15 +1,19 @@
-"""API keys: authentication, and the owner to whom stored objects belong."""
+"""API keys: authentication, what a key may do, and the owner to whom stored objects belong."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 
+from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.dialects import dialect_of
 from app.errors import Unauthorized
 from app.observability import log_context
 from app.responses import Caller
+from app.settings.keys import KeySettings, digest_of
 
 
 class Auth:
@@ -19,43 +23,79 @@ class Auth:
     Without configured keys the server is open. A key that is sent anyway still determines the owner of stored objects.
     """
 
-    def __init__(self, keys: Iterable[str] = (), dialect: str = "auto") -> None:
-        self._digests: list[str] = []
+    def __init__(
+        self,
+        keys: Iterable[str] = (),
+        dialect: str = "auto",
+        named: Mapping[str, KeySettings] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`keys` may do everything; `named` are the tables `[keys.NAME]`; `clock` gives the Unix time."""
         self._dialect = dialect
-        self.replace_keys(keys)
+        self._clock = clock
+        self.replace_keys(keys, named)
 
-    def replace_keys(self, keys: Iterable[str]) -> None:
+    def replace_keys(self, keys: Iterable[str], named: Mapping[str, KeySettings] | None = None) -> None:
         """Accept these keys from now on, and no others."""
-        self._digests = [_digest(key) for key in keys]
+        accesses = {digest: _plain_access(digest) for digest in map(digest_of, keys)}
+        for name, settings in (named or {}).items():
+            accesses |= dict.fromkeys(settings.digests, settings.access(name))
+        # With the digest itself, to be compared in constant time. (A caller cannot choose the digest of what it sends,
+        # so the time that the lookup takes tells nothing of a key.)
+        self._accesses = {digest: (digest, access) for digest, access in accesses.items()}
 
     @property
     def required(self) -> bool:
         """Whether requests need a key."""
-        return bool(self._digests)
+        return bool(self._accesses)
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """Return the caller that sent these headers; raises `Unauthorized`."""
         key = _key(headers)
-        if not self._digests and not key:
+        if not self._accesses and not key:
             return Caller(dialect=dialect_of(headers, self._dialect))
-        digest = _digest(key)
-        if self._digests and not _contains(self._digests, digest):
+        digest = digest_of(key)
+        if not self._accesses:
+            caller = Caller(owner=digest[:32], key=key, dialect=dialect_of(headers, self._dialect))
+            log_context.bind(caller=_alias(digest))
+            return caller
+        access = self._access(digest)
+        if access is None:
             raise Unauthorized(
                 "Incorrect API key provided." if key else "Send your API key as `Authorization: Bearer <key>`."
             )
-        caller = Caller(owner=digest[:32], key=key, dialect=dialect_of(headers, self._dialect))
-        log_context.bind(caller=key_alias(caller))
-        return caller
+        log_context.bind(caller=access.name)
+        return Caller(access.owner, key, dialect_of(headers, self._dialect), access)
 
-    def verify(self, caller: Caller) -> None:
-        """Raise `Unauthorized` if the caller's key has been revoked."""
-        if self._digests and not _contains(self._digests, _digest(caller.key or "")):
+    def verify(self, caller: Caller) -> Caller:
+        """Return a caller with what its key may do now; raises `Unauthorized` if it has been revoked or has expired."""
+        if not self._accesses:
+            return caller
+        access = self._access(digest_of(caller.key or ""))
+        if access is None:
             raise Unauthorized("This API key is no longer accepted.")
+        return caller if access is caller.access else replace(caller, access=access, owner=access.owner)
+
+    def _access(self, digest: str) -> KeyAccess | None:
+        """Return what the key with a digest may do; None if there is none. Raises `Unauthorized` if it has expired."""
+        known, access = self._accesses.get(digest, ("", UNRESTRICTED))
+        if not hmac.compare_digest(known, digest):
+            return None
+        if access.expires <= self._clock():
+            expired = datetime.fromtimestamp(access.expires, UTC).isoformat(timespec="seconds")
+            message = f"The API key '{access.name}' expired at {expired.replace('+00:00', 'Z')}. Ask for a new one."
+            raise Unauthorized(message, code="expired_api_key")
+        return access
 
 
-def key_alias(caller: Caller) -> str:
-    """Return the caller's key as it is logged: `key_` and eight hex digits of its SHA-256; "" without a key."""
-    return f"key_{caller.owner[:8]}" if caller.key else ""
+def _plain_access(digest: str) -> KeyAccess:
+    """Return what a key without a table may do: everything, but see the usage of others."""
+    return KeyAccess(name=_alias(digest), owner=digest[:32], counted_as=digest[:32])
+
+
+def _alias(digest: str) -> str:
+    """Return the name under which a key without a table is logged: `key_` and eight digits of its SHA-256."""
+    return f"key_{digest[:8]}"
 
 
 def _key(headers: Mapping[str, str]) -> str:
@@ -63,12 +103,3 @@ def _key(headers: Mapping[str, str]) -> str:
     scheme, _, key = headers.get("authorization", "").partition(" ")
     bearer = key.strip() if scheme.lower() == "bearer" else ""
     return bearer or headers.get("api-key", "").strip()
-
-
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()
-
-
-def _contains(digests: list[str], digest: str) -> bool:
-    """Compare `digest` with all `digests`, each in constant time."""
-    return sum(hmac.compare_digest(accepted, digest) for accepted in digests) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.api.auth import Auth
@@ -21,10 +22,21 @@ class ApiContext:
     body_limits: BodyLimits
     limits: Limits
 
+    def owner(self, headers: Mapping[str, str], *tools: str) -> str:
+        """
+        Return whose objects the caller with these headers may use.
+
+        Raises `Unauthorized`, and `PermissionDenied` if the key may use none of the hosted tools that the objects are
+        for.
+        """
+        caller = self.auth.caller(headers)
+        caller.access.check_tool(*tools)
+        return caller.owner
+
     async def admit(self, caller: Caller) -> Admission:
         """
         Count a request against the caller's rate limits; raises `LimitReached`.
 
         Without API keys all callers share one set of limits.
         """
-        return await self.limits.take(caller.owner if self.auth.required else "everybody")
+        return await self.limits.take(caller.access)

@@ -1,7 +1,7 @@
 """
 Rate limits of callers: requests per minute, tokens per minute, and concurrent responses.
 
-    admission = await limits.take(owner)   # raises LimitReached, a 429 with `Retry-After`
+    admission = await limits.take(access)  # raises LimitReached, a 429 with `Retry-After`
     request = ...                          # the body may take a while to arrive
     async with admission.slot():           # raises LimitReached
         run = await responses.create(request, caller, observers=[admission])
@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+from app.core.access import KeyAccess, KeyLimits
 from app.errors import StoreUnavailable, TooManyRequests
 from app.observability.lifecycle import ResponseLifecycle
 from app.stores.counters import LEASE, Counters, TokenTake
@@ -68,12 +69,29 @@ class LimitReached(TooManyRequests):
         return {**super().headers(), **self._headers}
 
 
+class _KeyLimits(NamedTuple):
+    """The limits of one key, ready to be used."""
+
+    takes: Sequence[TokenTake]  # of each request
+    tokens: int
+    streams: int
+
+    @classmethod
+    def of(cls, own: KeyLimits, defaults: KeyLimits) -> _KeyLimits:
+        requests, tokens, streams = (
+            (default if limit is None else limit) or 0 for limit, default in zip(own, defaults, strict=True)
+        )
+        # A response needs at least one token; it is charged for all of them when it ends.
+        takes = [TokenTake("requests", requests, 1, 1), TokenTake("tokens", tokens, 0, 1)]
+        return cls([take for take in takes if take.most], tokens, streams)
+
+
 class Limits:
     """
-    The rate limits, which are the same for all callers. A limit of 0 is no limit.
+    The rate limits. A limit of 0 is no limit.
 
-    `requests` and `tokens` are per owner and minute, `streams_per_key` and `streams` are the concurrent responses of
-    one owner and of all. `on_refusal` is called with the limit's name.
+    `requests` and `tokens` are per key and minute, `streams_per_key` and `streams` are the concurrent responses of one
+    key and of all. A key with limits of its own has those. `on_refusal` is called with the limit's name.
     """
 
     def __init__(
@@ -97,19 +115,22 @@ class Limits:
 
     def replace(self, *, requests: int, tokens: int, streams: int, streams_per_key: int) -> None:
         """Replace the limits; requests that were admitted are not affected."""
-        # A response needs at least one token; it is charged for all of them when it ends.
-        takes = [TokenTake("requests", requests, 1, 1), TokenTake("tokens", tokens, 0, 1)]
-        self._takes = [take for take in takes if take.most]
-        self._tokens = tokens
-        self._streams, self._streams_per_key = streams, streams_per_key
+        self._streams = streams
+        self._defaults = KeyLimits(requests, tokens, streams_per_key)
+        self._of_keys: dict[KeyLimits, _KeyLimits] = {}
 
-    async def take(self, owner: str) -> Admission:
+    def _limits_of(self, access: KeyAccess) -> _KeyLimits:
+        if (limits := self._of_keys.get(access.limits)) is None:
+            limits = self._of_keys[access.limits] = _KeyLimits.of(access.limits, self._defaults)
+        return limits
+
+    async def take(self, access: KeyAccess) -> Admission:
         """
-        Count a request against the buckets of its owner; raises `LimitReached`.
+        Count a request against the buckets of a key; raises `LimitReached`.
 
         A slot among the concurrent responses is taken later: see `Admission.slot`.
         """
-        admission = Admission(self, owner)
+        admission = Admission(self, access)
         with self._reporting_refusals():
             await self._take(admission)
         return admission
@@ -137,25 +158,26 @@ class Limits:
         await self._counters.aclose()
 
     async def _take(self, admission: Admission) -> None:
-        if not self._takes:
+        takes = self._limits_of(admission.access).takes
+        if not takes:
             return
-        result = await self._query(self._counters.take(admission.owner, self._takes))
+        result = await self._query(self._counters.take(admission.access.counted_as, takes))
         if result is None:
             return
         admission.allowances = [
-            Allowance(take.bucket, take.most, missing)
-            for take, missing in zip(self._takes, result.missing, strict=True)
+            Allowance(take.bucket, take.most, missing) for take, missing in zip(takes, result.missing, strict=True)
         ]
         if result.granted:
             return
-        waits = [allowance.wait(take.needs) for allowance, take in zip(admission.allowances, self._takes, strict=True)]
+        waits = [allowance.wait(take.needs) for allowance, take in zip(admission.allowances, takes, strict=True)]
         wait, longest = max(zip(waits, admission.allowances, strict=True))
         message = f"Rate limit reached: {longest.limit} {longest.name} per minute."
         raise LimitReached(longest.name, message, wait, admission.headers())
 
     async def _acquire(self, admission: Admission) -> None:
+        access = admission.access
         pools = (
-            (f"key:{admission.owner}", "streams_per_key", self._streams_per_key, "Your key has"),
+            (f"key:{access.counted_as}", "streams_per_key", self._limits_of(access).streams, "Your key has"),
             ("all", "streams", self._streams, "This server has"),
         )
         for pool, name, limit, subject in pools:
@@ -203,10 +225,11 @@ class Limits:
             self._retry_at = 0.0
         return result
 
-    def charge(self, owner: str, tokens: int) -> None:
-        """Take the tokens of a finished response from the owner's bucket."""
-        if self._tokens and tokens:
-            self._start(self._counters.take(owner, [TokenTake("tokens", self._tokens, tokens)]))
+    def charge(self, access: KeyAccess, tokens: int) -> None:
+        """Take the tokens of a finished response from the key's bucket."""
+        limit = self._limits_of(access).tokens
+        if limit and tokens:
+            self._start(self._counters.take(access.counted_as, [TokenTake("tokens", limit, tokens)]))
 
     def release(self, slots: Sequence[tuple[str, str]]) -> None:
         """Release slots, each a pool and its holder."""
@@ -232,8 +255,8 @@ class Limits:
 class Admission:
     """An admitted request. As an observer of its response it charges the tokens and releases the slots."""
 
-    def __init__(self, limits: Limits, owner: str) -> None:
-        self.owner = owner
+    def __init__(self, limits: Limits, access: KeyAccess) -> None:
+        self.access = access
         self.allowances: list[Allowance] = []
         self.slots: list[tuple[str, str]] = []  # pools and holders
         self._limits = limits
@@ -261,7 +284,7 @@ class Admission:
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """Charge the tokens that the response used, and release its slots."""
-        self._limits.charge(self.owner, lifecycle.usage.get("total_tokens", 0))
+        self._limits.charge(self.access, lifecycle.usage.get("total_tokens", 0))
         self.close()
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ The command line.
     antiphon chat --model qwen3
     antiphon show resp_...
     antiphon codex -- exec "Mend the tests."
+    antiphon key new alice >> antiphon.toml
     antiphon version
 
 Options are set as variables of the environment, where worker processes read them, too.
@@ -39,6 +40,7 @@ from app import __version__
 from app.cli import codex as configure
 from app.cli.check import reach
 from app.cli.client import ServerClient, ServerError, safe
+from app.cli.keys import keys_cli
 from app.cli.listening import default_pid_file, listen, send_hangup
 from app.cli.serve import address_of, greet, run_server
 from app.core.redaction import without_password
@@ -58,6 +60,8 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+cli.add_typer(keys_cli)
 
 _URL = "Base URL of an Antiphon, with /v1; that of the settings if left out."
 _KEY = "The key of the server; if left out, one of the settings."
@@ -161,7 +165,8 @@ def check(config: Annotated[str | None, typer.Option(help="A TOML file of settin
     if config is not None:
         os.environ[f"{PREFIX}CONFIG"] = config
     settings = _settings(status=1)
-    keys = f"{len(settings.api_keys)} caller keys" if settings.api_keys else "open, no caller keys"
+    count = len(settings.api_keys) + len(settings.keys)
+    keys = f"{count} caller keys" if count else "open, no caller keys"
     typer.echo(f"ok    settings  {address_of(settings)}, {keys}")
     for problem in unknown_variables():
         typer.echo(f"note  settings  {problem}")

@@ -123,7 +123,7 @@ def greet(settings: Settings) -> None:
     if settings.log_format == "json":
         logger.info("serving", extra={"version": __version__, **parts})
         return
-    key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.api_keys else ""
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.has_keys else ""
     demo = any(backend.backend == "demo" for backend in settings.served().values())
     model = settings.default_model or ("demo" if demo else "YOUR_MODEL")
     typer.echo(

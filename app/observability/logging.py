@@ -148,6 +148,7 @@ def secrets_of(settings: Settings) -> list[str]:
     """Return all configured secrets."""
     backends = settings.served().values()
     keys = [*settings.api_keys, *settings.secret_key, *(backend.key for backend in backends if backend.key)]
+    keys += [secret for key in settings.keys.values() for secret in key.secrets]
     passwords = [
         urlsplit(url).password
         for url in (settings.store_url, settings.limit_store_url, *(backend.url for backend in backends))

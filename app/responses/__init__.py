@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Literal
 
 from app.backends import Backend, ChatRequest, TokenCounter
+from app.core.access import hosted_names
 from app.core.history import turns
 from app.core.history.turns import Turn
 from app.core.request import FRAMEWORK_EVENTS, known_extra_parameters
@@ -47,7 +48,7 @@ from app.stores import Change, Store, apply_with
 from app.stores.event_log import RunKey
 from app.tools import Declaration, DeclaringTool, HostedTool, ToolLimits
 
-__all__ = ["Caller", "Responses", "Run", "find_model"]
+__all__ = ["Caller", "Responses", "Run", "allowed_models", "find_model"]
 
 logger = logging.getLogger(__name__)
 
@@ -136,14 +137,15 @@ class Responses:
         """Tell whether declarations of a type are for a hosted tool of this server."""
         return any(type in tool.types for tool in self._tools.values())
 
-    def offered_tools(self, owner: str) -> list[dict[str, Any]]:
+    def offered_tools(self, caller: Caller) -> list[dict[str, Any]]:
         """Return declarations of the hosted tools that a caller may switch on, without anything secret."""
         offered: list[dict[str, Any]] = []
-        for tool in self._tools.values():
+        for name, tool in self._tools.items():
             if isinstance(tool, DeclaringTool):
-                offered += map(dict, tool.declarations(owner))
+                declared = [*map(dict, tool.declarations(caller.owner))]
             else:
-                offered += [{"type": type_, **needed} for type_, needed in _NEEDED.items() if type_ in tool.types]
+                declared = [{"type": type_, **needed} for type_, needed in _NEEDED.items() if type_ in tool.types]
+            offered += [one for one in declared if caller.access.allows_tool(*hosted_names(one, name))]
         return offered
 
     def within(self, memory: Store) -> Responses:
@@ -175,7 +177,7 @@ class Responses:
         self._check_background(request)
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         context = await self.sources.context(request, caller.owner, self._memory)
-        model = self.model(request, context)
+        model = self.model(request, context, caller)
         context = await self.with_pdfs(context, model)
         response = new_response(
             request,
@@ -259,6 +261,8 @@ class Responses:
                 include=frozenset(request.include),
             )
             if opened := open_tool(self._tools, declaration, position):
+                names = hosted_names(tool, opened.name)
+                caller.access.check_tool(*names, param=f"{declaration.place}.type")
                 declared.append(opened)
         return declared
 
@@ -296,7 +300,7 @@ class Responses:
     async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
         """Return how many tokens the input of a request is, and whether the backend has counted them."""
         context = await self.sources.context(request.model_copy(update={"store": False}), caller.owner, self._memory)
-        model = self.model(request, context)
+        model = self.model(request, context, caller)
         body = self.questions(request, await self.with_pdfs(context, model), caller, model).body()
         if isinstance(self.backend, TokenCounter):
             count = await self.backend.count_tokens(ChatRequest(body, caller.key, context.key, model))
@@ -414,11 +418,16 @@ class Responses:
         if request.background and self._background is None:
             raise InvalidRequest("This server has no background responses.", param="background")
 
-    def model(self, request: CreateResponse, context: Context) -> str:
-        """Return the model that a request asks; raises `InvalidRequest` if there is none."""
+    def model(self, request: CreateResponse, context: Context, caller: Caller) -> str:
+        """
+        Return the model that a request asks.
+
+        Raises `InvalidRequest` if there is none, and `PermissionDenied` if the caller's key may not use it.
+        """
         model = request.model or context.model or self._default_model
         if not model:
             raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
+        caller.access.check_model(model)
         return model
 
     def _builder(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> EventBuilder:
@@ -441,9 +450,15 @@ class Responses:
         return "summary" if request.reasoning and request.reasoning.summary else "content"
 
 
+async def allowed_models(backend: Backend, caller: Caller) -> list[dict[str, Any]]:
+    """Return the models of the backend's list that the caller's key may use."""
+    models = await backend.models(caller.key)
+    return [model for model in models if caller.access.allows_model(str(model["id"]))]
+
+
 async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, Any]:
     """Return a model of the backend's list; raises `NotFound`."""
-    for model in await backend.models(caller.key):
+    for model in await allowed_models(backend, caller):
         if model["id"] == name:
             return model
     raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")

@@ -71,7 +71,7 @@ class Inspection:
     async def _translate(self, request: CreateResponse, context: Context, caller: Caller) -> dict[str, Any]:
         responses = self._responses
         request, hosted = self._without_hosted_tools(request)
-        model = responses.model(request, context)
+        model = responses.model(request, context, caller)
         context = await responses.with_pdfs(context, model)
         questions = responses.questions(request, context, caller, model)
         asked, warnings = questions.first_request()

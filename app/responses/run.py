@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.dialects import DIALECTS, Dialect
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import settled
@@ -40,6 +41,7 @@ class Caller:
     owner: str = "anonymous"  # the hash of the caller's key: whose are the things that are stored
     key: str | None = None  # the key itself, for backends that pass it through
     dialect: Dialect = DIALECTS["openresponses"]
+    access: KeyAccess = UNRESTRICTED  # what the key may do
 
 
 @dataclass(frozen=True, slots=True)

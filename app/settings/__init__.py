@@ -35,6 +35,7 @@ from pydantic_settings import (
 )
 
 from app.settings.backend import BackendSettings, merged_profile
+from app.settings.keys import KeyName, KeySettings, digest_of
 from app.settings.loading import ENV_FILE, PREFIX, SettingsError, environment, read_toml, suggestion
 from app.settings.validation import (
     AllowedOrigins,
@@ -165,6 +166,9 @@ class Settings(BaseSettings):
     api_keys: ApiKeys = []
     """API keys of the callers, separated by commas. Empty: anyone who can reach the port may call the API. Stored
     objects belong to the key that created them."""
+    keys: Annotated[dict[KeyName, KeySettings], NoDecode, BeforeValidator(decode_json)] = {}
+    """API keys with names, rights, limits and an owner, as a JSON object; easier to write as tables `[keys.NAME]` in
+    the TOML file, with the hash of the key, which `antiphon key new NAME` makes. See docs/keys.md."""
     allow_open: bool = False
     """Serve without API keys on addresses other than loopback."""
     secret_key: Secrets = []
@@ -273,15 +277,15 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _are_consistent(self) -> Settings:
-        if not (self.api_keys or self.allow_open or _is_loopback(self.host)):
+        if not (self.has_keys or self.allow_open or _is_loopback(self.host)):
             raise ValueError(
                 f"ANTIPHON_API_KEYS: should hold at least one key, since ANTIPHON_HOST={self.host} can be reached from "
                 "other machines. To serve everybody set ANTIPHON_ALLOW_OPEN=true; to serve this machine only, "
                 "ANTIPHON_HOST=127.0.0.1"
             )
         for name in ("metrics", "docs"):
-            if getattr(self, name) == "key" and not self.api_keys:
-                raise ValueError(f"ANTIPHON_{name.upper()}: `key` needs a key, in ANTIPHON_API_KEYS")
+            if getattr(self, name) == "key" and not self.has_keys:
+                raise ValueError(f"ANTIPHON_{name.upper()}: `key` needs a key, in ANTIPHON_API_KEYS or [keys.NAME]")
         if self.workers > 1 and self.store_url.startswith("memory:"):
             raise ValueError(
                 f"ANTIPHON_STORE_URL: should be a store that {self.workers} workers can share, such as "
@@ -293,7 +297,20 @@ class Settings(BaseSettings):
             for other in backend.fallbacks or ():
                 if other not in self.backends and other != "default":
                     raise ValueError(f"backends.{name}.fallbacks: there is no backend {other!r}")
+        self._check_keys_differ()
         return self
+
+    def _check_keys_differ(self) -> None:
+        owners = {digest_of(key.get_secret_value()): "ANTIPHON_API_KEYS" for key in self.api_keys}
+        for name, key in self.keys.items():
+            for digest in key.digests:
+                if (other := owners.setdefault(digest, f"keys.{name}")) != f"keys.{name}":
+                    raise ValueError(f"keys.{name}: the same key is in {other}, too; remove one of the two")
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether callers need a key."""
+        return bool(self.api_keys or self.keys)
 
     @classmethod
     def settings_customise_sources(
@@ -387,7 +404,8 @@ def _problem(detail: Any) -> str:
         return str(message)  # a rule about several settings, which names them itself
     first, *rest = map(str, detail["loc"])
     if detail["type"] == "extra_forbidden":
-        message = f"unknown key{suggestion(rest[-1], set(BackendSettings.model_fields))}"
+        table = KeySettings if first == "keys" else BackendSettings
+        message = f"unknown key{suggestion(rest[-1], set(table.model_fields))}"
     variables, variable = environment(), f"{PREFIX}{first.upper()}"
     path = variables.get(f"{PREFIX}CONFIG")
     in_toml = variable not in variables and path and first in read_toml(Path(path), _toml_keys())

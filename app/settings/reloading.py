@@ -12,7 +12,7 @@ RELOADABLE = frozenset(
     name
     for name in Settings.model_fields
     if name.startswith(("backend", "limit_", "log_", "max_input_", "max_output_")) and name != "limit_store_url"
-) - {"background_runs", "background_lease", "background_log_ttl"} | {"api_keys", "config"}
+) - {"background_runs", "background_lease", "background_log_ttl"} | {"api_keys", "keys", "config"}
 
 
 class SettingsChange(NamedTuple):
@@ -27,8 +27,8 @@ def compare_settings(old: Settings, new: Settings) -> SettingsChange:
     """Compare the current settings of a server to those that were read again."""
     changed = [name for name in Settings.model_fields if getattr(old, name) != getattr(new, name)]
     reloadable = RELOADABLE
-    if not new.api_keys:  # a server without keys refuses pages of other origins, by a middleware that is added at start
-        reloadable -= {"api_keys"}
+    if not new.has_keys:  # a server without keys refuses pages of other origins, by a middleware that is added at start
+        reloadable -= {"api_keys", "keys"}
     applied = [name for name in changed if name in reloadable]
     restart = [f"{PREFIX}{name.upper()}" for name in changed if name not in reloadable]
     restart.sort()

@@ -21,6 +21,7 @@ import openai
 import pytest
 
 from app.api.rate_limits import Limits, format_duration
+from app.core.access import KeyAccess
 from app.core.types.chunk import DONE
 from app.errors import BackendError, StoreUnavailable
 from app.stores import Change
@@ -420,7 +421,7 @@ async def test_a_place_that_is_given_back_while_it_is_renewed_is_free(
     monkeypatch.setattr(stores_redis, "HASTE", HASTE)
     counters = stores_redis.RedisStore.from_url(f"{redis_url}/9", ttl=60).counters()
     limits = Limits(counters, streams=1)
-    grant = await limits.take("ada")
+    grant = await limits.take(KeyAccess(counted_as="ada"))
     await limits.acquire(grant)
     renewing = asyncio.create_task(limits.renew())
     await asyncio.sleep(0)  # it has begun
@@ -437,7 +438,7 @@ async def test_places_in_use_are_counted_again_after_a_restart_of_redis(monkeypa
     with RedisServer() as redis:
         counters = stores_redis.RedisStore.from_url(redis.url, ttl=60).counters()
         limits = Limits(counters, streams=1)
-        grant = await limits.take("ada")
+        grant = await limits.take(KeyAccess(counted_as="ada"))
         await limits.acquire(grant)
         redis.restart()  # which has forgotten everything
         await limits.renew()

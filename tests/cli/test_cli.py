@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -353,3 +355,42 @@ def test_check_fails_where_the_settings_do_not_fit(tmp_path: Path) -> None:
     checked = run(tmp_path, "check", ANTIPHON_PORT="many")
     assert (checked.returncode, checked.stdout) == (1, "")
     assert checked.stderr.startswith("ANTIPHON_PORT: should be a valid integer")
+
+
+def test_a_key_is_made_and_its_table_has_no_more_than_the_hash(tmp_path: Path) -> None:
+    made = run(tmp_path, "key", "new", "alice", "--owner", "team")
+    key = re.search(r"sk-antiphon-[\w-]{43}", made.stderr)
+    assert made.returncode == 0
+    assert key
+    table = tomllib.loads(made.stdout)["keys"]["alice"]
+    assert table == {"hash": f"sha256:{hashlib.sha256(key[0].encode()).hexdigest()}", "owner": "team"}
+    (tmp_path / "antiphon.toml").write_text(made.stdout)
+    with served(tmp_path, "--config", "antiphon.toml") as (_, address):
+        statuses = [status_with(f"{address}/v1/models", one) for one in (key[0], "another")]
+        assert statuses == [200, 401]
+        assert key[0] not in log_of(tmp_path)
+    again = run(tmp_path, "key", "new", "alice", ANTIPHON_CONFIG="antiphon.toml")
+    assert "[keys.alice] is there already" in again.stderr
+    assert run(tmp_path, "key", "new", "two words").returncode == 2
+
+
+def test_a_key_that_is_taken_out_is_refused_by_every_worker_after_a_reload(tmp_path: Path) -> None:
+    file = tmp_path / "antiphon.toml"
+    table = '[keys.{name}]\nhash = "sha256:{hash}"\n'
+    hashes = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("alice", "bob")}
+    file.write_text("".join(table.format(name=name, hash=hash) for name, hash in hashes.items()))
+    arguments = ("--workers", "2", "--store-url", "sqlite:///shared.db", "--config", str(file))
+    with served(tmp_path, *arguments) as (process, address):
+        until = time.monotonic() + TIMEOUT
+        while log_of(tmp_path).count("startup complete") < 2:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        for _ in range(4):
+            assert [status_with(f"{address}/v1/models", key) for key in hashes] == [200, 200]
+        file.write_text(table.format(name="bob", hash=hashes["bob"]))
+        process.send_signal(signal.SIGHUP)
+        while log_of(tmp_path).count("settings reloaded: changed keys") < 2:
+            assert time.monotonic() < until, log_of(tmp_path)
+            time.sleep(0.1)
+        for _ in range(8):
+            assert [status_with(f"{address}/v1/models", key) for key in hashes] == [401, 200]

@@ -9,24 +9,33 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.auth import Auth
 from app.api.errors import refuse
-from app.errors import Unauthorized
+from app.errors import PermissionDenied, Unauthorized
 
 
 class KeyRequired:
-    """Refuses requests without a valid API key at `paths` and below them."""
+    """
+    Refuses requests without a valid API key at `paths` and below them.
 
-    def __init__(self, app: ASGIApp, auth: Auth, paths: Collection[str]) -> None:
+    At those that are also in `admin_paths`, a key with a table of its own has to be an admin's.
+    """
+
+    def __init__(
+        self, app: ASGIApp, auth: Auth, paths: Collection[str], admin_paths: Collection[str] = ("/metrics",)
+    ) -> None:
         self._app = app
         self._auth = auth
         self._paths = frozenset(paths)
+        self._admin_paths = frozenset(admin_paths)
         self._prefixes = tuple(f"{path}/" for path in paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"] if scope["type"] == "http" else ""
         if path in self._paths or path.startswith(self._prefixes):
             try:
-                self._auth.caller(Headers(scope=scope))
-            except Unauthorized as error:
+                access = self._auth.caller(Headers(scope=scope)).access
+                if path.rstrip("/") in self._admin_paths:
+                    access.check_admin()
+            except (Unauthorized, PermissionDenied) as error:
                 await refuse(error, scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -20,6 +20,7 @@ from app.errors import InvalidRequest
 from app.tools.code_interpreter.containers import MAX_CONTAINER_NAME, Container, Containers
 from app.tools.code_interpreter.settings import MemoryLimit
 
+_TOOLS = ("code_interpreter", "shell")  # that use containers
 _Limit = Annotated[str, Query(description="1 to 100")]
 _Order = Annotated[str, Query(description="`asc` or `desc`, by the time of creation")]
 _After = Annotated[str | None, Query(description="the id of the entry to list from")]
@@ -63,7 +64,7 @@ def container_routes(api: ApiContext, containers: Containers) -> APIRouter:
     longest = containers.settings.idle_minutes
 
     def owner(request: Request) -> str:
-        return api.auth.caller(request.headers).owner
+        return api.owner(request.headers, *_TOOLS)
 
     @router.post("/containers", summary="Create a container", openapi_extra=request_body(CreateContainer))
     async def create(request: Request) -> Response:
@@ -100,7 +101,7 @@ def _add_files(router: APIRouter, api: ApiContext, containers: Containers) -> No
     """Add the routes of a container's files."""
 
     def container_of(request: Request, id: str) -> Container:
-        return containers.get(api.auth.caller(request.headers).owner, id)
+        return containers.get(api.owner(request.headers, *_TOOLS), id)
 
     @router.post("/containers/{container_id}/files", summary="Add a file: multipart, or an uploaded one by `file_id`")
     async def add(request: Request, container_id: str) -> Response:

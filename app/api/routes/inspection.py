@@ -14,6 +14,7 @@ from app.api.openapi import CREATE, ERRORS, response_example
 from app.api.pagination import parse_limit
 from app.api.request_body import read_body
 from app.core.types.request import CreateResponse
+from app.responses import Caller
 from app.responses.inspection import Inspection
 
 _RESPONSE = "resp_5f3759df5f3759dfc0ffee00c0ffee00c0ffee00"
@@ -55,8 +56,8 @@ _ABOUT = {
 }
 
 
-def inspection_routes(api: ApiContext, about: Callable[[str], dict[str, Any]]) -> APIRouter:
-    """Return the routes, without the `/v1`; `about` returns the configuration that an owner may see."""
+def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, Any]]) -> APIRouter:
+    """Return the routes, without the `/v1`; `about` returns the configuration that a caller may see."""
     router = APIRouter(prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     inspection = Inspection(api.responses)
 
@@ -97,6 +98,6 @@ def inspection_routes(api: ApiContext, about: Callable[[str], dict[str, Any]]) -
 
     @router.get("/about", summary="Describe the configuration", openapi_extra=response_example(_ABOUT))
     async def describe(request: Request) -> Response:
-        return json_response(about(api.auth.caller(request.headers).owner))
+        return json_response(about(api.auth.caller(request.headers)))
 
     return router

@@ -24,7 +24,7 @@ from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
 from app.core.types.request import CreateResponse, Event
 from app.errors import InvalidRequest
-from app.responses import Caller, Run, find_model
+from app.responses import Caller, Run, allowed_models, find_model
 from app.responses.background import EventSubscription
 from app.responses.compaction import CompactResponse
 
@@ -97,7 +97,7 @@ def routes(api: ApiContext) -> APIRouter:
 
     @router.get("/models", summary="List the models of the backend")
     async def models(request: Request) -> Response:
-        return json_response(catalog(await responses.backend.models(caller_of(request).key)))
+        return json_response(catalog(await allowed_models(responses.backend, caller_of(request))))
 
     @router.get("/models/{model:path}", summary="Retrieve a model")
     async def model(request: Request, model: str) -> Response:

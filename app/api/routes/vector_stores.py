@@ -37,7 +37,7 @@ def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
     limits = api.body_limits
 
     def owner_of(request: Request) -> str:
-        return api.auth.caller(request.headers).owner
+        return api.owner(request.headers, "file_search")
 
     @router.post("/vector_stores", summary="Create a vector store", openapi_extra=request_body(CreateVectorStore))
     async def create(request: Request) -> Response:
@@ -87,7 +87,7 @@ def _add_files(router: APIRouter, api: ApiContext, stores: VectorStores) -> None
     """Add the routes of a vector store's files."""
 
     def owner_of(request: Request) -> str:
-        return api.auth.caller(request.headers).owner
+        return api.owner(request.headers, "file_search")
 
     @router.post(
         "/vector_stores/{vector_store_id}/files",
@@ -139,7 +139,7 @@ def _add_batches(router: APIRouter, api: ApiContext, stores: VectorStores) -> No
     """Add the routes of file batches."""
 
     def owner_of(request: Request) -> str:
-        return api.auth.caller(request.headers).owner
+        return api.owner(request.headers, "file_search")
 
     @router.post(
         "/vector_stores/{vector_store_id}/file_batches",

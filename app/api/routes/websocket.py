@@ -157,7 +157,7 @@ class WebSocketConnection:
         create = Create()
         try:
             create = await off_loop(len(frame) > SMALL, read_frame, frame, self._api.body_limits.values)
-            self._api.auth.verify(self._caller)  # the key may have been revoked since the handshake
+            self._caller = self._api.auth.verify(self._caller)  # the key may have been revoked since the handshake
             request = await off_loop(len(frame) > SMALL, create.request, lenient=self._lenient)
             async with (await self._api.admit(self._caller)).slot() as admission:
                 run = await self._responses.create(

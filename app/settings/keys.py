@@ -1,0 +1,161 @@
+"""The settings of one named API key: a table `[keys.NAME]` of the TOML file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from app.core.access import KeyAccess, KeyLimits, owner_id
+from app.settings.loading import environment
+from app.settings.validation import check_header_value
+
+KEY_PREFIX = "sk-antiphon-"  # of keys that `antiphon key new` makes; logs redact what begins like this
+
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+# The others are names of keys without a table, in logs and usage.
+_NAME = re.compile(r"(?!(?:anonymous|unnamed|other|key_[0-9a-f]{8})$)[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+
+
+def digest_of(key: str) -> str:
+    """Return the SHA-256 of a key as hexadecimal digits."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def hash_of(key: str) -> str:
+    """Return a key as the settings have it, such as `sha256:9f86d0...`."""
+    return f"sha256:{digest_of(key)}"
+
+
+def check_key_name(name: str) -> str:
+    """Return the name of a key; raises `ValueError` if it cannot be one."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            "a key's name should be up to 64 letters, digits and any of _ . @ -, and none of: anonymous, unnamed, "
+            "other, key_ with eight digits"
+        )
+    return name
+
+
+def _hash(text: str) -> str:
+    if not _HASH.fullmatch(text):
+        raise ValueError(
+            "should be `sha256:` and 64 hexadecimal digits, as `antiphon key new NAME` prints it; never the key itself"
+        )
+    return text
+
+
+def _list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+KeyName = Annotated[str, AfterValidator(check_key_name)]
+_Limit = Annotated[int | None, Field(ge=0)]
+
+
+class KeySettings(BaseModel):
+    """One named key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    hash: Annotated[list[Annotated[str, AfterValidator(_hash)]], BeforeValidator(_list)] = []
+    """`sha256:` and the SHA-256 of the key, as `antiphon key new NAME` prints it; a list, while a key is rotated."""
+    env: str | None = None
+    """Name of the variable, in the environment or `.env`, that holds the key; in place of `hash`. Several keys in it
+    are separated by commas."""
+    description: str = ""
+    """A note for whoever reads the file."""
+    owner: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """To whom the objects belong that the key stores; by default the key's name. Keys with the same owner reach the
+    same objects. 32 hexadecimal digits are the id of an owner: of a key in `ANTIPHON_API_KEYS`, the start of its
+    SHA-256."""
+    models: list[str] = ["*"]
+    """Globs of the models that the key may use."""
+    tools: list[str] = ["*"]
+    """Globs of the hosted tools that the key may use: types such as `web_search`, or `mcp:LABEL`. Tools that the
+    client runs are not affected."""
+    requests_per_minute: _Limit = None
+    """Requests per minute; 0 for no limit. Left out, here and below: `ANTIPHON_LIMIT_...` applies."""
+    tokens_per_minute: _Limit = None
+    """Input and output tokens per minute."""
+    streams: _Limit = None
+    """Concurrent responses, streamed or not."""
+    expires: datetime | None = None
+    """When the key stops working: a date or a time, in UTC unless it says otherwise."""
+    admin: bool = False
+    """Whether the key sees the usage of all keys, and `/metrics` where it is behind a key; it sees no content but its
+    own."""
+
+    _keys: tuple[SecretStr, ...] = PrivateAttr(())  # compared, too, so a reload notices a changed variable
+
+    @field_validator("env")
+    @classmethod
+    def _is_set(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name and not environment().get(name):
+            raise ValueError(f"the environment variable {name} is not set")
+        return name
+
+    @field_validator("expires")
+    @classmethod
+    def _in_utc(cls, expires: datetime | None) -> datetime | None:
+        return expires.replace(tzinfo=UTC) if expires and expires.tzinfo is None else expires
+
+    @model_validator(mode="after")
+    def _with_keys(self) -> KeySettings:
+        """Read the keys once, so that a later change of `.env` does not affect a running server."""
+        if bool(self.hash) == bool(self.env):
+            raise ValueError("should have either `hash` or `env`; `antiphon key new NAME` prints a table")
+        if self.env:
+            keys = [SecretStr(key.strip()) for key in environment()[self.env].split(",") if key.strip()]
+            self._keys = tuple(check_header_value(key) for key in keys)
+        return self
+
+    @property
+    def secrets(self) -> list[SecretStr]:
+        """The keys themselves, where the settings have them."""
+        return [*self._keys]
+
+    @property
+    def digests(self) -> list[str]:
+        """The SHA-256 of each key as hexadecimal digits."""
+        hashes = [hash.removeprefix("sha256:") for hash in self.hash]
+        return [*hashes, *(digest_of(key.get_secret_value()) for key in self._keys)]
+
+    def access(self, name: str) -> KeyAccess:
+        """Return what the key of this name may do."""
+        return KeyAccess(
+            name=name,
+            owner=owner_id(self.owner or name),
+            counted_as=f"key:{name}",
+            models=tuple(self.models),
+            tools=tuple(self.tools),
+            limits=KeyLimits(self.requests_per_minute, self.tokens_per_minute, self.streams),
+            expires=self.expires.timestamp() if self.expires else math.inf,
+            admin=self.admin,
+            configured=True,
+        )
+
+
+def key_table(name: str, hash: str, **fields: Any) -> str:
+    """Return a table `[keys.NAME]` of a TOML file; `fields` are further strings of it."""
+    quoted = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
+    # JSON's strings are TOML's, too, but for DEL.
+    strings = {field: json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f") for field, text in fields.items()}
+    lines = [f"[keys.{quoted}]", f'hash = "{hash}"', *(f"{field} = {text}" for field, text in strings.items())]
+    return "\n".join(lines) + "\n"

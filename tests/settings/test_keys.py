@@ -1,0 +1,113 @@
+"""Tables of keys in the settings: what they may say, and what is said of those that cannot be used."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.access import owner_id
+from app.settings import SettingsError, load_settings
+from app.settings.keys import check_key_name, digest_of, hash_of, key_table
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTIPHON_CONFIG", "antiphon.toml")
+    return tmp_path
+
+
+def problems(text: str) -> str:
+    Path("antiphon.toml").write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    return str(caught.value)
+
+
+def test_a_table_says_what_a_key_may_do(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOB", "sk-one, sk-two")
+    Path("antiphon.toml").write_text(
+        f"""
+        host = "0.0.0.0"
+
+        [keys.alice]
+        hash = "{hash_of("sk-alice")}"
+        owner = "team"
+        models = ["qwen*"]
+        tools = ["web_search", "mcp:lab"]
+        requests_per_minute = 60
+        expires = 2030-01-01
+        admin = true
+
+        [keys."bob@example.org"]
+        env = "BOB"
+        """
+    )
+    settings = load_settings()  # no ANTIPHON_ALLOW_OPEN: there are keys
+    alice, bob = settings.keys["alice"], settings.keys["bob@example.org"]
+    access = alice.access("alice")
+    assert (access.owner, access.models, access.tools) == (owner_id("team"), ("qwen*",), ("web_search", "mcp:lab"))
+    assert (access.limits, access.admin) == ((60, None, None), True)
+    assert access.expires == datetime(2030, 1, 1, tzinfo=UTC).timestamp()
+    assert bob.digests == [digest_of("sk-one"), digest_of("sk-two")]
+    assert bob.access("bob").owner == owner_id("bob") != access.owner
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[keys.a]\n", "keys.a: should have either `hash` or `env`"),
+        ('[keys.a]\nhash = "sk-plain-key"\n', "keys.a.hash.0: should be `sha256:` and 64 hexadecimal digits"),
+        ('[keys.a]\nenv = "NOT_SET_ANYWHERE"\n', "keys.a.env: the environment variable NOT_SET_ANYWHERE is not set"),
+        (f'[keys.a]\nhash = "{hash_of("x")}"\nmodel = ["m"]\n', "keys.a.model: unknown key; did you mean models?"),
+        (f'[keys."a b"]\nhash = "{hash_of("x")}"\n', "a key's name should be up to 64 letters"),
+        (f'[keys.key_01234567]\nhash = "{hash_of("x")}"\n', "a key's name should be up to 64 letters"),
+        (key_table("a", hash_of("x")) + key_table("b", hash_of("x")), "keys.b: the same key is in keys.a, too"),
+        ('api_keys = ["x"]\n' + key_table("a", hash_of("x")), "keys.a: the same key is in ANTIPHON_API_KEYS, too"),
+        (f'[keys.a]\nhash = "{hash_of("x")}"\nexpires = "soon"\n', "keys.a.expires: "),
+        (f'[keys.a]\nhash = "{hash_of("x")}"\nstreams = -1\n', "keys.a.streams: "),
+    ],
+)
+def test_what_cannot_be_used_is_named_and_no_key_is_shown(text: str, words: str) -> None:
+    said = problems(text)
+    assert words in said
+    assert "sk-plain-key" not in said
+
+
+def test_the_values_of_variables_are_kept_out_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.observability.logging import secrets_of
+
+    monkeypatch.setenv("BOB", "one-of-bob")
+    Path("antiphon.toml").write_text('[keys.bob]\nenv = "BOB"\n')
+    assert "one-of-bob" in secrets_of(load_settings())
+
+
+@given(name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", fullmatch=True), owner=st.text(min_size=1))
+def test_a_table_that_is_printed_can_be_read(name: str, owner: str) -> None:
+    owner = owner.encode("utf-8", "replace").decode()
+    assert tomllib.loads(key_table(name, hash_of("x"), owner=owner))["keys"][name] == {
+        "hash": hash_of("x"),
+        "owner": owner,
+    }
+
+
+@given(name=st.text())
+def test_a_name_can_be_a_word_of_the_log_and_a_label(name: str) -> None:
+    try:
+        check_key_name(name)
+    except ValueError:
+        return
+    assert name.isascii()
+    assert name.isprintable()
+    assert not any(character in ' ="{}:/' for character in name)
+
+
+def test_an_owner_of_32_hexadecimal_digits_is_the_owner_of_a_key_without_a_table() -> None:
+    assert owner_id(digest_of("sk")[:32]) == digest_of("sk")[:32]
+    assert owner_id("team") != "team"
+    assert len(owner_id("team")) == 32
