@@ -55,6 +55,16 @@ async def test_a_session_that_is_compacted(client: Driver, upstream: Upstream) -
     assert "The user is Ada." in str(continued) and "Nice to meet you." not in str(continued)
 
 
+@pytest.mark.parametrize("name", ["agents-python", "langchain", "pydantic-ai"])
+async def test_a_conversation_that_the_server_compacts(client: Driver, upstream: Upstream) -> None:
+    upstream.say(saying("Nice to meet you. " * 100))
+    upstream.say(saying("The user is Ada."))
+    upstream.say(saying("Your name is Ada."))
+    shown = await client.shows("turns_managed")
+    assert shown == {"text": "Your name is Ada.", "items": ["compaction", "message"]}
+    assert "The user is Ada." in str(contents(upstream)) and "Nice to meet you." not in str(contents(upstream))
+
+
 @pytest.mark.parametrize("name", AGENTS)
 async def test_a_handoff(client: Driver, upstream: Upstream) -> None:
     upstream.say(calling("transfer_to_expert", "{}"))

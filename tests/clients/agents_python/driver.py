@@ -7,6 +7,7 @@ from typing import Any
 
 from agents import (
     Agent,
+    CodeInterpreterTool,
     FileSearchTool,
     HostedMCPTool,
     ModelSettings,
@@ -15,6 +16,7 @@ from agents import (
     OpenAIResponsesWSModel,
     Runner,
     SQLiteSession,
+    WebSearchTool,
     function_tool,
     set_default_openai_client,
     set_tracing_disabled,
@@ -271,6 +273,60 @@ async def file_search() -> Any:
 async def file_search_streamed() -> Any:
     _, result = await streamed(searcher(), WHO)
     return searched(result)
+
+
+def web_searched(result: Any) -> Any:
+    """What was searched for on the web, and what of it is cited."""
+    items = [item.raw_item for item in result.new_items]
+    queries = [item.action.query for item in items if item.type == "web_search_call"]
+    parts = [part for item in items if item.type == "message" for part in item.content]
+    cited = [annotation.url for part in parts for annotation in part.annotations]
+    return {"text": result.final_output, "queries": queries, "cited": cited}
+
+
+@scenario
+async def web_search() -> Any:
+    return web_searched(await Runner.run(agent(tools=[WebSearchTool()]), WHO))
+
+
+@scenario
+async def web_search_streamed() -> Any:
+    _, result = await streamed(agent(tools=[WebSearchTool()]), WHO)
+    return web_searched(result)
+
+
+def programmer() -> Agent[Any]:
+    tool = CodeInterpreterTool(tool_config={"type": "code_interpreter", "container": {"type": "auto"}})
+    return agent(tools=[tool], model_settings=ModelSettings(response_include=["code_interpreter_call.outputs"]))
+
+
+def programmed(result: Any) -> Any:
+    """The code that was run, and what it printed."""
+    calls = [item.raw_item for item in result.new_items]
+    calls = [call for call in calls if call.type == "code_interpreter_call"]
+    logs = [output.logs for call in calls for output in call.outputs]
+    return {"text": result.final_output, "code": [call.code for call in calls], "logs": logs}
+
+
+@scenario
+async def code() -> Any:
+    return programmed(await Runner.run(programmer(), SUM))
+
+
+@scenario
+async def code_streamed() -> Any:
+    _, result = await streamed(programmer(), SUM)
+    return programmed(result)
+
+
+@scenario
+async def turns_managed() -> Any:
+    """The server compacts by itself."""
+    settings = ModelSettings(context_management=[{"type": "compaction", "compact_threshold": 200}])
+    helper = agent(model_settings=settings)
+    first = await Runner.run(helper, NAME)
+    second = await Runner.run(helper, [*first.to_input_list(), {"role": "user", "content": ASK_NAME}])
+    return {"text": second.final_output, "items": [item.type for item in second.raw_responses[-1].output]}
 
 
 play()

@@ -70,7 +70,38 @@ const searched = ({ text, content, sources }) => ({
   cited: sources.map(({ filename }) => filename),
 });
 
+const webSearch = () => ({ web_search: openai.tools.webSearch({}) });
+const webSearched = ({ text, sources }) => ({ text, cited: sources.map(({ url }) => url) });
+
+const codeInterpreter = () => ({ code_interpreter: openai.tools.codeInterpreter({}) });
+const programmed = ({ text, content }) => ({
+  text,
+  code: content.filter(({ type }) => type === "tool-call").map(({ input }) => (typeof input === "string" ? JSON.parse(input) : input).code),
+  logs: content.filter(({ type }) => type === "tool-result").flatMap(({ output }) => (output.outputs ?? []).map(({ logs }) => logs)),
+});
+const streamedWhole = async (options) => {
+  const result = streamText({ model, ...options });
+  await result.consumeStream();
+  return { text: await result.text, content: await result.content, sources: await result.sources };
+};
+
 await play({
+  async web_search() {
+    return webSearched(await generateText({ model, prompt: WHO, tools: webSearch() }));
+  },
+
+  async web_search_streamed() {
+    return webSearched(await streamedWhole({ prompt: WHO, tools: webSearch() }));
+  },
+
+  async code() {
+    return programmed(await generateText({ model, prompt: SUM, tools: codeInterpreter() }));
+  },
+
+  async code_streamed() {
+    return programmed(await streamedWhole({ prompt: SUM, tools: codeInterpreter() }));
+  },
+
   async file_search() {
     return searched(await generateText({ model, prompt: WHO, tools: searching(), ...including }));
   },

@@ -243,4 +243,44 @@ def file_search_streamed() -> Any:
     return searched(message)
 
 
+def web_searched(message: Any) -> Any:
+    """What of the web is cited, in the old form or in the standard one."""
+    annotations = [one for block in blocks(message, "text") for one in block.get("annotations", ())]
+    return {"text": message.text, "cited": [one["url"] for one in annotations]}
+
+
+@scenario
+def web_search() -> Any:
+    return web_searched(chat().bind_tools([{"type": "web_search"}]).invoke(WHO))
+
+
+@scenario
+def web_search_streamed() -> Any:
+    _, message = streamed(chat().bind_tools([{"type": "web_search"}]), WHO)
+    return web_searched(message)
+
+
+CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
+
+
+@scenario
+def code() -> Any:
+    return {"text": chat().bind_tools([CODE]).invoke(SUM).text}
+
+
+@scenario
+def code_streamed() -> Any:
+    return {"text": streamed(chat().bind_tools([CODE]), SUM)[1].text}
+
+
+@scenario
+def turns_managed() -> Any:
+    """The server compacts by itself."""
+    model = chat(context_management=[{"type": "compaction", "compact_threshold": 200}])
+    first = model.invoke(NAME)
+    second = model.invoke([HumanMessage(NAME), first, HumanMessage(ASK_NAME)])
+    kinds = [block.get("value", block)["type"] if "value" in block else block["type"] for block in second.content]
+    return {"text": second.text, "items": ["message" if kind == "text" else kind for kind in kinds]}
+
+
 play()

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, ThinkingPart, ToolOutput
 from pydantic_ai.capabilities import NativeTool
-from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
-from pydantic_ai.native_tools import FileSearchTool, MCPServerTool
+from pydantic_ai.models.openai import OpenAICompaction, OpenAIResponsesModel, OpenAIResponsesModelSettings
+from pydantic_ai.native_tools import CodeExecutionTool, FileSearchTool, MCPServerTool, WebSearchTool
 from scenarios import ADD, ASK_NAME, HELLO, MODEL, NAME, SUM, WEATHER, WHO, play, scenario, weather
 
 model = OpenAIResponsesModel(MODEL)
@@ -180,6 +180,46 @@ async def file_search() -> Any:
 async def file_search_streamed() -> Any:
     async with searcher().run_stream(WHO) as result:
         return searched(result, await result.get_output())
+
+
+def called(result: Any, text: str) -> Any:
+    """What hosted tools were given."""
+    parts = [part for message in result.new_messages() for part in message.parts]
+    return {"text": text, "calls": [part.tool_name for part in parts if part.part_kind == "builtin-tool-call"]}
+
+
+@scenario
+async def web_search() -> Any:
+    result = await agent(capabilities=[NativeTool(WebSearchTool())]).run(WHO)
+    return called(result, result.output)
+
+
+@scenario
+async def web_search_streamed() -> Any:
+    async with agent(capabilities=[NativeTool(WebSearchTool())]).run_stream(WHO) as result:
+        return called(result, await result.get_output())
+
+
+@scenario
+async def code() -> Any:
+    result = await agent(capabilities=[NativeTool(CodeExecutionTool())]).run(SUM)
+    return called(result, result.output)
+
+
+@scenario
+async def code_streamed() -> Any:
+    async with agent(capabilities=[NativeTool(CodeExecutionTool())]).run_stream(SUM) as result:
+        return called(result, await result.get_output())
+
+
+@scenario
+async def turns_managed() -> Any:
+    """The server compacts by itself."""
+    helper = agent(capabilities=[OpenAICompaction(token_threshold=200)])
+    first = await helper.run(NAME)
+    second = await helper.run(ASK_NAME, message_history=first.all_messages())
+    kinds = [part.part_kind for part in second.new_messages()[-1].parts]
+    return {"text": second.output, "items": ["message" if kind == "text" else kind for kind in kinds]}
 
 
 play()
