@@ -249,6 +249,10 @@ class _MeasuredStore:
         with self._measured("put"):
             await self._store.put(bucket, name, record)
 
+    async def add(self, bucket: str, name: str, record: bytes) -> bool:
+        with self._measured("put"):
+            return await self._store.add(bucket, name, record)
+
     async def apply(self, *changes: Change) -> bool:
         with self._measured("put"):
             return await self._store.apply(*changes)

@@ -285,12 +285,7 @@ class Responses:
             request, known_extra_parameters(self.backend.profile(response["model"]).request)
         )
 
-        def addition(turn: Turn) -> list[Change]:
-            return [
-                *self.conversations.addition(request, caller.owner, turn),
-                *self._approvals.offered(turn, caller.owner),
-            ]
-
+        addition = partial(self.conversations.addition, request, caller.owner)
         return Storage(save, addition, input, recorded)
 
     async def compact(self, request: CompactResponse, caller: Caller, observers: Sequence[Observer] = ()) -> Run:

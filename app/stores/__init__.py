@@ -53,6 +53,14 @@ class Store(Protocol):
         """Keep a record, replacing the one of that name, and renew the bucket."""
         ...
 
+    async def add(self, bucket: str, name: str, record: bytes) -> bool:
+        """
+        Store a record if the bucket has none of that name, and return whether it was stored; renews the bucket.
+
+        Of several calls at the same time, in whichever process, one returns True.
+        """
+        ...
+
     async def apply(self, *changes: Change) -> bool:
         """
         Make changes, each to another bucket of one chain, all at once, and renew the buckets.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.responses.tool_loop import ALREADY_USED
 from app.stores.memory import MemoryStore
+from app.stores.sqlite import SQLiteStore
 from tests.responses.test_tool_loop import body, client, events_of, hello, made, shape, types
 from tests.support import laws
 from tests.support.hosted_lab import Lab
@@ -153,6 +156,24 @@ async def test_two_requests_at_the_same_time_run_the_call_once(lab: Lab, store: 
         answers = await asyncio.gather(*(http.post("/responses", json=approved) for _ in range(2)))
     assert len(lab.calls) == 1
     assert sorted(answer.json()["output"][0]["status"] for answer in answers) == ["completed", "failed"]
+
+
+async def test_two_workers_run_a_call_once_that_is_stored_nowhere(lab: Lab, tmp_path: Path) -> None:
+    """What was approved is in the requests alone; that it was approved is in the store of the workers."""
+    stores = [SQLiteStore(tmp_path / "store.db", ttl=60) for _ in range(2)]
+    async with client(Scripted(ASKED, hello()), stores[0]) as one, client(Scripted(hello()), stores[1]) as other:
+        (request,) = (await one.post("/responses", json=body(store=False))).json()["output"]
+        foreign = {**request, "id": "mcpr_made_by_another_server"}
+        for asked in (request, foreign):
+            approved = body(input=[user(), asked, decision(asked)], store=False)
+            answers = [(await worker.post("/responses", json=approved)).json() for worker in (one, other)]
+            assert [answer["output"][0]["status"] for answer in answers] == ["completed", "failed"]
+            assert answers[1]["output"][0]["error"]["content"][0]["text"] == ALREADY_USED
+    for store in stores:
+        await store.aclose()
+    assert len(lab.calls) == 2
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert request["id"].encode() not in stored
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,29 @@ async def test_a_change_renews_the_bucket(place: Place, store: Store) -> None:
     assert await store.all(CHAIN) == {"resp_1": b"1", "resp_2": b"2"}
 
 
+async def test_a_record_is_added_once(place: Place, store: Store) -> None:
+    assert await store.add(CHAIN, "used", b"1") is True
+    assert await store.add(CHAIN, "used", b"2") is False
+    assert await store.add(CHAIN, "other", b"3") is True
+    assert await store.all(CHAIN) == {"used": b"1", "other": b"3"}
+    for _ in range(3):  # also what is not added renews the bucket
+        place.advance(0.6 * TTL)
+        assert await store.add(CHAIN, "used", b"4") is False
+    place.advance(1.1 * TTL)
+    assert await store.add(CHAIN, "used", b"5") is True
+    assert await store.all(CHAIN) == {"used": b"5"}
+
+
+async def test_of_many_who_add_a_record_at_the_same_time_one_does(place: Place, store: Store, another: Store) -> None:
+    stores = [store] if isinstance(place, Memory) else [store, another]
+    for attempt in range(5):
+        added = await asyncio.gather(
+            *(which.add(f"{CHAIN}:{attempt}", "used", b"%d" % n) for n, which in enumerate(stores * 5))
+        )
+        assert sorted(added) == [*[False] * (len(added) - 1), True]
+        assert await store.get(f"{CHAIN}:{attempt}", "used") == b"%d" % added.index(True)
+
+
 async def test_a_bucket_without_records_is_none(store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     assert await store.apply(Change(CHAIN, {}, delete=["resp_1"])) is True

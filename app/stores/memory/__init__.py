@@ -99,6 +99,11 @@ class MemoryStore:
         """Keep a record, and renew its bucket."""
         await self.apply(Change(bucket, {name: record}))
 
+    async def add(self, bucket: str, name: str, record: bytes) -> bool:
+        """Store a record if there is none of that name; return whether it was stored."""
+        used = self._use(bucket)
+        return (used is None or name not in used.records) and await self.apply(Change(bucket, {name: record}))
+
     async def apply(self, *changes: Change) -> bool:
         """
         Make changes at once, and renew their buckets; make none, and return False, where a given record is missing.

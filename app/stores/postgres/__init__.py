@@ -44,6 +44,14 @@ _POSITION = """
 SELECT position FROM antiphon_listed AS listed JOIN antiphon_buckets ON id = bucket
 WHERE owner = $1 AND listed.name = $2 AND expires > clock_timestamp()
 """
+_ADD = """
+WITH bucket AS (
+    INSERT INTO antiphon_buckets (name, expires) VALUES ($1, clock_timestamp() + make_interval(secs => $2))
+    ON CONFLICT (name) DO UPDATE SET expires = excluded.expires RETURNING id
+)
+INSERT INTO antiphon_records (bucket, name, record) SELECT id, $3, $4 FROM bucket ON CONFLICT DO NOTHING RETURNING 1
+"""
+_EXPIRE = "DELETE FROM antiphon_buckets WHERE name = $1 AND expires <= clock_timestamp()"
 _RECENT = """
 SELECT entry FROM antiphon_listed AS listed
 JOIN antiphon_records AS records USING (bucket, name) JOIN antiphon_buckets ON id = bucket
@@ -120,6 +128,11 @@ class PostgresStore:
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         """Keep a record and renew its bucket, at once."""
         await self.apply(Change(bucket, {name: record}))
+
+    async def add(self, bucket: str, name: str, record: bytes) -> bool:
+        """Store a record if there is none of that name; return whether it was stored."""
+        await self._client.fetch(_EXPIRE, bucket)
+        return bool(await self._client.fetch(_ADD, bucket, self._ttl, name, record))
 
     async def apply(self, *changes: Change) -> bool:
         """Make changes in one transaction; make none, and return False, where a given record is missing."""

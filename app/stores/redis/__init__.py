@@ -113,6 +113,12 @@ class RedisStore:
         """Keep a record and renew its bucket, at once."""
         await self.apply(Change(bucket, {name: record}))
 
+    async def add(self, bucket: str, name: str, record: bytes) -> bool:
+        """Store a record if there is none of that name; return whether it was stored."""
+        key = _key(bucket)
+        stored, _ = await self._client.ask(key, ("HSETNX", key, name, record), ("PEXPIRE", key, self._ttl))
+        return bool(stored)
+
     async def apply(self, *changes: Change) -> bool:
         """Make changes at once, by one script; make none, and return False, where a given record is missing."""
         keys = [_key(change.bucket) for change in changes]

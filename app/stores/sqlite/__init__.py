@@ -143,6 +143,12 @@ class SQLiteStore:
         """Keep a record and renew its bucket, in one transaction."""
         await self.apply(Change(bucket, {name: record}))
 
+    async def add(self, bucket: str, name: str, record: bytes) -> bool:
+        """Store a record if there is none of that name, in one transaction; return whether it was stored."""
+        now = self._clock()
+        times = {"now": now, "until": now + self._ttl}
+        return await self._writes.write(lambda db: _add(db, bucket, name, record, times))
+
     async def apply(self, *changes: Change) -> bool:
         """Make changes in one transaction; make none, and return False, where a given record is missing."""
         now = self._clock()
@@ -251,6 +257,13 @@ def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str
         db.executemany(_DELETE, [{**values, "name": name} for name in change.delete])
         db.execute(_DROP_EMPTY, values)
     return True
+
+
+def _add(db: sqlite3.Connection, bucket: str, name: str, record: bytes, times: Mapping[str, float]) -> bool:
+    """Store a record if there is none of that name, and renew the bucket."""
+    there = db.execute(_HAS, {"bucket": bucket, "given": name, **times}).fetchone()
+    _apply(db, [Change(bucket, {} if there else {name: record})], times)
+    return not there
 
 
 def _delete(db: sqlite3.Connection, values: Mapping[str, object]) -> bool:
