@@ -7,8 +7,9 @@ Rate limits of callers: requests per minute, tokens per minute, and concurrent r
         run = await responses.create(request, caller, observers=[admission])
 
 Requests and tokens are token buckets that refill steadily. A request takes one from the first bucket. Its tokens are
-taken from the second at the end, when their number is known, so a response may exceed the limit: the bucket is then
-negative, and requests are refused until it has refilled. While the counters are unavailable nothing is limited.
+taken from the second when their number is known, at the end of each answer of the model, so a response may exceed the
+limit: the bucket is then negative, and until it has refilled requests are refused, and responses with hosted tools fail
+before their next round. While the counters are unavailable nothing is limited.
 """
 
 from __future__ import annotations
@@ -171,8 +172,7 @@ class Limits:
             return
         waits = [allowance.wait(take.needs) for allowance, take in zip(admission.allowances, takes, strict=True)]
         wait, longest = max(zip(waits, admission.allowances, strict=True))
-        message = f"Rate limit reached: {longest.limit} {longest.name} per minute."
-        raise LimitReached(longest.name, message, wait, admission.headers())
+        raise _limit_reached(longest, wait, admission.headers())
 
     async def _acquire(self, admission: Admission) -> None:
         access = admission.access
@@ -225,11 +225,24 @@ class Limits:
             self._retry_at = 0.0
         return result
 
-    def charge(self, access: KeyAccess, tokens: int) -> None:
-        """Take the tokens of a finished response from the key's bucket."""
+    def charge(self, access: KeyAccess, tokens: int) -> asyncio.Task[None] | None:
+        """Start a task that takes used tokens from the key's bucket; None where there is nothing to take."""
         limit = self._limits_of(access).tokens
-        if limit and tokens:
-            self._start(self._counters.take(access.counted_as, [TokenTake("tokens", limit, tokens)]))
+        if not (limit and tokens):
+            return None
+        return self._start(self._counters.take(access.counted_as, [TokenTake("tokens", limit, tokens)]))
+
+    async def check_tokens(self, access: KeyAccess) -> None:
+        """Raise `LimitReached` while the key's bucket has no tokens."""
+        limit = self._limits_of(access).tokens
+        if not limit:
+            return
+        result = await self._query(self._counters.take(access.counted_as, [TokenTake("tokens", limit, 0, 1)]))
+        if result is None or result.granted:
+            return
+        with self._reporting_refusals():
+            allowance = Allowance("tokens", limit, result.missing[0])
+            raise _limit_reached(allowance, allowance.wait(1), allowance.headers())
 
     def release(self, slots: Sequence[tuple[str, str]]) -> None:
         """Release slots, each a pool and its holder."""
@@ -241,8 +254,8 @@ class Limits:
         async with self._renewal_lock:  # a renewal under way would take the slot again
             await self._counters.release(pool, holder)
 
-    def _start(self, query: Coroutine[Any, Any, object]) -> None:
-        """Run a query to the counters as a task."""
+    def _start(self, query: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
+        """Return a task that runs a query to the counters."""
 
         async def run() -> None:
             await self._query(query)
@@ -250,6 +263,12 @@ class Limits:
         task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _limit_reached(allowance: Allowance, wait: float, headers: Mapping[str, str]) -> LimitReached:
+    message = f"Rate limit reached: {allowance.limit} {allowance.name} per minute."
+    return LimitReached(allowance.name, message, wait, headers)
 
 
 class Admission:
@@ -260,6 +279,8 @@ class Admission:
         self.allowances: list[Allowance] = []
         self.slots: list[tuple[str, str]] = []  # pools and holders
         self._limits = limits
+        self._charged = 0  # tokens of the rounds that have ended
+        self._charging: asyncio.Task[None] | None = None
 
     def headers(self) -> dict[str, str]:
         """Return the rate limit headers of the response."""
@@ -283,9 +304,21 @@ class Admission:
         """Do nothing: the slot was taken before the response was created."""
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Charge the tokens that the response used, and release its slots."""
-        self._limits.charge(self.access, lifecycle.usage.get("total_tokens", 0))
+        """Charge the tokens that the response used and that were not charged yet, and release its slots."""
+        self._limits.charge(self.access, lifecycle.usage.get("total_tokens", 0) - self._charged)
         self.close()
+
+    def charge(self, usage: Mapping[str, Any]) -> None:
+        """Charge the tokens of a round, before the response ends."""
+        tokens = usage.get("total_tokens", 0)
+        self._charged += tokens
+        self._charging = self._limits.charge(self.access, tokens)
+
+    async def check(self) -> None:
+        """Raise `LimitReached` if the rounds so far, or other responses, have used up the tokens of this minute."""
+        if self._charging:
+            await asyncio.wait({self._charging})
+        await self._limits.check_tokens(self.access)
 
     def close(self) -> None:
         """Release the slots; closing twice is fine."""

@@ -89,6 +89,31 @@ class ResponseLifecycle:
                 logger.info("tool call ended", extra={**fields, "seconds": round(record.age, 3)})
 
     @contextmanager
+    def round(self, number: int) -> Iterator[ObservedRound]:
+        """Notify the observers of a round of a response with hosted tools, which ends with the context."""
+        record = RoundRecord(self.response, number)
+        round = ObservedRound(
+            record, [observer.on_round(record) for observer in self.observers if isinstance(observer, RoundObserver)]
+        )
+        try:
+            yield round
+        finally:
+            for observation in round.observations:
+                observation.end()
+
+    def charge(self, usage: Mapping[str, Any]) -> None:
+        """Charge what a round has used; the observers are told of the sum when the response ends."""
+        for observer in self.observers:
+            if isinstance(observer, UsageLimiter):
+                observer.charge(usage)
+
+    async def check_limits(self) -> None:
+        """Raise `APIError` if the caller may not use any more now."""
+        for observer in self.observers:
+            if isinstance(observer, UsageLimiter):
+                await observer.check()
+
+    @contextmanager
     def watched(self, usage: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
         """
         Notify the observers that the response starts, and that it ends when the context does.
@@ -137,6 +162,67 @@ class ToolCallObserver(Protocol):
 
     def tool_call(self, call: ToolCallRecord) -> AbstractContextManager[None]:
         """Return the context in which the call runs."""
+        ...
+
+
+@dataclass(slots=True)
+class RoundRecord:
+    """One round of a response with hosted tools: a question to the model, and the calls that it led to."""
+
+    response: Response
+    number: int  # from 0
+    calls: int = 0  # of hosted tools
+    usage: Mapping[str, Any] = field(default_factory=dict)  # of the question
+    status: str = "interrupted"  # `completed`, `incomplete` or `failed` once it has ended
+
+
+class RoundObservation(Protocol):
+    """What an observer makes of one round. Its methods must be fast and must not raise."""
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Return a context for what is begun within the round."""
+        ...
+
+    def end(self) -> None:
+        """Handle the end of the round."""
+        ...
+
+
+@runtime_checkable
+class RoundObserver(Protocol):
+    """An observer of rounds. Its method must be fast and must not raise."""
+
+    def on_round(self, record: RoundRecord) -> RoundObservation:
+        """Handle the start of a round."""
+        ...
+
+
+@dataclass(slots=True)
+class ObservedRound:
+    """A round, and what its observers make of it."""
+
+    record: RoundRecord
+    observations: Sequence[RoundObservation]
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Enter the contexts of all observers, in which what belongs to the round is to be begun."""
+        with ExitStack() as stack:
+            for observation in self.observations:
+                stack.enter_context(observation.inside())
+            yield
+
+
+@runtime_checkable
+class UsageLimiter(Protocol):
+    """An observer that limits what its caller uses, also between the rounds of a response."""
+
+    def charge(self, usage: Mapping[str, Any]) -> None:
+        """Charge the usage of a round. It must be fast and must not raise."""
+        ...
+
+    async def check(self) -> None:
+        """Raise `APIError` if the caller may not use any more now."""
         ...
 
 

@@ -1,9 +1,10 @@
 """
 OpenTelemetry traces and metrics, by its semantic conventions for HTTP and for generative AI.
 
-A request is a span. Each request to a backend is a child span, whose context is propagated to the backend. Spans
-have no prompts or answers, and a failure of tracing never affects a response. This module needs the extra
-`antiphon[otel]`, and is imported only if it is enabled.
+A request is a span. Each request to a backend is a child span, whose context is propagated to the backend. With hosted
+tools each round is a span, the parent of those of its request to the backend and of its calls. Spans have no prompts or
+answers, and a failure of tracing never affects a response. This module needs the extra `antiphon[otel]`, and is
+imported only if it is enabled.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
 """
@@ -51,7 +52,7 @@ from app.core.types.usage import usage_of
 from app.errors import BackendError
 from app.observability import log_context
 from app.observability.labels import ModelLabels
-from app.observability.lifecycle import ResponseLifecycle, ToolCallRecord, clock
+from app.observability.lifecycle import ResponseLifecycle, RoundRecord, ToolCallRecord, clock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -179,6 +180,10 @@ class Tracing:
         if (each := lifecycle.seconds_per_token) is not None:
             self._each.record(each, attributes)
 
+    def on_round(self, record: RoundRecord) -> _RoundSpan:
+        """Record a round of a response with hosted tools as a span, the parent of those of its question and calls."""
+        return _RoundSpan(self.tracer, record)
+
     @contextmanager
     def tool_call(self, call: ToolCallRecord) -> Iterator[None]:
         """Record a hosted tool call as a span, the parent of all spans within this context."""
@@ -223,6 +228,45 @@ class Tracing:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_TIMEOUT):
                 await sent.wait()
+
+
+class _RoundSpan:
+    """The span of one round of a response with hosted tools."""
+
+    def __init__(self, tracer: Tracer, record: RoundRecord) -> None:
+        self._record = record
+        self._span = self._begin(tracer) or INVALID_SPAN
+
+    @_harmless
+    def _begin(self, tracer: Tracer) -> Span:
+        response, number = self._record.response, self._record.number
+        attributes: dict[str, str | int] = {
+            "antiphon.round": number,
+            "gen_ai.request.model": str(response["model"]),
+            "gen_ai.response.id": str(response["id"]),
+        }
+        return tracer.start_span(f"round {number}", kind=SpanKind.INTERNAL, attributes=attributes)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Make the spans that are started within this context children of the round's."""
+        token = attach(set_span_in_context(self._span))
+        try:
+            yield
+        finally:
+            detach(token)
+
+    @_harmless
+    def end(self) -> None:
+        """End the span with what the question has used and how many calls there were."""
+        record, span = self._record, self._span
+        span.set_attribute("antiphon.tool_calls", record.calls)
+        if usage := record.usage:
+            span.set_attribute("gen_ai.usage.input_tokens", usage["input_tokens"])
+            span.set_attribute("gen_ai.usage.output_tokens", usage["output_tokens"])
+        if record.status not in ("completed", "incomplete"):
+            _failed(span, record.status)
+        span.end()
 
 
 class _TracedRequests:

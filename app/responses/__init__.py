@@ -37,7 +37,7 @@ from app.responses.conversations import Conversations
 from app.responses.documents import PdfTexts
 from app.responses.encryption import ContentCipher, EncryptingEventBuilder
 from app.responses.generate import Deadline, Generation, NoAnswer, OneAnswer
-from app.responses.off_loop import off_loop
+from app.responses.off_loop import MANY, off_loop
 from app.responses.questions import Questions
 from app.responses.run import Caller, Run, Storage
 from app.responses.tool_loop import ToolLoop
@@ -52,7 +52,6 @@ __all__ = ["Caller", "Responses", "Run", "allowed_models", "find_model"]
 
 logger = logging.getLogger(__name__)
 
-_MANY = 1000  # items and tools, for which to make a prompt takes some ten milliseconds
 _WARNINGS_LOGGED = 20  # of one request, in which a caller can have any number of things to be left out
 
 
@@ -195,9 +194,9 @@ class Responses:
         if sources := noted_sources(context.upstream):
             builder.cite(sources)
         questions = self.questions(request, context, caller, model)
-        large = len(context.items) + len(request.tools) + len(request.model_extra or ()) > _MANY
+        large = len(context.items) + len(request.tools) + len(request.model_extra or ()) > MANY
         if options := self._loop_options(request, caller, context, response, generate=generate):
-            loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle)
+            loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle, large=large)
             self.check_size(await off_loop(large, loop.first_body))
             generation: Generation = loop
         else:

@@ -10,6 +10,8 @@ from typing import ParamSpec, TypeVar
 T = TypeVar("T")
 P = ParamSpec("P")
 
+MANY = 1000  # items and tools, for which to make a prompt takes some ten milliseconds
+
 # One thread: many large requests at once take no more of the machine than one, and the event loop has its turns.
 _thread = ThreadPoolExecutor(1, "antiphon-large-requests")
 

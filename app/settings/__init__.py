@@ -179,8 +179,8 @@ class Settings(BaseSettings):
     """Requests for responses per minute and key; 0 for no limit, here and below. Without API keys all callers share
     one limit."""
     limit_tokens_per_minute: int = Field(0, ge=0)
-    """Input and output tokens per minute and key. A response that exceeds the limit is not cut off; further requests
-    are refused until the bucket has refilled."""
+    """Input and output tokens per minute and key. An answer that exceeds the limit is not cut off; further requests,
+    and further rounds of a response with hosted tools, are refused until the bucket has refilled."""
     limit_streams_per_key: int = Field(0, ge=0)
     """Concurrent responses per key, streamed or not."""
     limit_streams: int = Field(0, ge=0)

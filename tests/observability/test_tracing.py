@@ -387,17 +387,21 @@ async def test_a_collector_that_is_away_holds_nobody_up(upstream: Upstream, monk
             assert (await ask(http)).status_code == 200
 
 
-async def test_a_call_of_a_hosted_tool_is_a_span_beside_the_questions(upstream: Upstream, telemetry: Telemetry) -> None:
+async def test_a_round_is_a_span_around_its_question_and_its_calls(upstream: Upstream, telemetry: Telemetry) -> None:
     upstream.say(sse(call(id="c1", name="demo__echo", arguments=json.dumps({"text": SECRET})), finish(), DONE))
     upstream.say(sse(chunk("Hi"), finish(), DONE))
     async with served(upstream, telemetry, tools={"demo": {}}) as http:
         assert (await ask(http, tools=[{"type": "mcp", "server_label": "demo"}])).status_code == 200
 
-    request, tool = telemetry.span(SpanKind.SERVER), telemetry.span(SpanKind.INTERNAL)
+    request = telemetry.span(SpanKind.SERVER)
+    rounds = [span for span in telemetry.spans if span.name.startswith("round ")]
     questions = [span for span in telemetry.spans if span.kind is SpanKind.CLIENT]
-    assert {span.parent.span_id for span in (tool, *questions)} == {request.context.span_id}  # type: ignore[union-attr]
-    assert len(questions) == 2
-    assert tool.name == "execute_tool echo"
+    (tool,) = (span for span in telemetry.spans if span.name == "execute_tool echo")
+    assert [span.name for span in rounds] == ["round 0", "round 1"]
+    assert [span.parent for span in rounds] == [request.context] * 2
+    assert [span.parent for span in (*questions, tool)] == [rounds[0].context, rounds[1].context, rounds[0].context]
+    assert [span.attributes and span.attributes["antiphon.tool_calls"] for span in rounds] == [1, 0]
+    assert all(span.attributes and span.attributes["gen_ai.usage.input_tokens"] for span in rounds)
     assert tool.attributes == {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "echo",

@@ -30,6 +30,10 @@ def user(text: str = "Hi") -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": text}
 
 
+def all_bytes(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir())
+
+
 ASKED = made(("lab__ask", {"what": "it"}))
 
 
@@ -172,8 +176,7 @@ async def test_two_workers_run_a_call_once_that_is_stored_nowhere(lab: Lab, tmp_
     for store in stores:
         await store.aclose()
     assert len(lab.calls) == 2
-    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    assert request["id"].encode() not in stored
+    assert request["id"].encode() not in all_bytes(tmp_path)
 
 
 @pytest.mark.parametrize(

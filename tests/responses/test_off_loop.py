@@ -9,23 +9,32 @@ from typing import Any
 import httpx
 import pytest
 
+from app.backends import ChatRequest
 from app.core.profile import Profile
 from app.responses.off_loop import off_loop
+from tests.responses.test_tool_loop import LAB, TABLES, hello, made
 from tests.support.build import delta
+from tests.support.hosted_lab import Lab
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 
 
 class Noting(Scripted):
-    """A backend that notes which threads want to know about it."""
+    """A backend that notes which threads want to know about it, since it was last asked."""
 
-    def __init__(self) -> None:
-        super().__init__([delta(content="Hello")])
+    def __init__(self, *answers: list[Any]) -> None:
+        super().__init__(*(answers or [[delta(content="Hello")]]))
         self.threads: set[int] = set()
+        self.by_round: list[set[int]] = []
 
     def profile(self, model: str) -> Profile:
         self.threads.add(threading.get_ident())
         return super().profile(model)
+
+    def stream(self, request: ChatRequest) -> Any:
+        self.by_round.append(self.threads)
+        self.threads = set()
+        return super().stream(request)
 
 
 async def test_the_event_loop_goes_on() -> None:
@@ -52,9 +61,21 @@ async def test_a_large_request_is_translated_in_a_thread(fields: dict[str, Any])
     backend = Noting()
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         small = await http.post("/v1/responses", json={"model": "m", "input": "a"})
-        assert backend.threads == {threading.get_ident()}
+        assert backend.by_round[0] == {threading.get_ident()}
         large = await http.post("/v1/responses", json={"model": "m", **fields})
-        assert len(backend.threads) == 2
+        assert len(backend.by_round[1]) == 2
     assert (small.status_code, large.status_code) == (200, 200)
     if isinstance(fields["input"], list):
         assert [message["content"] for message in backend.asked[-1]["messages"]] == [f"{n}" for n in range(1001)]
+
+
+async def test_each_round_of_a_large_request_is_translated_in_a_thread() -> None:
+    Lab.reset()
+    backend = Noting(made(("lab__echo", {"text": "a"})), hello())
+    input = [{"role": "user", "content": f"{n}"} for n in range(1001)]
+    async with antiphon(backend, tools=TABLES) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            answer = await http.post("/v1/responses", json={"model": "m", "input": input, "tools": [LAB]})
+    assert [item["type"] for item in answer.json()["output"]] == ["mcp_call", "message"]
+    assert len(backend.by_round) == 2
+    assert all(threads - {threading.get_ident()} for threads in backend.by_round)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,30 @@ async def test_the_stream_tells_each_thing_once_and_in_order(lab: Lab) -> None:
         *("output_item.added", "content_part.added", "output_text.delta", "output_text.done", "content_part.done"),
         *("output_item.done", "completed"),
     ]
+
+
+async def test_the_tokens_of_a_round_count_before_the_next(lab: Lab) -> None:
+    """Another response of the caller hears of them while the tool runs, and the loop itself when it goes on."""
+    backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(90, 10)), hello())
+    async with client(backend, limit_tokens_per_minute=50) as http:
+        events = await events_of(http)
+        refused = await http.post("/responses", json=body(tools=[]))
+    laws.check(events)
+    response = events[-1]["response"]
+    assert (response["status"], response["error"]["code"]) == ("failed", "rate_limit_exceeded")
+    assert re.search(r"50 tokens per minute.* try again in \d+s", response["error"]["message"])
+    assert types(response) == ["mcp_call"]
+    assert response["usage"]["total_tokens"] == 100
+    assert (refused.status_code, len(backend.asked)) == (429, 1)
+
+
+async def test_the_tokens_of_a_response_are_charged_once(lab: Lab) -> None:
+    rounds = [made(("lab__echo", {"text": str(n)}), usage=(20, 5)) for n in range(3)]
+    async with client(Scripted(*rounds, hello()), limit_tokens_per_minute=100) as http:
+        response = (await http.post("/responses", json=body())).json()
+        answer = await http.post("/responses", json=body(tools=[]))
+    assert (response["usage"]["total_tokens"], answer.status_code) == (87, 200)
+    assert int(answer.headers["x-ratelimit-remaining-tokens"]) < 100
 
 
 async def test_usage_is_the_sum_of_all_rounds(lab: Lab) -> None:

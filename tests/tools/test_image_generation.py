@@ -167,6 +167,21 @@ async def test_the_image_of_an_earlier_turn_is_edited(images: ImagesServer) -> N
     assert function["function"]["parameters"]["properties"]["action"]["enum"] == ["generate", "edit"]
 
 
+@pytest.mark.parametrize("more", [{}, {"result": None, "status": "completed"}])
+async def test_an_image_is_known_by_its_id(images: ImagesServer, more: dict[str, Any]) -> None:
+    """LangChain and OpenAI's guide send `{type, id}` back; the image, and what it was made of, are in the store."""
+    answers = [drawing(prompt="A red cat"), ANSWER, drawing(prompt="Make it blue", action="edit"), ANSWER]
+    async with client(images, *answers) as (openai_client, backend):
+        first = await openai_client.responses.create(model="m", input="Draw a red cat.", tools=[TOOL])
+        bare = {"type": "image_generation_call", "id": first.output[0].id, **more}
+        said = [{"role": "user", "content": "Draw a red cat."}, bare, {"role": "user", "content": "Make it blue."}]
+        await openai_client.responses.create(model="m", input=said, tools=[TOOL], store=False)
+    assert [path for path, _, _ in images.requests] == ["generations", "edits"]
+    shown = json.dumps(backend.asked[2]["messages"])
+    assert "A red cat, painted." in shown
+    assert PNG not in shown
+
+
 async def test_a_picture_of_the_caller_is_edited_with_a_mask(images: ImagesServer) -> None:
     photo = {"type": "input_image", "image_url": f"data:image/jpeg;base64,{base64.b64encode(b'JPEG').decode()}"}
     mask = {"image_url": f"data:image/png;base64,{base64.b64encode(b'MASK').decode()}"}

@@ -16,6 +16,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from app.backends import ChatRequest
@@ -32,18 +33,21 @@ from app.core.types.request import TERMINAL, Event, Item
 from app.core.types.token_estimate import estimate_chat
 from app.core.types.usage import added_usage, usage_of
 from app.errors import APIError, BackendError
-from app.observability.lifecycle import ResponseLifecycle
+from app.observability.lifecycle import ObservedRound, ResponseLifecycle, RoundRecord
 from app.responses.compaction import CompactionBuilder
 from app.responses.generate import Deadline, DeadlineExceeded, Question, ending_of, finish_response, respond, unreadable
+from app.responses.off_loop import MANY, off_loop
 from app.responses.questions import Questions
 from app.responses.tool_loop.options import LoopOptions
+from app.responses.tool_loop.report import LoopReport
+from app.responses.tool_loop.rounds import within_round
 from app.responses.tool_loop.sessions import (
     SessionFunction,
     ToolSessions,
     call_signature,
     parsed_arguments,
 )
-from app.tools import Outcome, OutcomeStatus, ToolCall
+from app.tools import Outcome, ToolCall
 
 logger = logging.getLogger(__name__)
 
@@ -52,53 +56,6 @@ CANCEL_TIMEOUT = 5.0  # seconds in which a tool that is cancelled has to stop
 
 ALREADY_USED = "This approval has been used already, so the call was not run again."
 NO_OBJECT = "The arguments of this call are not a JSON object, so it was not run."
-
-
-class LoopReport:
-    """What a session tells of its work, as events of the response; see `app.tools.Report`."""
-
-    def __init__(self, loop: ToolLoop, call: OpenCall | None = None) -> None:
-        """`call` is the one that runs; None while functions are read."""
-        self._loop = loop
-        self._call = call
-
-    def event(self, name: str, **fields: Any) -> None:
-        """Emit an event of the call's item."""
-        assert self._call
-        self._loop.progress(self._call, name, fields)
-
-    def add(self, type: str, **fields: Any) -> AddedItem:
-        """Add an item to the output."""
-        return AddedItem(self._loop, self._loop.add_item(ITEM_TYPES[type], fields))
-
-    def notes(self, item: Item) -> Mapping[str, Any]:
-        """Return what a session has noted of an item."""
-        return self._loop.session_notes(item)
-
-    def warn(self, message: str) -> None:
-        """Tell the caller what was left out or adapted."""
-        self._loop.warn(message)
-
-
-class AddedItem:
-    """An item that a session has added."""
-
-    def __init__(self, loop: ToolLoop, item: OpenCall) -> None:
-        self.id: str = item.item["id"]
-        self._loop = loop
-        self._item = item
-
-    def event(self, name: str, **fields: Any) -> None:
-        """Emit an event of the item."""
-        self._loop.progress(self._item, name, fields)
-
-    def note(self, **notes: Any) -> None:
-        """Note something of the item."""
-        self._loop.note(self.id, session={**self._loop.session_notes({"id": self.id}), **notes})
-
-    def close(self, status: OutcomeStatus = "completed", **fields: Any) -> None:
-        """End the item."""
-        self._loop.close_item(self._item, status, fields)
 
 
 class ToolLoop:
@@ -112,8 +69,11 @@ class ToolLoop:
         *,
         deadline: Deadline | None,
         lifecycle: ResponseLifecycle,
+        large: bool = False,
     ) -> None:
+        """`large` is a request for which questions are made off the event loop."""
         self.builder = builder
+        self._large = large
         self._warnings: list[str] = []  # of the sessions, and of the rounds that have ended
         self._questions = questions
         limits = options.limits
@@ -188,50 +148,66 @@ class ToolLoop:
         return question.request.body
 
     async def _all(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
-        clock = asyncio.get_running_loop().time
-        began = clock()
+        opens_at = None if open_after is None else asyncio.get_running_loop().time() + open_after
         opening = asyncio.create_task(self._sessions.open(self._options.items, LoopReport(self)))
         async for events in self._while([opening], quiet=open_after):
             yield events
         if self._options.approvals:
             yield self.builder.take()  # from here on nothing is taken back
             calls = [await self._approved_call(approval) for approval in self._options.approvals]
-            async for events in self._run_all([call for call in calls if call in self.builder.running]):
+            async for events in self._run_all([call for call in calls if call in self.builder.running], None):
                 yield events
         while True:
-            question = self._next_question()
-            left = None if open_after is None or self._opened else max(0.0, open_after - (clock() - began))
-            if question and self._must_compact(question):
-                async with contextlib.aclosing(self._compact(left)) as compacting:
-                    async for events in compacting:
+            with self._lifecycle.round(self._round) as round:
+                async with contextlib.aclosing(self._one_round(round, opens_at)) as all:
+                    async for events in all:
                         yield events
-                question = self._next_question()
-                left = None if open_after is None or self._opened else max(0.0, open_after - (clock() - began))
-            self._question = question
-            if question is None:
-                return
-            answer = respond(
-                self.builder,
-                question,
-                open_after=left,
-                deadline=self._deadline,
-                opened=self._opened,
-                finish=self._finish_round,
-            )
-            async with contextlib.aclosing(answer):
-                async for events in answer:
-                    yield events
             if not self._again:
                 return
+            self._round += 1
+            await self._lifecycle.check_limits()
+
+    def _time_to_open(self, at: float | None) -> float | None:
+        """Return the seconds until the response is opened at a loop time; None where it waits for the backend."""
+        return None if at is None or self._opened else max(0.0, at - asyncio.get_running_loop().time())
+
+    async def _one_round(self, round: ObservedRound, opens_at: float | None) -> AsyncGenerator[list[Event], None]:
+        """Ask the model and run the calls that it makes; `_again` tells whether it is to be asked once more."""
+        record = round.record
+        question = await self._next_question()
+        if question and self._must_compact(question):
+            async with contextlib.aclosing(self._compact(round, self._time_to_open(opens_at))) as compacting:
+                async for events in compacting:
+                    yield events
+            question = await self._next_question()
+        self._question, self._again = question, False
+        if question is None:
+            record.status = "incomplete"
+            return
+        answer = respond(
+            self.builder,
+            within_round(question, round),
+            open_after=self._time_to_open(opens_at),
+            deadline=self._deadline,
+            opened=self._opened,
+            finish=partial(self._finish_round, record),
+        )
+        async with contextlib.aclosing(answer):
+            async for events in answer:
+                yield events
+        if self._again:
+            self._lifecycle.charge(record.usage)
             waits = self._waits_for_client()
-            async for events in self._run_all([*self.builder.running]):
+            record.calls = len(self.builder.running)
+            async for events in self._run_all([*self.builder.running], round):
                 yield events
             if waits:
+                self._again = False
                 self.builder.complete()
-                return
-            self._round += 1
+        status = str(self.builder.response["status"])
+        record.status = status if status in TERMINAL else "completed"
 
-    def _next_question(self) -> Question | None:
+    async def _next_question(self) -> Question | None:
         """Return the question of the next round; None where the response has to end."""
         options = self._options
         self._warnings = self.warnings
@@ -253,7 +229,9 @@ class ToolLoop:
         changes: dict[str, Any] = {"max_output_tokens": left}
         if self._round or self._last_for:
             changes["tool_choice"] = options.choice(last=bool(self._last_for))
-        question = self._questions.in_round(
+        question = await off_loop(
+            self._large or self._first_item > MANY,
+            self._questions.in_round,
             self.builder,
             hosted=options.hosted(functions),
             output=[*self.builder.response["output"]],
@@ -282,7 +260,7 @@ class ToolLoop:
         tokens = self._questions.compactable_tokens(body, self.builder.response["output"], self._upstream())
         return compaction.is_worthwhile(tokens)
 
-    async def _compact(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+    async def _compact(self, round: ObservedRound, open_after: float | None) -> AsyncGenerator[list[Event], None]:
         """
         Ask the model for a summary, and add it to the output as an item that stands for what came before.
 
@@ -293,7 +271,13 @@ class ToolLoop:
         summary = CompactionBuilder(response, new_id=self.builder.new_id, seal=self._options.compaction.seal)
         question = self._questions.summary(summary, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
-        answer = respond(summary, question, open_after=open_after, deadline=self._deadline, opened=self._opened)
+        answer = respond(
+            summary,
+            within_round(question, round),
+            open_after=open_after,
+            deadline=self._deadline,
+            opened=self._opened,
+        )
         try:
             async with contextlib.aclosing(answer):
                 async for _ in answer:  # its events are of a response that nobody sees
@@ -303,6 +287,7 @@ class ToolLoop:
             # Also where the caller leaves in the middle of it; the limits of answers are not for it.
             used = summary.response["usage"] or usage_of(question.reader.usage, question.request.body, [])
             self._usage = added_usage(self._usage, used)
+            self._lifecycle.charge(used)
         self.builder.end_step(step, "model")
         if not summary.response["output"]:
             self.warn("The conversation could not be compacted: the model wrote no summary of it.")
@@ -313,7 +298,12 @@ class ToolLoop:
         self.builder.end_call(added, "completed", {"encrypted_content": item["encrypted_content"]})
 
     def _finish_round(
-        self, builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None
+        self,
+        record: RoundRecord,
+        builder: EventBuilder,
+        reader: ChunkReader,
+        request: ChatRequest,
+        failure: BackendError | None,
     ) -> None:
         """Where the model has made hosted calls, the response goes on; else it ends as any other."""
         ended = ending_of(reader, failure)
@@ -324,7 +314,9 @@ class ToolLoop:
         self._again = ended == "completed" and bool(builder.running)
         if not self._again:
             finish_response(builder, reader, request, failure)
-        self._count_usage(reader, request, output)
+        record.usage = usage_of(reader.usage, request.body, [*output])
+        self._usage = added_usage(self._usage, record.usage)
+        self._written += record.usage["output_tokens"]
 
     def _note_round(self, output: Sequence[Item]) -> None:
         """Note which calls the model has made in one answer: they are one message to a backend."""
@@ -378,13 +370,16 @@ class ToolLoop:
             self.note(call.item["id"], output=notes["output"])
         self.builder.end_call(call, str(item.get("status") or "completed"), fields)
 
-    async def _run_all(self, calls: Sequence[OpenCall]) -> AsyncGenerator[list[Event], None]:
-        """Run calls side by side, and yield the events as they come."""
+    async def _run_all(
+        self, calls: Sequence[OpenCall], round: ObservedRound | None
+    ) -> AsyncGenerator[list[Event], None]:
+        """Run calls side by side, and yield the events as they come; `round` is None before the first."""
         step = self.builder.begin_step("tools")
         self.builder.framework("tool_round_started", round=self._round, tool_count=len(calls))
         if self._deadline:
             self._deadline.start()
-        tasks = [asyncio.create_task(self._run(call)) for call in calls]
+        with round.inside() if round else contextlib.nullcontext():
+            tasks = [asyncio.create_task(self._run(call)) for call in calls]
         async for events in self._while(tasks):
             yield events
         self.builder.seal_calls(call.item["id"] for call in calls)
@@ -547,11 +542,6 @@ class ToolLoop:
         return notes
 
     # The end.
-
-    def _count_usage(self, reader: ChunkReader, request: ChatRequest, output: Sequence[Item]) -> None:
-        usage = usage_of(reader.usage, request.body, [*output])
-        self._usage = added_usage(self._usage, usage)
-        self._written += usage["output_tokens"]
 
     def _record(self) -> None:
         """Write down the usage of all rounds."""
