@@ -46,7 +46,8 @@ class Store(Protocol):
 
     A write that returned is there for every reader, of this process or another, and survives this process
     (in as far as the store outlives it at all). A write is done or not done, never half: also if its caller is
-    cancelled. An expired bucket is gone, whether or not anything has swept it yet.
+    cancelled. An expired bucket is gone, whether or not anything has swept it yet. A bucket without records does not
+    exist, and the entry of a deleted record is not listed.
     """
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
