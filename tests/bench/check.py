@@ -35,7 +35,8 @@ class Said(NamedTuple):
 def wrong(server: Server, scenario: Scenario, body: bytes, messages: int) -> str:
     """Say what is wrong with the body of an answer to so many messages, or nothing."""
     try:
-        said = _chat(body, scenario) if server.api == "chat" else _response(body, scenario, strict=not server.peer)
+        api, _ = server.endpoint(chat=scenario.chat)
+        said = _chat(body, scenario) if api == "chat" else _response(body, scenario, strict=not server.peer)
     except Wrong as error:
         return str(error)
     except (ValueError, LookupError, TypeError) as error:

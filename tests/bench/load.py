@@ -49,7 +49,8 @@ def ask(server: Server, scenario: Scenario, turn: int, previous: str) -> tuple[b
     new = [{"role": "user", "content": text} for text in texts]
     said = {"role": "assistant", "content": answer(scenario.model).text}
     body: dict[str, Any] = {"model": scenario.model, "stream": scenario.stream}
-    if server.api == "chat":
+    api, path = server.endpoint(chat=scenario.chat)
+    if api == "chat":
         body |= {"messages": [*new, said] * turn + new}
         body |= {"stream_options": {"include_usage": True}} if scenario.stream else {}
         tool: dict[str, Any] = {"type": "function", "function": TOOL}
@@ -58,7 +59,7 @@ def ask(server: Server, scenario: Scenario, turn: int, previous: str) -> tuple[b
         body |= {"previous_response_id": previous} if previous else {}
         tool = {"type": "function", **TOOL}
     body |= {"tools": [tool]} if answer(scenario.model).call else {}
-    return wire.request("POST", server.path, json.dumps(body).encode()), turn * (len(new) + 1) + len(new)
+    return wire.request("POST", path, json.dumps(body).encode()), turn * (len(new) + 1) + len(new)
 
 
 class Caller(asyncio.Protocol):

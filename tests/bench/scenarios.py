@@ -19,6 +19,7 @@ class Scenario(NamedTuple):
     turns: range = range(1)  # of a conversation by `previous_response_id`; those before the first are not measured
     items: int = 1  # of the input of a turn
     size: int = 40  # characters of an item
+    chat: bool = False  # every server is asked by Chat Completions, also those that speak Responses
 
 
 ALONE = Scenario("first", "a stream, alone: time to the first delta", "time", "count-20-0", 200, 1, stream=True)
@@ -34,6 +35,11 @@ SCENARIOS = (
     Scenario("S5", "an input of 200 items, 200 KB", "request", "count-20-0", 160, 4, items=200, size=1000),
     Scenario("S6", "a function call, streamed in 50 pieces", "delta", "count-50-0-call", 320, 16, stream=True),
     Scenario("S7", "25 deltas of reasoning, then 25 of text", "delta", "count-50-0-thought", 320, 16, stream=True),
+    Scenario("P1", "passed through: an answer of 20 tokens, as JSON", "request", "count-20-0", 800, 16, chat=True),
+    Scenario(
+        "P2", "passed through: streams of 200 deltas at full speed", "delta", "count-200-0", 320, 16, True, chat=True
+    ),
+    PACED._replace(name="P3", about="passed through: 100 streams of 200 deltas, one each 10 ms", chat=True),
     ALONE,
 )
 

@@ -20,6 +20,7 @@ from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".venv" / "peers"  # `make bench-peers`
+CHAT_PATH = "/v1/chat/completions"
 READY = 120  # seconds that a server may take to start
 
 # A developer's own settings must not turn up in the measurement.
@@ -43,6 +44,10 @@ class Server:
     version: tuple[str, ...] = ()  # a command that prints it
     peer: bool = False  # somebody else's: asked less often, and what it answers wrong is told, not refused
     share: float = 1.0  # how much of a scenario's load it gets
+
+    def endpoint(self, *, chat: bool) -> tuple[Literal["responses", "chat"], str]:
+        """Return the API that the server is asked by, and its path; `chat`: Chat Completions, whatever else it has."""
+        return ("chat", CHAT_PATH) if chat else (self.api, self.path)
 
     @property
     def installed(self) -> bool:
@@ -99,7 +104,7 @@ UPSTREAM = Server(
     "the upstream itself, asked by Chat Completions",
     (sys.executable, "-m", "tests.bench.upstream", "--port", "{port}"),
     api="chat",
-    path="/v1/chat/completions",
+    path=CHAT_PATH,
 )
 SERVERS = (
     Server(
@@ -114,14 +119,14 @@ SERVERS = (
         "passes bytes on and understands none: `tests/bench/floor.py`, on the event loop that Antiphon has too",
         (sys.executable, "-m", "tests.bench.floor", "--port", "{port}", "--upstream", "{upstream}"),
         api="chat",
-        path="/v1/chat/completions",
+        path=CHAT_PATH,
     ),
     Server(
         "nginx",
         "passes HTTP on, unbuffered, one worker",
         ("nginx", "-p", "{here}", "-e", "stderr", "-c", "{here}/nginx.conf"),
         api="chat",
-        path="/v1/chat/completions",
+        path=CHAT_PATH,
         files={"nginx.conf": NGINX},
         version=("nginx", "-v"),
     ),
