@@ -180,11 +180,10 @@ def create_app(
     app = Documented(**ABOUT, openapi_url=document, lifespan=lifespan)
     _add_routes(app, settings, api, files, containers)
     _add_pages(app, responses, settings, metrics)
-    app.router.routes[:0] = response_routes.fast_routes(api, "/v1", "")
     if settings.passthrough:
         app.router.routes.extend(passthrough_routes(api, "/v1", ""))
     errors.install(app)
-    _add_middleware(app, settings, auth, metrics, tracing)
+    _add_middleware(app, settings, api, metrics, tracing)
     return app
 
 
@@ -248,12 +247,12 @@ def pages_of(settings: Settings) -> dict[str, PageAccess]:
 
 
 def _add_middleware(
-    app: FastAPI, settings: Settings, auth: Auth, metrics: Metrics | None, tracing: Tracing | None
+    app: FastAPI, settings: Settings, api: ApiContext, metrics: Metrics | None, tracing: Tracing | None
 ) -> None:
     """Add the middleware; the last one added is the outermost."""
     behind_key = [path for path, access in pages_of(settings).items() if access == "key"]
     if behind_key:
-        app.add_middleware(KeyRequired, auth=auth, paths=behind_key)
+        app.add_middleware(KeyRequired, auth=api.auth, paths=behind_key)
     if not settings.has_keys:
         app.add_middleware(Origins, allowed=frozenset(settings.cors_origins))
     app.add_middleware(
@@ -263,6 +262,7 @@ def _add_middleware(
         allow_headers=["*"],
         expose_headers=["*"],
     )
+    app.add_middleware(response_routes.FastPath, api=api, prefixes=["/v1", ""])
     if tracing:
         app.add_middleware(tracing.middleware)
     app.add_middleware(RequestId, metrics=metrics)

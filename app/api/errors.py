@@ -65,9 +65,14 @@ def install(app: FastAPI) -> None:
     app.router.default = no_route
 
 
+def api_error(request: Request, error: APIError) -> Response:
+    """Log an error that a route raised, if it is the server's, and return it as the response to the request."""
+    report(error)
+    return error_response(error, nulls=not needs_strings(request.headers))
+
+
 async def _api_error(request: Request, error: Exception) -> Response:
-    report(cast(APIError, error))
-    return error_response(cast(APIError, error), nulls=not needs_strings(request.headers))
+    return api_error(request, cast(APIError, error))
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:

@@ -8,13 +8,13 @@ import re
 from typing import Any
 
 from starlette.requests import Request
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from app.api.context import ApiContext
 from app.api.passthrough.exchange import PassthroughExchange, chat_prompt
 from app.api.passthrough.form_body import FormBody, ReceivedForm
 from app.api.passthrough.json_body import JSONBody
-from app.api.routes.responses import FastRoute
 from app.backends import RawBackend, RawRequest
 from app.core.types.request import Response
 from app.errors import InvalidRequest, NotFound
@@ -38,6 +38,15 @@ _GENERATES = ("/chat/completions", "/completions")  # what `ANTIPHON_DEFAULT_MOD
 _SAFE = re.compile(r"(/[A-Za-z0-9_-]+)+")
 # What tells a conversation from others: so many messages, parts of each, and characters of each part.
 _FIRST_MESSAGES, _FIRST_PARTS, _PREFIX_TEXT = 4, 4, 4000
+
+
+class FastRoute(Route):
+    """A Starlette route: FastAPI's would match the path twice, and resolve dependencies that there are not."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return how well the route matches, with itself as the `route` of the scope: FastAPI sets that, too."""
+        match, child_scope = super().matches(scope)
+        return match, {**child_scope, "route": self}
 
 
 def passthrough_routes(api: ApiContext, *prefixes: str) -> list[FastRoute]:

@@ -163,15 +163,26 @@ class Http(HttpToolsProtocol):
         self.logger.warning("%s", error.message)
         self._cancel_timer()
         if self.cycle and not (self.cycle.response_complete or self.cycle.more_body):
-            self.cycle.keep_alive = False  # the previous request is complete, and still gets its response
-            return
+            return  # the previous request is complete, and still gets its response
         if (self.cycle and not self.cycle.response_complete) or not self.transport.can_write_eof():
             self.transport.close()
             return
-        # If the connection were closed at once, a client that is still sending would see a reset and not the error.
         self.transport.write(_encoded(error))
-        self.transport.write_eof()
-        self._close_after(REFUSAL_LINGER)
+        self._close_with_linger()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._refused and self.cycle.response_complete and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._close_with_linger()
+
+    def _close_with_linger(self) -> None:
+        """Close a bit later: if data is unread at the close, the client sees a reset and not the response."""
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._close_after(REFUSAL_LINGER)
+        else:
+            self.transport.close()
 
     def _close_after(self, seconds: float) -> None:
         self._timer = self.loop.call_later(seconds, self.transport.close)

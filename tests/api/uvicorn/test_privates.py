@@ -26,7 +26,7 @@ USED = {
         *("app_state", "cycle", "headers", "logger", "loop", "parser", "timeout_keep_alive", "timeout_keep_alive_task"),
         *("timeout_keep_alive_handler", "transport", "url", "_should_upgrade", "_unset_keepalive_if_required"),
         *("handle_websocket_upgrade", "connection_made", "connection_lost", "data_received", "on_message_begin"),
-        *("on_headers_complete", "on_body", "on_message_complete", "shutdown"),
+        *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "shutdown"),
     },
     Socket: {
         *("app_state", "close_sent", "handshake_complete", "queue", "transport"),
