@@ -40,6 +40,9 @@ ContentKind: TypeAlias = Literal["reasoning", "compaction"]
 MARK = "antiphon1."
 _ID, _NONCE, _KEY, _TAG = 4, 12, 32, 16  # bytes
 
+# Bytes that the encrypted content of one request may be when it is decompressed: many times what a model can take.
+MAX_CONTENT = 32 * 1024 * 1024
+
 
 class ForeignKeyError(ValueError):
     """Not sealed here, or with a key that this server does not have (any more)."""
@@ -47,6 +50,23 @@ class ForeignKeyError(ValueError):
 
 class TamperedError(ValueError):
     """Sealed with a key of this server, but changed since, or for another kind or owner."""
+
+
+class ContentTooLargeError(ValueError):
+    """More encrypted content than one request may have."""
+
+
+class ContentBudget:
+    """Counts the decompressed bytes of one request's encrypted content."""
+
+    def __init__(self, limit: int = MAX_CONTENT) -> None:
+        self._left = limit
+
+    def take(self, size: int) -> None:
+        """Count some bytes, before they are decompressed; raises `ContentTooLargeError`."""
+        self._left -= size
+        if self._left < 0:
+            raise ContentTooLargeError
 
 
 class ContentCipher:
@@ -73,8 +93,13 @@ class ContentCipher:
         closed = self._ciphers[self._first].encrypt(nonce, packed, _bound(kind, owner))
         return MARK + base64.urlsafe_b64encode(self._first + nonce + closed).rstrip(b"=").decode()
 
-    def open(self, kind: ContentKind, owner: str, sealed: str) -> dict[str, Any]:
-        """Return what was sealed. Raises `ForeignKeyError` if not sealed with our keys, `TamperedError` if changed."""
+    def open(self, kind: ContentKind, owner: str, sealed: str, budget: ContentBudget | None = None) -> dict[str, Any]:
+        """
+        Return what was sealed.
+
+        Raises `ForeignKeyError` if it was not sealed with our keys, `TamperedError` if it was changed, and
+        `ContentTooLargeError` if it does not fit into what is left of the `budget`.
+        """
         if not sealed.startswith(MARK):
             raise ForeignKeyError
         data = _decoded(sealed.removeprefix(MARK))
@@ -88,6 +113,8 @@ class ContentCipher:
             packed = cipher.decrypt(nonce, closed, _bound(kind, owner))
         except InvalidTag:
             raise TamperedError from None
+        if budget:
+            budget.take(zstandard.frame_content_size(packed))
         content: dict[str, Any] = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
         return content
 
@@ -184,7 +211,7 @@ def decrypt_items(
 
     Returns the items, each of those that had one with an id, and what was in it by that id, as `to_chat` wants it:
     what the backend said for reasoning and calls, and the summary of a compaction. Items whose ids are `known` need no
-    opening. Raises `InvalidRequest` with the field at fault.
+    opening. Raises `InvalidRequest` with the field at fault, also if all content together is larger than `MAX_CONTENT`.
 
     Reasoning that was sealed elsewhere, or with a key that is gone, is passed over with a warning: an agent replays it
     for ever, and would be dead for ever if it were refused. A compaction holds the conversation, so it is not.
@@ -192,11 +219,13 @@ def decrypt_items(
     opened: list[Item] = []
     said: dict[str, Upstream] = {}
     beside: dict[str, Upstream] = {}
+    budget = ContentBudget()
     for index, item in enumerate(items):
         sealed = item.get("encrypted_content")
         row = ITEM_TYPES.get(item["type"])
         if row and row.sealed and sealed and item.get("id") not in known:
-            content = _open(seals, row.sealed, owner, sealed, f"{field}[{index}].encrypted_content", warnings)
+            param = f"{field}[{index}].encrypted_content"
+            content = _open(seals, row.sealed, owner, sealed, param, warnings, budget)
             if content is not None:
                 item = _with_id(item, key)
                 said[item["id"]] = content.get("said", content)
@@ -211,10 +240,24 @@ def decrypt_items(
 
 
 def _open(
-    seals: ContentCipher, kind: ContentKind, owner: str, sealed: str, param: str, warnings: Warnings
+    seals: ContentCipher,
+    kind: ContentKind,
+    owner: str,
+    sealed: str,
+    param: str,
+    warnings: Warnings,
+    budget: ContentBudget,
 ) -> dict[str, Any] | None:
     try:
-        return seals.open(kind, owner, sealed)
+        return seals.open(kind, owner, sealed, budget)
+    except ContentTooLargeError:
+        raise InvalidRequest(
+            f"Invalid '{param}': up to here, the encrypted content of this input is more than "
+            f"{MAX_CONTENT // 1024**2} MiB when it is decompressed. Leave out the oldest of these items, or compact "
+            "the conversation.",
+            param=param,
+            code="encrypted_content_too_large",
+        ) from None
     except ForeignKeyError:
         if kind == "reasoning":
             warnings.add("Encrypted reasoning that this server cannot read was left out.")

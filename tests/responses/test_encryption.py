@@ -16,6 +16,7 @@ from app.core.types.response import new_response
 from app.errors import InvalidRequest, Warnings
 from app.responses.encryption import (
     MARK,
+    MAX_CONTENT,
     ContentCipher,
     EncryptingEventBuilder,
     ForeignKeyError,
@@ -310,3 +311,17 @@ def test_a_call_that_the_store_knows_is_taken_at_the_word_of_the_store() -> None
     looks = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": "{}"}
 
     assert opened([reasoning(sealed, id="rs_1"), looks], known={"fc_1": {}})[1] == {"rs_1": {}}
+
+
+def test_all_encrypted_content_of_a_request_together_is_bounded() -> None:
+    sealed = SEALS.seal("reasoning", "alice", {"said": {"reasoning_content": "so " * 1_000_000}})
+    item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
+    assert len(sealed) < 1000  # which is the point: the request is small
+    fitting = MAX_CONTENT // 3_000_100
+
+    decrypt_items([item] * fitting, SEALS, "alice", key=KEY, known={}, warnings=Warnings())
+    with pytest.raises(InvalidRequest) as error:
+        decrypt_items([item] * 1000, SEALS, "alice", key=KEY, known={}, warnings=Warnings())
+    assert (error.value.status, error.value.code) == (400, "encrypted_content_too_large")
+    assert error.value.param == f"input[{fitting}].encrypted_content"
+    assert "32 MiB" in error.value.message
