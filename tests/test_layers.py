@@ -28,7 +28,8 @@ LONGEST_FUNCTION = 60
 
 # A layer may import what stands in its row, and itself. The most specific name counts: `app.backends` is the protocol,
 # and `app.backends.*` are the backends and what they share.
-PROTOCOLS = {"app.backends", "app.stores", "app.stores.event_log", "app.stores.counters", "app.tools"}
+PROTOCOLS = {"app.backends", "app.tools"}
+PROTOCOLS |= {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".layered")}
 CORE = {f"app.core.{room}" for room in ("*", "redaction", "types", "profile", "stream", "request", "history", "sse")}
 BELOW = {"app", "app.errors", "app.importing"} | CORE
 STREAM = {"app", "app.core.types", "app.errors"}
@@ -47,6 +48,7 @@ LAYERS = {
     "app.core.history": REQUEST | {"app.core.request"},
     "app.core.sse": STREAM | {"app.core.*", "app.core.stream"},
     **dict.fromkeys(PROTOCOLS, BELOW),
+    "app.stores.layered": BELOW | {"app.stores"},
     "app.backends.*": BELOW | {"app.backends"},
     "app.stores.*": BELOW | {"app.stores", "app.stores.event_log", "app.stores.counters"},
     "app.tools.validation": BELOW,

@@ -7,8 +7,6 @@ run is then drained (JSON), encoded (SSE) or framed, but always the same.
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ from typing import Any, Literal
 from app.backends import Backend, ChatRequest, TokenCounter
 from app.core.access import hosted_names
 from app.core.history import turns
+from app.core.history.context import Context
 from app.core.history.turns import Turn
 from app.core.request import FRAMEWORK_EVENTS, known_extra_parameters
 from app.core.stream.citations import noted_sources
@@ -26,15 +25,15 @@ from app.core.types.ids import bucket_of, new_id
 from app.core.types.request import TERMINAL, CreateResponse, Item, Response
 from app.core.types.response import new_response
 from app.core.types.token_estimate import estimate_chat
-from app.errors import InvalidRequest, NotFound, StoreUnavailable
+from app.errors import InvalidRequest, NotFound
 from app.observability import log_context
 from app.observability.lifecycle import Observer, ResponseLifecycle, Transport
 from app.responses.background import Background, EventSubscription
 from app.responses.background.worker import SaveTurn
 from app.responses.compaction import CompactionBuilder, CompactionOptions, CompactResponse
-from app.responses.context import Context, ContextLoader, InputFileSource
+from app.responses.context import ContextLoader, InputFileSource
+from app.responses.context.documents import PdfTexts
 from app.responses.conversations import Conversations
-from app.responses.documents import PdfTexts
 from app.responses.encryption import ContentCipher, EncryptingEventBuilder
 from app.responses.generate import Deadline, Generation, NoAnswer, OneAnswer
 from app.responses.off_loop import MANY, off_loop
@@ -46,6 +45,7 @@ from app.responses.tool_loop.options import LoopOptions, loop_options
 from app.responses.tool_loop.sessions import DeclaredTool, open_tool
 from app.stores import Change, Store, apply_with
 from app.stores.event_log import RunKey
+from app.stores.layered import LayeredStore
 from app.tools import Declaration, DeclaringTool, HostedTool, ToolLimits
 
 __all__ = ["Caller", "Responses", "Run", "allowed_models", "find_model"]
@@ -91,11 +91,11 @@ class Responses:
         self.store = store
         self.seals = seals or ContentCipher()
         self.conversations = Conversations(store, self.seals)
-        self.sources = ContextLoader(store, self.conversations, self.seals, files)
+        self._layers = LayeredStore(None, store)
+        self._loader = ContextLoader(self.conversations, self.seals, files)
         self._background = background
         self._compaction_prompt = compaction_prompt
         self._compact_threshold = compact_threshold
-        self._memory: Store | None = None
         self._reasoning = reasoning
         self._strict = strict
         self._pdfs = PdfTexts()
@@ -147,12 +147,6 @@ class Responses:
             offered += [one for one in declared if caller.access.allows_tool(*hosted_names(one, name))]
         return offered
 
-    def within(self, memory: Store) -> Responses:
-        """Return these responses as one connection has them: those that are not stored are remembered in `memory`."""
-        view = copy.copy(self)
-        view._memory = memory
-        return view
-
     async def create(
         self,
         request: CreateResponse,
@@ -161,69 +155,92 @@ class Responses:
         generate: bool = True,
         transport: Transport | None = None,
         observers: Sequence[Observer] = (),
+        layers: LayeredStore | None = None,
     ) -> Run:
         """
-        Begin a response; nothing has been asked of the backend when this returns.
+        Begin a response; no request to the backend has been made when this returns.
 
-        The `transport` is that of HTTP which the request says, if it is left out.
-
-        Without `generate` no model will be asked at all: the response is one to continue from, with its input alone.
-        The `observers` are told of its lifecycle, beside those of all responses.
+        `generate`: whether a model is to answer; if not, the response has its input alone, and is one to continue from.
+        `transport`: by default, that of HTTP that the request names. `observers` are notified of its lifecycle, beside
+        those of all responses. `layers`: the store with the memory of the caller's connection, if there is one.
 
         Raises `InvalidRequest` and its kinds for what is wrong with the request, `StoreUnavailable` for a request
-        that needs the store while it is away.
+        that needs the store while it is unavailable.
         """
         self._check_background(request)
-        generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
-        context = await self.sources.context(request, caller.owner, self._memory)
-        model = self.model(request, context, caller)
-        context = await self.with_pdfs(context, model)
-        response = new_response(
-            request,
-            id=new_id("resp", context.key),
-            created_at=int(time.time()),
-            model=model,
-            store=request.store,
-            schema=caller.dialect.schema,
-        )
-        if request.conversation:
-            response["conversation"] = {"id": request.conversation}
+        layers = layers or self._layers
+        context = await self.context(request, caller, layers)
+        response = self._response(request, caller, context)
         lifecycle = ResponseLifecycle(response, transport or _http_transport(request), [*self._watchers, *observers])
-        builder = self._builder(request, caller, context, response)
-        builder.framework_events = FRAMEWORK_EVENTS in request.include
-        if sources := noted_sources(context.upstream):
-            builder.cite(sources)
-        questions = self.questions(request, context, caller, model)
-        large = len(context.items) + len(request.tools) + len(request.model_extra or ()) > MANY
-        if options := self._loop_options(request, caller, context, response, generate=generate):
-            loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle, large=large)
-            self.check_size(await off_loop(large, loop.first_body))
-            generation: Generation = loop
-        else:
-            generation = await self._generation(questions, builder, generate=generate, large=large)
+        generation = await self._generation(request, caller, context, lifecycle, generate=generate)
         log_context.bind(response_id=response["id"])
-        storage = await off_loop(large, self._storage, request, caller, context, response)
+        storage = await off_loop(_is_large(request, context), self._storage, request, caller, context, response, layers)
         run = Run(context, caller, generation, storage, lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
             logger.warning("request adapted", extra={"reason": warning})
         return run
 
-    async def with_pdfs(self, context: Context, model: str) -> Context:
-        """Return a context with the text and pages of PDF files, as the backend of a model takes them."""
+    async def context(self, request: CreateResponse, caller: Caller, layers: LayeredStore | None = None) -> Context:
+        """Return the conversation of a request, as its model is sent it; raises what `create` raises."""
+        context = await self._loader.context(request, caller.owner, layers or self._layers)
+        return await self._with_pdfs(context, self.model(request, context, caller))
+
+    async def stored_turns(self, response_id: str, caller: Caller) -> list[Turn]:
+        """Return the turns up to a stored response, oldest first; raises `NotFound`, also where one is missing."""
+        turns, _ = await self._loader.stored(response_id, caller.owner, self._layers)
+        return turns
+
+    async def stored_context(self, response_id: str, caller: Caller) -> tuple[Turn, Context]:
+        """Return the turn of a stored response, and the conversation of its request; raises as `stored_turns`."""
+        turns, context = await self._loader.stored(response_id, caller.owner, self._layers)
+        return turns[-1], await self._with_pdfs(context, turns[-1].response["model"])
+
+    async def _with_pdfs(self, context: Context, model: str) -> Context:
+        """Return a context with the text of PDF files, if the backend of a model takes no files."""
         return await self._pdfs.add_to(context, self.backend.profile(model))
 
-    def questions(self, request: CreateResponse, context: Context, caller: Caller, model: str) -> Questions:
-        """Return what makes the questions to the backend of a request."""
-        return Questions(request, context, caller.key, self.backend, model, self._compaction_prompt, self._strict)
+    def _response(self, request: CreateResponse, caller: Caller, context: Context) -> Response:
+        """Return the resource of a new response."""
+        response = new_response(
+            request,
+            id=new_id("resp", context.key),
+            created_at=int(time.time()),
+            model=self.model(request, context, caller),
+            store=request.store,
+            schema=caller.dialect.schema,
+        )
+        if request.conversation:
+            response["conversation"] = {"id": request.conversation}
+        return response
 
     async def _generation(
-        self, questions: Questions, builder: EventBuilder, *, generate: bool, large: bool
+        self,
+        request: CreateResponse,
+        caller: Caller,
+        context: Context,
+        lifecycle: ResponseLifecycle,
+        *,
+        generate: bool,
     ) -> Generation:
+        """Translate a request, and return what is to generate its output."""
+        response = lifecycle.response
+        builder = self._builder(request, caller, context, response)
+        generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
+        questions = self.questions(request, context, caller, response["model"])
+        large = _is_large(request, context)
+        if options := self._loop_options(request, caller, context, response, generate=generate):
+            loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle, large=large)
+            self.check_size(await off_loop(large, loop.first_body))
+            return loop
         if not generate:
             return NoAnswer(builder)
         question = await off_loop(large, questions.first, builder)
         self.check_size(question.request.body)
         return OneAnswer(builder, question, self._deadline())
+
+    def questions(self, request: CreateResponse, context: Context, caller: Caller, model: str) -> Questions:
+        """Return what makes the questions to the backend of a request."""
+        return Questions(request, context, caller.key, self.backend, model, self._compaction_prompt, self._strict)
 
     def _deadline(self) -> Deadline | None:
         return Deadline(self._max_output_seconds) if self._max_output_seconds else None
@@ -272,11 +289,13 @@ class Responses:
         thresholds = (entry.compact_threshold or self._compact_threshold for entry in request.context_management)
         return CompactionOptions(min(thresholds), partial(self.seals.seal, "compaction", caller.owner))
 
-    def _storage(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> Storage | None:
+    def _storage(
+        self, request: CreateResponse, caller: Caller, context: Context, response: Response, layers: LayeredStore
+    ) -> Storage | None:
         """Return where a response goes when it ends; None where nothing is kept of it."""
-        if not self.keeps(request):
+        if not request.store and layers.memory is None:
             return None
-        save: SaveTurn = partial(self.keep, caller)
+        save: SaveTurn = partial(self._save, caller, layers)
         if request.background and self._background:
             save = partial(self._background.save, _run_key(response["id"], caller))
         input = [turns.input_item(item, context.key) for item in context.new]
@@ -293,9 +312,10 @@ class Responses:
 
     async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
         """Return how many tokens the input of a request is, and whether the backend has counted them."""
-        context = await self.sources.context(request.model_copy(update={"store": False}), caller.owner, self._memory)
+        unstored = request.model_copy(update={"store": False})  # so the store need not be writable
+        context = await self.context(unstored, caller)
         model = self.model(request, context, caller)
-        body = self.questions(request, await self.with_pdfs(context, model), caller, model).body()
+        body = self.questions(request, context, caller, model).body()
         if isinstance(self.backend, TokenCounter):
             count = await self.backend.count_tokens(ChatRequest(body, caller.key, context.key, model))
             if count is not None:
@@ -355,16 +375,14 @@ class Responses:
         await self._background.cancel(_run_key(response_id, caller))
         return await self.retrieve(response_id, caller)
 
-    def keeps(self, request: CreateResponse) -> bool:
-        """Tell whether anything will be kept of the response to a request, in the store or in a memory."""
-        return request.store or self._memory is not None
-
-    async def keep(self, caller: Caller, turn: Turn, addition: Sequence[Change], *, again: bool) -> None:
+    async def _save(
+        self, caller: Caller, layers: LayeredStore, turn: Turn, addition: Sequence[Change], *, again: bool
+    ) -> None:
         """
-        Store a turn with its addition to a conversation, or remember it; when this returns, it can be continued from.
+        Store a turn with its addition to a conversation, or put it into the memory of its connection.
 
-        What was deleted meanwhile stays deleted: a turn that may have been stored (`again`) is only replaced, and
-        nothing is added to a conversation that is gone.
+        When this returns, it can be continued from. What was deleted meanwhile stays deleted: a turn that may have been
+        stored (`again`) is only replaced, and nothing is added to a conversation that is gone.
         """
         id = turn.response["id"]
         bucket = bucket_of(caller.owner, id)
@@ -372,16 +390,9 @@ class Responses:
         if turn.response["store"]:
             given = id if again else None
             change = Change(bucket, {id: turn.record()}, given=given, entries={id: turn.entry()})
-            await apply_with(self.store, change, addition)
-        elif self._memory is not None:
-            # What is larger than the memory is forgotten, as all of it may be at any time: see `forget`.
-            with contextlib.suppress(StoreUnavailable):
-                await self._memory.put(bucket, id, turn.record())
-
-    async def forget(self, response_id: str, caller: Caller) -> None:
-        """Forget a response that is only remembered; one that is stored stays."""
-        if self._memory is not None and (bucket := bucket_of(caller.owner, response_id)):
-            await self._memory.delete(bucket, response_id)
+            await apply_with(layers.store, change, addition)
+        else:
+            await layers.remember(bucket, id, turn.record())
 
     async def _load(self, response_id: str, caller: Caller) -> Turn:
         bucket = bucket_of(caller.owner, response_id)
@@ -425,6 +436,16 @@ class Responses:
         return model
 
     def _builder(self, request: CreateResponse, caller: Caller, context: Context, response: Response) -> EventBuilder:
+        """Return the builder of a response's events."""
+        builder = self._new_builder(request, caller, context, response)
+        builder.framework_events = FRAMEWORK_EVENTS in request.include
+        if sources := noted_sources(context.upstream):
+            builder.cite(sources)
+        return builder
+
+    def _new_builder(
+        self, request: CreateResponse, caller: Caller, context: Context, response: Response
+    ) -> EventBuilder:
         def make_id(prefix: str) -> str:
             return new_id(prefix, context.key)
 
@@ -456,6 +477,11 @@ async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, A
         if model["id"] == name:
             return model
     raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")
+
+
+def _is_large(request: CreateResponse, context: Context) -> bool:
+    """Tell whether it takes long to translate a request: it is done in a thread then."""
+    return len(context.items) + len(request.tools) + len(request.model_extra or ()) > MANY
 
 
 def _http_transport(request: CreateResponse) -> Transport:

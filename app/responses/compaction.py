@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.core.history.compaction import TRIGGER, messages_kept
 from app.core.history.turns import input_item
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.types.request import CreateResponse, Item, Model, Response, TextOptions
 from app.errors import BackendError
-
-TRIGGER = "compaction_trigger"
 
 PROMPT = """\
 The conversation above is about to be continued by someone who has not seen it. All they will have of it is what you \
@@ -37,8 +36,6 @@ Leave out small talk and what has been superseded. A summary from before that st
 tools, and do not answer or continue the conversation: write the summary, and nothing else.\
 """
 _CUT = "\n[This summary was cut off here.]"
-
-_KEPT_ROLES = frozenset({"user", "system", "developer"})
 
 # The share of the threshold that a compaction has to be able to save: messages of the user are never summarized, and
 # where these alone pass the threshold, a summary each time would cost more than it saves.
@@ -66,42 +63,6 @@ class CompactResponse(CreateResponse):
         """Return it as a request for a response that is kept nowhere."""
         update = {"input": [*self.items(), {"type": TRIGGER}], "store": False, "stream": False, "background": False}
         return self.model_copy(update=update)
-
-
-def is_compaction(items: Sequence[Item]) -> bool:
-    """Tell whether an input asks for a compaction."""
-    return bool(items) and items[-1]["type"] == TRIGGER
-
-
-def messages_kept(items: Sequence[Item]) -> list[Item]:
-    """Return what a compaction leaves as it is: all that was said to the model, and nothing that came from it."""
-    return [item for item in items if _is_kept(item)]
-
-
-def _is_kept(item: Item) -> bool:
-    return bool(item["type"] == "message" and item["role"] in _KEPT_ROLES)
-
-
-def without_compacted(items: Sequence[Item]) -> list[Item]:
-    """
-    Return a conversation without what its latest compaction stands for.
-
-    "The latest compaction item carries the necessary context to continue the conversation." A compaction within a
-    response stands behind the input that this response is to answer; here it stands before it, so that the model
-    reads the summary first and then what it is to answer.
-    """
-    latest = max((position for position, item in enumerate(items) if item["type"] == "compaction"), default=0)
-    end = latest
-    while end and _is_kept(items[end - 1]):
-        end -= 1
-    if end == 0:  # nothing but messages, as `POST /responses/compact` returns them
-        end = latest
-    return [*messages_kept(items[:end]), *items[latest : latest + 1], *items[end:latest], *items[latest + 1 :]]
-
-
-def least_of_compacted(items: Sequence[Item]) -> list[Item]:
-    """Return what would be left of a conversation that is compacted again, with the summary that it has already."""
-    return [item for item in without_compacted(items) if _is_kept(item) or item["type"] == "compaction"]
 
 
 def summary_request(request: CreateResponse, items: Sequence[Item], prompt: str) -> tuple[CreateResponse, list[Item]]:

@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 
 from app.backends import Translation, Translator
+from app.core.history.context import Context
 from app.core.history.turns import Turn, request_of
 from app.core.types.ids import bucket_of
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Responses
-from app.responses.context import Context
 from app.responses.run import Caller
 
 HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is asked, are not shown here."
@@ -44,7 +44,7 @@ class Inspection:
         the list entries of those that continue from any of them and are not on this path. Raises `NotFound`.
         """
         current = await self._responses.retrieve(response_id, caller)  # notices a worker that has died
-        turns, _ = await self._responses.sources.stored(response_id, caller.owner)
+        turns = await self._responses.stored_turns(response_id, caller)
         data = [{"response": turn.response, "input": turn.input} for turn in turns if "object" in turn.response]
         data[-1]["response"] = current
         path = {turn.response["id"] for turn in turns}
@@ -55,9 +55,9 @@ class Inspection:
 
     async def translation(self, response_id: str, caller: Caller) -> dict[str, Any]:
         """Return the request that the backend was sent for a stored response, made anew; raises `NotFound`."""
-        turns, context = await self._responses.sources.stored(response_id, caller.owner)
-        made = await self._translate(request_of(turns[-1]), context, caller)
-        told = turns[-1].warnings
+        turn, context = await self._responses.stored_context(response_id, caller)
+        made = await self._translate(request_of(turn), context, caller)
+        told = turn.warnings
         if told is None:
             return made
         return {**made, "warnings": [*told, *(one for one in made["warnings"] if one == HOSTED_LEFT_OUT)]}
@@ -65,14 +65,13 @@ class Inspection:
     async def preview(self, request: CreateResponse, caller: Caller) -> dict[str, Any]:
         """Return the request that the backend would be sent; raises what creating the response would raise."""
         unstored = request.model_copy(update={"store": False})  # nothing is, so the store need not take it
-        context = await self._responses.sources.context(unstored, caller.owner)
+        context = await self._responses.context(unstored, caller)
         return await self._translate(request, context, caller)
 
     async def _translate(self, request: CreateResponse, context: Context, caller: Caller) -> dict[str, Any]:
         responses = self._responses
         request, hosted = self._without_hosted_tools(request)
         model = responses.model(request, context, caller)
-        context = await responses.with_pdfs(context, model)
         questions = responses.questions(request, context, caller, model)
         asked, warnings = questions.first_request()
         sent = Translation("default", asked.profile.name if asked.profile else "", None, asked.body, [])

@@ -9,7 +9,9 @@ from functools import partial
 from typing import Any
 
 from app.backends import Backend, ChatRequest
-from app.core.history import rewrites
+from app.core.history.compaction import has_compaction, least_of_compacted, without_compacted
+from app.core.history.context import Context
+from app.core.history.rewrites import with_effort
 from app.core.request import to_chat
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, Upstream
@@ -17,7 +19,6 @@ from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.core.types.token_estimate import estimate_chat
 from app.responses import compaction
-from app.responses.context import Context
 from app.responses.generate import Question
 from app.responses.prompt import MARGIN, SUMMARY_MARGIN, Prompt, Truncating
 
@@ -39,7 +40,7 @@ class Questions:
         self._context = context
         self._items: Sequence[Item] = context.items
         self._margin = MARGIN
-        self._request = rewrites.apply_config_updates(request, context.items)
+        self._request = with_effort(request, context.effort)
         if context.compacts:
             self._request, self._items = compaction.summary_request(self._request, context.items, compaction_prompt)
             self._margin = SUMMARY_MARGIN
@@ -90,7 +91,7 @@ class Questions:
     ) -> int:
         """Return how many tokens, by an estimate, of a question with that body a compaction would summarize."""
         request, _ = compaction.summary_request(self._request, (), "")
-        items = compaction.least_of_compacted([*self._items, *output])
+        items = least_of_compacted([*self._items, *output])
         kept = estimate_chat(self._prompt(request, items=items, upstream=upstream).body) if items else 0
         return estimate_chat({"messages": body["messages"]}) - kept
 
@@ -107,7 +108,7 @@ class Questions:
         if not output:
             return self._items
         items = [*self._items, *output]
-        return compaction.without_compacted(items) if any(item["type"] == "compaction" for item in output) else items
+        return without_compacted(items) if has_compaction(output) else items
 
     def _prompt(
         self,

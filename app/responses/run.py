@@ -14,6 +14,7 @@ from typing import Any
 
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.dialects import DIALECTS, Dialect
+from app.core.history.context import Context
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import settled
 from app.core.types import Usage
@@ -23,7 +24,6 @@ from app.observability import log_context
 from app.observability.lifecycle import ResponseLifecycle, clock
 from app.responses import compaction
 from app.responses.background.worker import SaveTurn
-from app.responses.context import Context
 from app.responses.generate import Generation
 from app.stores import Change
 from app.stores.event_log import RunKey

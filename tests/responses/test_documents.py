@@ -13,7 +13,7 @@ from app.core.profile import Profile
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Caller, Responses
-from app.responses.documents import PdfTexts
+from app.responses.context.documents import PdfTexts
 from app.stores.memory import MemoryStore
 
 

@@ -23,11 +23,13 @@ from app.api.request_body import SMALL, body_too_large
 from app.api.routes.websocket_frames import Create, envelope, read_frame
 from app.api.uvicorn.websocket import SERVICE_RESTART
 from app.core.dialects import dialect_of
+from app.core.types.ids import bucket_of
 from app.core.types.request import Event
 from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.responses import Caller, Run
 from app.responses.off_loop import off_loop
 from app.stores import Store
+from app.stores.layered import LayeredStore
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ class WebSocketConnection:
         self._caller = caller
         self._api = api
         self._limits = limits
-        self._responses = api.responses.within(memory)
+        self._layers = LayeredStore(memory, api.responses.store)
         self._lenient = "keepalive" in (caller.dialect.heartbeat, dialect_of(websocket.headers).heartbeat)
         self._frames: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._queued_size = 0  # bytes or characters of the queued frames
@@ -160,8 +162,13 @@ class WebSocketConnection:
             self._caller = self._api.auth.verify(self._caller)  # the key may have been revoked since the handshake
             request = await off_loop(len(frame) > SMALL, create.request, lenient=self._lenient)
             async with (await self._api.admit(self._caller)).slot() as admission:
-                run = await self._responses.create(
-                    request, self._caller, generate=create.generate, transport="websocket", observers=[admission]
+                run = await self._api.responses.create(
+                    request,
+                    self._caller,
+                    generate=create.generate,
+                    transport="websocket",
+                    observers=[admission],
+                    layers=self._layers,
                 )
                 await self._send_run(run, create.stream_id)
             failed = run.response["status"] == "failed"
@@ -170,8 +177,9 @@ class WebSocketConnection:
         except Exception as error:
             failed = True
             await self._send(envelope(_api_error(error), create.stream_id))
-        if failed and create.previous_response_id:
-            await self._responses.forget(create.previous_response_id, self._caller)
+        previous = create.previous_response_id or ""
+        if failed and (bucket := bucket_of(self._caller.owner, previous)):
+            await self._layers.forget(bucket, previous)
 
     async def _send_run(self, run: Run, stream_id: str | None) -> None:
         """Send the events of a response; raises `APIError` if it fails before the first one."""

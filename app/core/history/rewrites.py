@@ -35,10 +35,14 @@ def _is_question(item: Item) -> bool:
 _UPDATE = "openai:configuration_update"
 
 
-def apply_config_updates(request: CreateResponse, items: Iterable[Item]) -> CreateResponse:
-    """Return the request with the reasoning effort of the last `configuration_update` item."""
+def last_effort(items: Sequence[Item]) -> str | None:
+    """Return the reasoning effort of the last `configuration_update` item that has one."""
     updates = [(item.get("reasoning") or {}).get("effort") for item in items if item["type"] == _UPDATE]
-    effort = next(filter(None, reversed(updates)), None)
+    return next(filter(None, reversed(updates)), None)
+
+
+def with_effort(request: CreateResponse, effort: str | None) -> CreateResponse:
+    """Return a request with another reasoning effort, if there is one."""
     if effort is None:
         return request
     reasoning = request.reasoning or ReasoningOptions()

@@ -8,6 +8,7 @@ copied from turn to turn.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -145,16 +146,21 @@ def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Upstream] |
     return None
 
 
-def check_outputs(history: Iterable[Item], new: Sequence[Item]) -> None:
+def check_outputs(history: Sequence[Item], new: Sequence[Item]) -> None:
     """
     Raise `InvalidRequest` for a new output that answers no call of the conversation.
 
     For conversations that are stored here. Clients that keep their own history may have truncated the call.
     """
-    calls = {item["call_id"] for item in (*history, *new) if "call_id" in item and not item["type"].endswith("_output")}
-    for index, item in enumerate(new):
-        call_id = item.get("call_id")  # None: the output is not for a call
-        if item["type"] in OUTPUTS and call_id is not None and call_id not in calls:
+    outputs = [(index, item) for index, item in enumerate(new) if item["type"] in OUTPUTS]
+    unanswered = {item["call_id"] for _, item in outputs if item.get("call_id") is not None}  # null: for no call
+    for item in itertools.chain(reversed(new), reversed(history)):
+        if not unanswered:
+            return
+        if not item["type"].endswith("_output"):
+            unanswered.discard(item.get("call_id"))
+    for index, item in outputs:
+        if (call_id := item.get("call_id")) in unanswered:
             message = f"No tool call found for {item['type'].replace('_', ' ')} with call_id '{call_id}'."
             raise InvalidRequest(message, param=f"input[{index}].call_id", code="invalid_value")
 

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 from app.core.dialects import Dialect
 from app.core.history.approvals import ApprovedCall
+from app.core.history.context import Context
 from app.core.stream.event_builder import Upstream
 from app.core.types.hosted import HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.responses.compaction import CompactionOptions
-from app.responses.context import Context
 from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction
 from app.tools import ToolLimits
 

@@ -13,11 +13,11 @@ from typing import cast
 
 import orjson
 
+from app.core.history.context import Context
 from app.core.profile import Profile
 from app.core.request.files import PDF_ERROR, PDF_TEXT, file_bytes, is_pdf
 from app.core.types import with_fields
 from app.core.types.request import Item, Part
-from app.responses.context import Context
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +41,12 @@ class PdfTexts:
 
         Why one cannot be read is noted in its part, and is an error when the part is translated.
         """
-        pdfs = [] if profile.request.content.files == "pass" else list(filter(is_pdf, _files(context.items)))
+        settled, items = context.items[: context.settled], context.items[context.settled :]
+        pdfs = [] if profile.request.content.files == "pass" else list(filter(is_pdf, _files(items)))
         if not pdfs:
             return context
         read = dict(zip(map(id, pdfs), await asyncio.gather(*map(self._part, pdfs)), strict=True))
-        return replace(context, items=[_replaced(item, read) for item in context.items])
+        return replace(context, items=[*settled, *(_replaced(item, read) for item in items)])
 
     async def _part(self, part: Part) -> Part:
         data = file_bytes(part)

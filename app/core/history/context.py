@@ -1,0 +1,101 @@
+"""
+From the stored turns of a conversation and the input of a request to the items that a model is sent.
+
+All of it is here, in order; what has to be loaded for it is loaded by `app.responses.context`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from app.core.history.approvals import ApprovedCall, answers_approvals, find_approvals
+from app.core.history.compaction import has_compaction, is_compaction, without_compacted
+from app.core.history.past import Past
+from app.core.history.rewrites import drop_repeated_prompt, last_effort, rewrite_items
+from app.core.history.turns import Turn, check_outputs
+from app.core.stream.event_builder import Upstream
+from app.core.types.request import CreateResponse, Item
+from app.errors import InvalidRequest, Warnings
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The conversation that a response is to continue."""
+
+    key: str  # of the chain that the response will be in
+    model: str | None  # of the last response
+    items: list[Item]  # as a model is sent them, oldest first
+    new: list[Item]  # those that the request adds
+    upstream: dict[str, Upstream]  # the fields that the backend sent, by item id
+    brought: dict[str, Upstream]  # the part of it that came with the request, encrypted
+    compacts: bool  # is a summary requested, not an answer?
+    warnings: Warnings
+    approvals: Sequence[ApprovedCall] = ()  # the calls that the request approves
+    effort: str | None = None  # of reasoning, if an item of the conversation changes it
+    settled: int = 0  # items at the beginning that are the same in all requests that continue this past; without files
+
+
+@dataclass(frozen=True, slots=True)
+class NewInput:
+    """The input of a request, with the items that it refers to and what was encrypted."""
+
+    items: list[Item]
+    upstream: dict[str, Upstream] = field(default_factory=dict)  # of the conversation, and of items found elsewhere
+    brought: dict[str, Upstream] = field(default_factory=dict)  # see `Context`
+    related: Sequence[Turn] = ()  # the turns of the chains whose requests for approval it answers
+    warnings: Warnings = field(default_factory=Warnings)
+
+
+def continue_past(past: Past, input: NewInput, request: CreateResponse, key: str) -> Context:
+    """
+    Return the context of a request. `key` is that of the chain that the response will be in.
+
+    Raises `InvalidRequest`, with the field at fault, for input that does not fit the conversation.
+    """
+    new, warnings = input.items, input.warnings
+    approvals: Sequence[ApprovedCall] = ()
+    if answers_approvals(new):
+        approvals = find_approvals(past.items, new, input.upstream, input.related)
+    if request.conversation:
+        known = past.items_by_id()
+        new = [item for item in new if str(item.get("id")) not in known]
+        if not request.store:
+            warnings.add("This turn is not added to the conversation, since it is not to be stored.")
+    if request.store and past.has_unstored:
+        warnings.add("This response continues from one that is not stored: only this connection can go on.")
+    if past.response_ids:
+        check_outputs(past.items, new)
+        new = drop_repeated_prompt(past.items, new, warnings)
+    return join(past, new, input, key, approvals)
+
+
+def join(past: Past, new: list[Item], input: NewInput, key: str, approvals: Sequence[ApprovedCall] = ()) -> Context:
+    """Return the context of new items that fit the conversation; a trigger of a compaction is not among its items."""
+    compacts = is_compaction(new)
+    if compacts:
+        new = new[:-1]
+        if not past.items and not new:
+            raise InvalidRequest("There is nothing to compact: send `input` or continue a response.", param="input")
+    warnings = input.warnings
+    for warning in past.warnings:
+        warnings.add(warning)
+    added = rewrite_items(new, warnings)
+    items = [*past.sent, *added]
+    settled, effort = 0 if past.has_files else len(past.sent), last_effort(added) or past.effort
+    if has_compaction(added):
+        items = without_compacted(rewrite_items([*past.items, *new], warnings))
+        settled, effort = 0, last_effort(items)
+    return Context(
+        key=key,
+        model=past.model,
+        items=items,
+        new=new,
+        upstream=input.upstream | input.brought,
+        brought=input.brought,
+        compacts=compacts,
+        warnings=warnings,
+        approvals=approvals,
+        effort=effort,
+        settled=settled,
+    )

@@ -1,0 +1,82 @@
+"""The stored turns that a request continues from, joined to one conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.core.history.compaction import has_compaction, without_compacted
+from app.core.history.rewrites import last_effort, rewrite_items
+from app.core.history.turns import Turn
+from app.core.stream.event_builder import Upstream
+from app.core.types.request import Item
+from app.errors import Warnings
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """
+    A conversation as it was stored, oldest first.
+
+    Nothing in it is changed after it was made: it may serve many requests.
+    """
+
+    response_ids: Sequence[str] = ()
+    items: Sequence[Item] = ()  # as they are stored
+    sent: Sequence[Item] = ()  # as a model is sent them: rewritten, and without those that a compaction stands for
+    upstream: dict[str, Upstream] = field(default_factory=dict)  # the fields that the backend sent, by item id
+    model: str | None = None  # of the last response
+    has_unstored: bool = False  # is one of the turns not stored?
+    has_files: bool = False  # does an item of `sent` hold a file, or name one?
+    effort: str | None = None  # see `last_effort`
+    warnings: Sequence[str] = ()  # about items that cannot be sent
+
+    @staticmethod
+    def of(turns: Iterable[Turn]) -> Past:
+        """Return the conversation of some turns."""
+        return Past().extended(turns)
+
+    def extended(self, turns: Iterable[Turn]) -> Past:
+        """Return the conversation with more turns."""
+        response_ids, items, sent, upstream = [*self.response_ids], [*self.items], [*self.sent], {**self.upstream}
+        model, has_unstored = self.model, self.has_unstored
+        warnings = Warnings()
+        for turn in turns:
+            new = turn.items
+            response_ids.append(turn.response["id"])
+            items += new
+            sent += rewrite_items(new, warnings)
+            upstream |= turn.upstream
+            model = turn.response.get("model", model)
+            has_unstored = has_unstored or turn.response.get("store") is False
+        before, added = self, sent[len(self.sent) :]
+        if has_compaction(added):
+            before, added = Past(), without_compacted(rewrite_items(items, Warnings()))
+        return Past(
+            response_ids=response_ids,
+            items=items,
+            sent=[*before.sent, *added],
+            upstream=upstream,
+            model=model,
+            has_unstored=has_unstored,
+            has_files=before.has_files or any(map(_has_file, added)),
+            effort=last_effort(added) or before.effort,
+            warnings=[*self.warnings, *warnings],
+        )
+
+    def items_by_id(self) -> dict[str, Item]:
+        """Return the items that have an id, by it."""
+        return {item["id"]: item for item in self.items if isinstance(item.get("id"), str)}
+
+
+def _has_file(item: Item) -> bool:
+    return any(_is_file(part) for name in ("content", "output") for part in _parts(item.get(name)))
+
+
+def _parts(content: Any) -> Sequence[Any]:
+    return content if isinstance(content, list) else ()
+
+
+def _is_file(part: Any) -> bool:
+    return isinstance(part, dict) and (part.get("type") == "input_file" or bool(part.get("file_id")))

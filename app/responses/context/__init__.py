@@ -1,0 +1,128 @@
+"""
+Load the conversation of a request: the turns that it continues from, the items that it refers to, its files.
+
+The turns may be in the store, in the memory of a connection or in a conversation, and the input may be encrypted. How
+they become the items that a model is sent is the business of `app.core.history.context`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from app.core.history.approvals import answers_approvals
+from app.core.history.context import Context, NewInput, continue_past, join
+from app.core.history.past import Past
+from app.core.history.turns import Turn
+from app.core.types.ids import chain_key, new_key
+from app.core.types.request import TERMINAL, CreateResponse, Item
+from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, Warnings
+from app.responses.context.lookup import TurnLookup
+from app.responses.conversations import Conversations, before
+from app.responses.encryption import ContentCipher, decrypt_items
+from app.stores.layered import LayeredStore
+
+
+class InputFileSource(Protocol):
+    """The uploaded files that parts of items may name."""
+
+    async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: Warnings) -> list[Item]:
+        """Return `items` with the files in place of their names; raises `InvalidRequest` for those of `new` items."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ContextLoader:
+    """Loads the conversations of all callers."""
+
+    conversations: Conversations
+    seals: ContentCipher
+    files: InputFileSource | None = None
+
+    async def context(self, request: CreateResponse, owner: str, layers: LayeredStore) -> Context:
+        """
+        Return the conversation of a request, whose earlier turns are in `layers`.
+
+        Raises `InvalidRequest` and its kinds, with the field at fault, and `StoreUnavailable` if the store is needed
+        and unavailable.
+        """
+        lookup = TurnLookup(layers, owner)
+        past = await self._past(request, lookup)
+        key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
+        input = await self._input(request.items(), past, lookup, key)
+        return await self._with_files(continue_past(past, input, request, key), owner)
+
+    async def stored(self, response_id: str, owner: str, layers: LayeredStore) -> tuple[list[Turn], Context]:
+        """
+        Return the turns up to a stored response, oldest first, and the context of its request.
+
+        Raises `NotFound`, also where an earlier turn is missing.
+        """
+        lookup = TurnLookup(layers, owner)
+        turns = await lookup.path(response_id)
+        if turns is None:
+            raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
+        try:
+            turns = [*await self._conversation_before(turns[0], owner, response_id), *turns]
+        except PreviousResponseNotFound:
+            message = f"The conversation that response '{response_id}' was made in is not there any more."
+            raise NotFound(message, param="response_id") from None
+        *earlier, turn = turns
+        past = Past.of(earlier)
+        input = NewInput(turn.input, past.upstream | turn.upstream)
+        context = join(past, turn.input, input, chain_key(response_id) or "")
+        return turns, await self._with_files(context, owner)
+
+    async def _past(self, request: CreateResponse, lookup: TurnLookup) -> Past:
+        """Return the turns that a request continues from."""
+        previous, conversation, owner = request.previous_response_id, request.conversation, lookup.owner
+        if previous and conversation:
+            raise InvalidRequest(
+                "Mutually exclusive parameters: give either 'previous_response_id' or 'conversation', not both.",
+                param="previous_response_id",
+                code="mutually_exclusive_parameters",
+            )
+        if conversation:
+            if not conversation.startswith("conv_"):
+                message = f"Invalid 'conversation': '{conversation}'. Expected an ID that begins with 'conv_'."
+                raise InvalidRequest(message, param="conversation", code="invalid_value")
+            return Past.of(await self.conversations.turns(conversation, owner, param="conversation"))
+        if request.store and (previous is None or lookup.layers.memory is not None):
+            await lookup.layers.store.check()
+        if previous is None:
+            return Past()
+        turns = await lookup.path(previous)
+        if turns is None:
+            raise PreviousResponseNotFound(previous)
+        if turns[-1].response["status"] not in TERMINAL:
+            message = f"Response '{previous}' has not ended yet. Continue from it when it has."
+            raise InvalidRequest(message, param="previous_response_id")
+        return Past.of([*await self._conversation_before(turns[0], owner, previous), *turns])
+
+    async def _conversation_before(self, turn: Turn, owner: str, previous: str) -> list[Turn]:
+        """Return the turns before a turn that was made in a conversation: its chain begins there."""
+        if not (conversation := turn.response.get("conversation")):
+            return []
+        try:
+            return before(await self.conversations.turns(conversation["id"], owner), turn.response["id"])
+        except NotFound:
+            raise PreviousResponseNotFound(previous) from None  # there is no partial history
+
+    async def _input(self, items: list[Item], past: Past, lookup: TurnLookup, key: str) -> NewInput:
+        """Return the input of a request with references resolved, decrypted; `key` is the chain's."""
+        warnings = Warnings()
+        upstream = {**past.upstream}
+        new = await lookup.resolved(items, past, upstream)
+        new, brought = decrypt_items(new, self.seals, lookup.owner, key=key, known=upstream, warnings=warnings)
+        if not answers_approvals(new):
+            return NewInput(new, upstream, brought, warnings=warnings)
+        new = await lookup.with_stored_requests(new, past, upstream)
+        return NewInput(new, upstream, brought, await lookup.related(new), warnings)
+
+    async def _with_files(self, context: Context, owner: str) -> Context:
+        if self.files is None:
+            return context
+        settled, items = context.items[: context.settled], context.items[context.settled :]
+        items = await self.files.resolve(items, context.new, owner, context.warnings)
+        return replace(context, items=[*settled, *items])

@@ -1,0 +1,107 @@
+"""Find turns and items of one caller by their ids, in the layers of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from app.core.history import turns as history
+from app.core.history.approvals import APPROVAL_REQUEST, APPROVAL_RESPONSE
+from app.core.history.past import Past
+from app.core.history.turns import Turn
+from app.core.stream.event_builder import Upstream
+from app.core.types import with_fields
+from app.core.types.ids import bucket_of
+from app.core.types.items import type_of
+from app.core.types.request import Item
+from app.errors import NotFound, StoreUnavailable
+from app.stores.layered import LayeredStore
+
+
+class TurnLookup:
+    """The turns and items of one caller. Turns that are in memory are found without the store."""
+
+    def __init__(self, layers: LayeredStore, owner: str) -> None:
+        self.layers = layers
+        self.owner = owner
+
+    async def path(self, response_id: str) -> list[Turn] | None:
+        """Return the turns up to a response, oldest first, or None if one of them is missing."""
+        if (bucket := bucket_of(self.owner, response_id)) is None:
+            return None
+        turns = history.path(await self.layers.all_in_memory(bucket), response_id)
+        return turns or history.path(await self.layers.all(bucket), response_id)
+
+    async def resolved(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
+        """
+        Return input items with the items in place of references to them, and with results of hosted tools.
+
+        Adds to `upstream` the fields that a backend sent for them. Raises `NotFound`, with the field at fault.
+        """
+        known = past.items_by_id() if any(item["type"] == "item_reference" for item in items) else {}
+        buckets: dict[str, Mapping[str, bytes]] = {}
+        resolved = []
+        for index, item in enumerate(items):
+            if item["type"] == "item_reference" and item["id"] in known:
+                item = known[item["id"]]
+            elif item["type"] == "item_reference":
+                match = await self._find(item["id"], buckets)
+                if match is None:
+                    raise NotFound(f"Item with id '{item['id']}' not found.", param=f"input[{index}].id")
+                item, upstream[item["id"]] = match
+            elif (row := type_of(item)) and row.hosted and isinstance(item.get("id"), str):
+                item = await self._completed(item, upstream, buckets)
+            resolved.append(item)
+        return resolved
+
+    async def _completed(
+        self, item: Item, upstream: dict[str, Upstream], buckets: dict[str, Mapping[str, bytes]]
+    ) -> Item:
+        """
+        Return an item of a hosted tool as it was stored, if it was, with the fields that its client has sent.
+
+        Clients leave results out, since OpenAI has them; and the text that the model was shown is in no item at all.
+        """
+        if item["id"] in upstream:
+            return item
+        with suppress(StoreUnavailable):
+            match = await self._find(item["id"], buckets)
+            if match and match[0]["type"] == item["type"]:
+                stored, upstream[item["id"]] = match
+                return with_fields(stored, {name: value for name, value in item.items() if value is not None})
+        return item
+
+    async def _find(self, id: str, buckets: dict[str, Mapping[str, bytes]]) -> tuple[Item, Upstream] | None:
+        """Return a stored item, with the fields that the backend sent for it; `buckets` are those read so far."""
+        if (bucket := bucket_of(self.owner, id)) is None:
+            return None
+        if bucket not in buckets:
+            buckets[bucket] = await self.layers.all(bucket)
+        return history.find_item(buckets[bucket].values(), id)
+
+    async def with_stored_requests(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
+        """Return items with requests for approval as they were stored, in place of a client's copies of them."""
+        known = past.items_by_id()
+        return [match[0] if (match := await self._stored_request(item, known, upstream)) else item for item in items]
+
+    async def _stored_request(
+        self, item: Item, known: Mapping[str, Item], upstream: dict[str, Upstream]
+    ) -> tuple[Item, Upstream] | None:
+        id = item.get("id")
+        if (
+            item["type"] != APPROVAL_REQUEST
+            or not isinstance(id, str)
+            or id in known
+            or not (bucket := bucket_of(self.owner, id))
+        ):
+            return None
+        match = history.find_item((await self.layers.all(bucket)).values(), id)
+        if match:
+            upstream[id] = match[1]
+        return match
+
+    async def related(self, items: Sequence[Item]) -> list[Turn]:
+        """Return all turns of the chains whose requests for approval the items answer, siblings too."""
+        ids = [str(item.get("approval_request_id")) for item in items if item["type"] == APPROVAL_RESPONSE]
+        buckets = dict.fromkeys(bucket for id in ids if (bucket := bucket_of(self.owner, id)))
+        return [Turn.of(record) for bucket in buckets for record in (await self.layers.all(bucket)).values()]
