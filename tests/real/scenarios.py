@@ -318,11 +318,19 @@ SCENARIOS: dict[str, Scenario] = {
     # JSON.
     "JSON": Scenario((_say("Give me a person as JSON.", text={"format": {"type": "json_object"}}),), ADA),
     "JSON schema": Scenario((_say("Give me a person as JSON.", text=PERSON_FORMAT),), ADA),
+    "file of text": Scenario(
+        (_say([_user([{"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,aGk="}])]),),
+        ["completed", "text: ..."],
+    ),
     # Refused.
     "image": Scenario((_say([_user([{"type": "input_text", "text": "Say hello."}, IMAGE])]),), ["400 invalid_request"]),
     "image from a tool": Scenario((PARIS, _answer([IMAGE], tools=[WEATHER])), ["400 invalid_request"]),
     "file": Scenario(
-        (_say([_user([{"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,aGk="}])]),),
+        (
+            _say(
+                [_user([{"type": "input_file", "filename": "a.zip", "file_data": "data:application/zip;base64,UEsD"}])]
+            ),
+        ),
         ["400 invalid_request"],
     ),
     "too long": Scenario((_say(TOO_LONG),), ["400 context_length_exceeded"]),

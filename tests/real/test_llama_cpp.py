@@ -6,8 +6,10 @@ A real llama.cpp with the tiny model of `docs/backends.md` behind Antiphon: all 
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -35,7 +37,9 @@ OTHERWISE = {
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     backend = {"backend_url": URL, "backend_profile": "llama.cpp", "default_model": "tiny"}
-    async with antiphon(**backend) as url, client(url) as http:
+    weather = {"command": [sys.executable, "-m", "tests.support.mcp_weather"], "require_approval": "never"}
+    tools = {"mcp": {"servers": {"weather": weather}}}
+    async with antiphon(**backend, tools=tools) as url, client(url) as http:
         http.timeout = httpx.Timeout(60)
         yield http
 
@@ -81,3 +85,42 @@ async def test_a_custom_tool_is_given_nothing_that_its_grammar_does_not_know(htt
     status, response = await ask(http, {**request, "max_output_tokens": 300}, stream=False)
     assert (status, response["status"]) == (200, "completed")
     assert re.fullmatch(SPOKEN, response["output"][-1]["input"])
+
+
+WEATHER_SERVER = {"type": "mcp", "server_label": "weather"}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("prompt", "before"),
+    [
+        ("What is the weather in Paris?", []),
+        ("Tell me first, then check the weather in Rome.", ["message"]),
+        ("Think, talk, then check the weather in Lima.", ["reasoning", "message"]),
+    ],
+)
+async def test_it_calls_a_tool_of_an_mcp_server(
+    http: httpx.AsyncClient, prompt: str, before: list[str], stream: bool
+) -> None:
+    """The model calls, a program answers, and the model says what it was told: all within one response."""
+    _, response = await ask(http, {"input": prompt, "tools": [WEATHER_SERVER]}, stream=stream)
+    assert response["status"] == "completed", response
+    listed, *thoughts, call, message = response["output"]
+    assert [tool["name"] for tool in listed["tools"]] == ["get_weather"]
+    assert [item["type"] for item in thoughts] == before
+    assert (call["type"], call["name"], call["status"]) == ("mcp_call", "get_weather", "completed")
+    assert set(json.loads(call["arguments"])) == {"location"}
+    assert call["output"] == "Sunny, 21C"
+    assert message["content"][0]["text"].strip() == "It is sunny and 21 degrees."
+
+
+async def test_a_call_that_was_approved_is_run_and_answered(http: httpx.AsyncClient) -> None:
+    asking = {"tools": [{**WEATHER_SERVER, "require_approval": "always"}]}
+    _, first = await ask(http, {"input": "What is the weather in Paris?", **asking}, stream=False)
+    request = first["output"][-1]
+    assert request["type"] == "mcp_approval_request"
+    approval = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
+    _, second = await ask(http, {"input": [approval], "previous_response_id": first["id"], **asking}, stream=True)
+    call, message = second["output"]
+    assert (call["approval_request_id"], call["output"]) == (request["id"], "Sunny, 21C")
+    assert message["content"][0]["text"].strip() == "It is sunny and 21 degrees."

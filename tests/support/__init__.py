@@ -20,6 +20,7 @@ Translating
 Hosted tools
     hosted_lab      a tool that follows a test
     mcp_lab         an MCP server of the official SDK
+    mcp_weather     one as a program, with a tool that the tiny model knows
 
 Stores
     redis_server    a real Redis: one for the session, and private ones to stop and restart
