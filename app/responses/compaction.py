@@ -88,16 +88,16 @@ class CompactionBuilder(EventBuilder):
         self._seal_summary = seal
         self._pieces: list[str] = []
 
-    def text(self, delta: str, logprobs: list[Any] | None = None) -> None:
-        self._pieces.append(delta)
+    def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
+        self._pieces += deltas
 
-    def refusal(self, delta: str) -> None:
+    def refusal(self, *deltas: str) -> None:
         pass
 
     def annotation(self, annotation: dict[str, Any]) -> None:
         pass
 
-    def reasoning(self, delta: str, source: str = "reasoning_content") -> None:
+    def reasoning(self, *deltas: str, source: str = "reasoning_content") -> None:
         pass
 
     def reasoning_upstream(self) -> Upstream:

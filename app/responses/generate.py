@@ -17,9 +17,9 @@ from typing import Any, Protocol, TypeAlias
 
 from app.backends import Backend, ChatRequest, Chunk
 from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Usage
-from app.core.types.request import Event
 from app.core.types.usage import usage_of
 from app.errors import APIError, BackendError
 from app.responses.prompt import Prompt
@@ -77,7 +77,7 @@ class Generation(Protocol):
         """The latest request to the backend; {} where there is none."""
         ...
 
-    def events(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+    def events(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
         """Yield the events, all but the terminal one; see `respond`."""
         ...
 
@@ -98,7 +98,7 @@ class NoAnswer:
         self.warnings: list[str] = []
         self.body: dict[str, Any] = {}
 
-    async def events(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+    async def events(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
         """Yield the events, all but the terminal one."""
         self.builder.start()
         self.builder.complete()
@@ -133,7 +133,7 @@ class OneAnswer:
         """The request to the backend."""
         return self._question.request.body
 
-    def events(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+    def events(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
         """Yield the events, all but the terminal one; see `respond`."""
         return respond(self.builder, self._question, open_after=open_after, deadline=self._deadline)
 
@@ -160,7 +160,7 @@ async def respond(
     deadline: Deadline | None = None,
     opened: bool = False,
     finish: Finish | None = None,
-) -> AsyncGenerator[list[Event], None]:
+) -> AsyncGenerator[EventBatch, None]:
     """
     Yield the events of one answer. What closes it stays in the builder, and the terminal event is for `builder.end()`.
 

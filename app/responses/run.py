@@ -16,9 +16,10 @@ from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.dialects import DIALECTS, Dialect
 from app.core.history.context import Context
 from app.core.history.turns import Turn
+from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import settled
 from app.core.types import Usage
-from app.core.types.request import Event, Item, Response
+from app.core.types.request import Item, Response
 from app.errors import APIError
 from app.observability import log_context
 from app.observability.lifecycle import ResponseLifecycle, clock
@@ -86,7 +87,7 @@ class Run:
         """What was left out or changed, a sentence each."""
         return [*self._context.warnings, *self._generation.warnings]
 
-    async def events(self, open_after: float | None = None) -> AsyncGenerator[list[Event], None]:
+    async def events(self, open_after: float | None = None) -> AsyncGenerator[EventBatch, None]:
         """Make the response. Raises `APIError` for what fails before the first event; see `respond`."""
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
         logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
@@ -96,7 +97,8 @@ class Run:
                 async for events in answer:
                     if response["output"]:
                         lifecycle.first = clock()
-                    yield [*events, *self._new_warnings()]
+                    events.extend(self._new_warnings())
+                    yield events
                     if lifecycle.first:
                         break
                 async for events in answer:  # from the first token on, nothing is asked of each
@@ -107,14 +109,13 @@ class Run:
         last = self._new_warnings()
         builder.end()
         self._ended = True
-        yield [*last, *builder.take()]
+        last.extend(builder.take())
+        yield last
 
-    def _new_warnings(self) -> list[Event]:
+    def _new_warnings(self) -> EventBatch:
         """Return an `antiphon:warning` event for each warning that had none yet, if the caller wants such events."""
         builder = self._builder
-        if not builder.framework_events:
-            return []
-        for warning in self.warnings:
+        for warning in self.warnings if builder.framework_events else ():
             if warning not in self._warned:
                 self._warned.add(warning)
                 builder.framework("warning", message=warning)
@@ -135,19 +136,19 @@ class Run:
             if outer:
                 self._log_end()
 
-    def queue(self) -> list[Event]:
+    def queue(self) -> EventBatch:
         """Say that the response is made in the background, before it is begun."""
         self._builder.queue()
         return self._builder.take()
 
-    async def stop(self, error: APIError | None = None) -> list[Event]:
+    async def stop(self, error: APIError | None = None) -> EventBatch:
         """
         End the response from outside, once `events` is closed: it fails with that error, or else was cancelled.
 
         Returns all events that have not been yielded. Where the terminal one has been, it ended so, and was stored so.
         """
         if self._ended:
-            return []
+            return EventBatch()
         self._generation.abort(error)
         await self._save()
         self._lifecycle.failure = self._builder.failure
@@ -181,7 +182,7 @@ class Run:
         context = self._context
         return compaction.resource(await self.drain(), context.items, context.key)
 
-    def keepalive(self) -> list[Event]:
+    def keepalive(self) -> EventBatch:
         """Return the event that tells a client of OpenAI's that the response lives."""
         self._builder.keepalive()
         return self._builder.take()

@@ -74,7 +74,7 @@ def queued() -> list[Event]:
     made.text("Hello.")
     made.complete()
     made.end()
-    return made.take()
+    return [*made.take()]
 
 
 async def streams() -> AsyncIterator[list[Event]]:

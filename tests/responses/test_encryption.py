@@ -199,7 +199,7 @@ def answer(*chunks: dict[str, Any]) -> list[Event]:
         reader.feed(chunk)
     finish_response(builder, reader, ChatRequest({"messages": []}), None)
     builder.end()
-    events = builder.take()
+    events = [*builder.take()]
     laws.check(events)
     return events
 

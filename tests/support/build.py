@@ -11,7 +11,7 @@ from app.backends.chat.normalize import Normalizer
 from app.core.profile import CALL_NAME_NOISE
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
-from app.core.types.chunk import DONE, Chunk
+from app.core.types.chunk import DONE, Chunk, ChunkRun
 from app.core.types.request import CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import BackendError
@@ -51,6 +51,11 @@ def normal(chunks: Iterable[Any]) -> list[Chunk]:
     return [one for chunk in chunks for one in ([chunk] if chunk is DONE else normalizer.feed([chunk]))]
 
 
+def each(chunks: Iterable[Any]) -> list[Chunk]:
+    """Return chunks one by one, also those that a backend yields as a run."""
+    return [one for chunk in chunks for one in (chunk.chunks() if isinstance(chunk, ChunkRun) else [chunk])]
+
+
 def answer(
     chunks: Iterable[Chunk], failure: BackendError | None = None, reasoning: Any = None, **reading: Any
 ) -> list[Event]:
@@ -62,7 +67,7 @@ def answer(
         reader.feed(chunk)
     end_response(made, reader, ChatRequest({"messages": []}), failure)
     made.end()
-    return made.take()
+    return [*made.take()]
 
 
 def whole(*chunks: Chunk, reason: str | None = "stop") -> list[Chunk]:

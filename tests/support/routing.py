@@ -14,6 +14,7 @@ from app.backends.chat.client import OpenAIBackend
 from app.backends.routing.router import Router
 from app.errors import BackendError
 from app.settings import BackendSettings
+from tests.support.build import each
 from tests.support.ports import free_port
 from tests.support.upstream import DONE as END
 from tests.support.upstream import Upstream, chunk, finish, sse, status
@@ -69,7 +70,7 @@ async def ask(router: Router, model: str = "m", conversation: str = "", **fields
     chunks = []
     async with router.stream(question(model, conversation, **fields)) as answer:
         async for batch in answer:
-            chunks += batch
+            chunks += each(batch)
     return "".join(one["choices"][0]["delta"].get("content") or "" for one in chunks if one is not DONE)
 
 

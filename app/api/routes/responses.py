@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -208,7 +208,7 @@ def subscription_stream(
     )
 
 
-def _beat(caller: Caller, keepalive: Callable[[], list[Event]]) -> Callable[[], bytes]:
+def _beat(caller: Caller, keepalive: Callable[[], Iterable[Event]]) -> Callable[[], bytes]:
     """Return a function that encodes a heartbeat: an event or a comment, as the caller's dialect has it."""
     return (
         (lambda: encoder.encode_sse(keepalive()))

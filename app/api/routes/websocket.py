@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,7 +216,7 @@ class WebSocketConnection:
             else:
                 await self._send_events(run.keepalive(), stream_id)
 
-    async def _send_events(self, events: list[Event], stream_id: str | None) -> None:
+    async def _send_events(self, events: Iterable[Event], stream_id: str | None) -> None:
         async with self._send_lock:
             for event in events:
                 await self._send(event if stream_id is None else {**event, "stream_id": stream_id})

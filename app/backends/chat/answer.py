@@ -46,8 +46,8 @@ class ChatStream:
         self._loop = asyncio.get_running_loop()
         self._reads = _reads(response)
         self._reads.wait_at_most(profile.transport.first_byte_timeout)
-        self._reader: ChunkDecoding = BodyDecoder()
         self._filters = filters(profile, tools)
+        self._reader: ChunkDecoding = BodyDecoder(runs=not self._filters)
         self._normalizer = Normalizer()
         self._error_in = error_in
         self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s

@@ -30,8 +30,10 @@ class ChunkDecoding(Protocol):
 class BodyDecoder:
     """Reads a body whose kind shows with its first character."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, runs: bool = False) -> None:
+        """For `runs` see `ChunkDecoder`."""
         self._head = b""
+        self._runs = runs
         self._reader: ChunkDecoding | None = None
         self.decode: Callable[[bytes], list[RawChunk]] = self._sniff
 
@@ -40,7 +42,8 @@ class BodyDecoder:
         self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
         if not data:
             return []
-        self._reader = _READERS.get(data[:1], ChunkDecoder)()
+        other = _READERS.get(data[:1])
+        self._reader = other() if other else ChunkDecoder(runs=self._runs)
         self.decode = self._reader.decode  # from here on directly
         return self._reader.decode(data)
 

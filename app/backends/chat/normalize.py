@@ -15,7 +15,7 @@ import orjson
 
 from app.backends.chat.usage import normal_usage
 from app.core.stream.reasoning_fragments import FRAGMENTS
-from app.core.types.chunk import REASONING_CONTENT, CallFragment, Chunk, ChunkDelta, CitedSource, RawChunk
+from app.core.types.chunk import REASONING_CONTENT, CallFragment, Chunk, ChunkDelta, ChunkRun, CitedSource, RawChunk
 
 # The names of raw reasoning: DeepSeek, llama.cpp and SGLang have the first, vLLM, Ollama and OpenRouter the second,
 # Copilot the third.
@@ -55,7 +55,8 @@ NO_REASON = "null"  # as KoboldCpp wrote in every chunk
 
 _FIRST = (0, None, "0")  # as servers write the index of the one choice
 _TEXTS = frozenset({"content", REASONING_CONTENT, "refusal"})  # of a delta
-_OTHER_NAMES = frozenset({*REASONING_FIELDS[1:], *FRAGMENTS, "reasoning_opaque", "function_call"})
+_OWN_NAMES = frozenset({"reasoning_field", "reasoning_fragments", "reasoning_upstream"})  # not a server's
+_OTHER_NAMES = frozenset({*REASONING_FIELDS[1:], *FRAGMENTS, *_OWN_NAMES, "reasoning_opaque", "function_call"})
 _ENVELOPE = ("id", "model", "service_tier")
 
 
@@ -90,7 +91,7 @@ class Normalizer:
                 return False
             if chunk.get("usage") or "error" in chunk or "x_groq" in chunk:
                 return False
-            if "citations" in chunk or "search_results" in chunk:
+            if "citations" in chunk or "search_results" in chunk or "sources" in chunk:
                 return False
             if choice.get("finish_reason") or "error" in choice or "usage" in choice:
                 return False
@@ -121,6 +122,9 @@ class Normalizer:
         if self.is_plain(plain := [chunk]):
             yield from plain
             return
+        if isinstance(chunk, ChunkRun):
+            yield from self._normalized_run(chunk)
+            return
         choice = _first_choice(chunk.get("choices"))
         normal: Chunk = {name: chunk[name] for name in _ENVELOPE if name in chunk}  # type: ignore[assignment]
         if (usage := self._count(chunk, choice)) is not None:
@@ -137,6 +141,17 @@ class Normalizer:
         if logprobs := _logprobs(choice):
             normal["choices"][0]["logprobs"] = logprobs
         yield normal
+
+    def _normalized_run(self, run: ChunkRun) -> Iterator[Chunk]:
+        if run.field in REASONING_FIELDS:
+            delta: ChunkDelta = {"reasoning_content": run.texts[0]}
+            chunk = {**run, "choices": [{"delta": delta}]}
+            if self.is_plain([chunk]):
+                delta["reasoning_field"] = run.field
+                yield ChunkRun(chunk, REASONING_CONTENT, run.texts)  # type: ignore[misc]
+                return
+        for chunk in run.chunks():
+            yield from self._normalized(chunk)
 
     def _count(self, chunk: RawChunk, choice: dict[str, Any] | None) -> dict[str, Any] | None:
         """

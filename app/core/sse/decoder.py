@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from app.core.sse.repeats import RepeatDecoder
 from app.core.types.bounded_json import MAX_VALUES, TooManyValues, check_values
 from app.core.types.chunk import DONE, RawChunk
 from app.errors import BackendError
@@ -50,13 +51,15 @@ class ChunkDecoder:
     event has not ended after `MAX_EVENT_BYTES` bytes, `decode` raises `BackendError`. What follows `DONE` is ignored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, runs: bool = False) -> None:
+        """`runs`: chunks that differ from an earlier one in their text alone are returned as a `ChunkRun`."""
         self._pieces: list[bytes] = []  # of the incomplete event, with line ends as LF
         self._buffered = 0  # bytes of them
         self._after_cr = False  # the last byte was a CR, whose LF may come with the next read
         self._begun = False
         self._done = False
         self._joiner = _SurrogateJoiner()
+        self._repeats = RepeatDecoder() if runs else None
 
     def decode(self, data: bytes) -> list[RawChunk]:
         """Return the chunks whose events end in `data`; `DONE` is the last one of the stream."""
@@ -114,16 +117,24 @@ class ChunkDecoder:
         # If no event has a second line, each plain one is a whole frame and need not be split.
         plain = block.count(b"\n") == 2 * (len(events) - 1) and not self._joiner.pending
         chunks: list[RawChunk] = []
-        for event in events:
+        at = 0
+        while at < len(events) and not self._done:
+            if plain and self._repeats and (run := self._repeats.match(events, at)):
+                chunks.append(run)
+                at += len(run.texts)
+                continue
+            event = events[at]
+            at += 1
             if plain and event.startswith(_PLAIN):
                 try:
-                    chunks.append(orjson.loads(event[6:]))
-                    continue
+                    chunks.append(chunk := orjson.loads(event[6:]))
                 except orjson.JSONDecodeError:
                     plain = False  # from here on a surrogate may be pending
+                else:
+                    if self._repeats:
+                        self._repeats.learn(event, chunk)
+                    continue
             chunks += self._event(event)
-            if self._done:
-                break
         return chunks
 
     def _event(self, event: bytes) -> list[RawChunk]:

@@ -6,13 +6,21 @@ from collections.abc import Iterable
 
 import orjson
 
+from app.core.stream.event_batch import EventBatch
 from app.core.types.request import Event
 
 DONE_FRAME = b"data: [DONE]\n\n"
 COMMENT = b": keepalive\n\n"
 
 
-def encode_sse(events: Iterable[Event]) -> bytes:
-    """Encode events as one run of server-sent events: one write, however many events."""
+def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:
+    """Encode events as server-sent events, to be sent in one write."""
     dumps = orjson.dumps
-    return b"".join([b"event: %b\ndata: %b\n\n" % (event["type"].encode(), dumps(event)) for event in events])
+    encoded: list[bytes] = []
+    for entry in events.entries if isinstance(events, EventBatch) else events:
+        if isinstance(entry, dict):
+            encoded.append(b"event: %b\ndata: %b\n\n" % (entry["type"].encode(), dumps(entry)))
+        else:
+            template = entry.fields.sse
+            encoded += [template % (number, dumps(delta)) for number, delta in enumerate(entry.deltas, entry.number)]
+    return b"".join(encoded)

@@ -12,7 +12,7 @@ from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.reasoning_fragments import FRAGMENTS
 from app.core.stream.tool_calls import ToolCalls
-from app.core.types.chunk import DONE, REASONING_CONTENT, Chunk, ChunkChoice, ChunkDelta, CitedSource
+from app.core.types.chunk import DONE, REASONING_CONTENT, Chunk, ChunkChoice, ChunkDelta, ChunkRun, CitedSource
 
 # What cuts an answer off. Any other finish reason means that the model was done.
 _ENDINGS = {"length": "max_output_tokens", "content_filter": "content_filter", "error": "error"}
@@ -51,9 +51,12 @@ class ChunkReader:
         self._finish_required = finish_required
         self._sources: list[CitedSource] = []  # for which there is no text yet
 
-    def feed(self, chunk: Chunk) -> None:
+    def feed(self, chunk: Chunk | ChunkRun) -> None:
         if chunk is DONE:
             self.done = True
+            return
+        if isinstance(chunk, ChunkRun):
+            self._feed_run(chunk)
             return
         if usage := chunk.get("usage"):
             self.usage = usage
@@ -68,7 +71,7 @@ class ChunkReader:
             if len(delta) != 1:
                 self._feed_delta(delta, choice)
             elif "content" in delta:  # as nearly every one
-                self._feed_text(delta["content"], choice)
+                self._feed_content(delta["content"], choice)
             elif "tool_calls" in delta:
                 self.calls.feed(delta["tool_calls"] or ())
             else:
@@ -79,10 +82,24 @@ class ChunkReader:
         if choices and (reason := choice.get("finish_reason")) and self.finish_reason in (None, "stop"):
             self.finish_reason = reason
 
+    def _feed_run(self, run: ChunkRun) -> None:
+        if (tier := run.get("service_tier")) and isinstance(tier, str):
+            self.service_tier = tier
+        match run.field:
+            case "content":
+                self._feed_text(*run.texts)
+            case "arguments":
+                self.calls.feed_arguments(run["choices"][0]["delta"]["tool_calls"][0], run.texts)
+            case _:
+                source = run["choices"][0]["delta"].get("reasoning_field", REASONING_CONTENT)
+                self.builder.reasoning(*run.texts, source=source)
+        if self._sources:
+            self._cite()
+
     def _feed_delta(self, delta: ChunkDelta, choice: ChunkChoice) -> None:
         """Reasoning, text and calls, in the order in which a model produces what comes together."""
         if reasoning := delta.get("reasoning_content"):
-            self.builder.reasoning(reasoning, delta.get("reasoning_field", REASONING_CONTENT))
+            self.builder.reasoning(reasoning, source=delta.get("reasoning_field", REASONING_CONTENT))
             if len(delta) == 1:
                 return
         if fragments := delta.get("reasoning_fragments"):
@@ -93,7 +110,7 @@ class ChunkReader:
                 kept[name].feed(more)
         if upstream := delta.get("reasoning_upstream"):
             self.builder.reasoning_upstream().update(upstream)
-        self._feed_text(delta.get("content"), choice)
+        self._feed_content(delta.get("content"), choice)
         if refusal := delta.get("refusal"):
             self.builder.refusal(refusal)
         if annotations := delta.get("annotations"):
@@ -102,13 +119,15 @@ class ChunkReader:
         if calls := delta.get("tool_calls"):
             self.calls.feed(calls)
 
-    def _feed_text(self, text: str | None, choice: ChunkChoice) -> None:
-        if not text:
-            return
+    def _feed_content(self, text: str | None, choice: ChunkChoice) -> None:
+        if text:
+            logprobs = choice.get("logprobs") if self._logprobs else None
+            self._feed_text(text, logprobs=flat_logprobs(logprobs) if logprobs else None)
+
+    def _feed_text(self, *texts: str, logprobs: list[Any] | None = None) -> None:
         if self.calls.waits:
             self.calls.settle()
-        logprobs = choice.get("logprobs") if self._logprobs else None
-        self.builder.text(text, flat_logprobs(logprobs) if logprobs else None)
+        self.builder.text(*texts, logprobs=logprobs)
 
     def _cite(self) -> None:
         """Tell the sources of the whole answer, once there is a text that they can be of."""

@@ -6,8 +6,7 @@ keeps the response resource up to date as it goes, and it does no I/O:
 
     builder = EventBuilder(response)
     builder.start()
-    builder.text("Hel")
-    builder.text("lo")
+    builder.text("Hel", "lo")
     builder.complete()
     builder.end()
     events = builder.take()
@@ -18,16 +17,18 @@ An event is a plain dict, and never changes once it has been taken.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from app.core.stream.citations import Citations
+from app.core.stream.event_batch import DeltaEvents, DeltaFields, EventBatch
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, PartType, ToolBinding
 from app.core.types import list_field, with_fields
+from app.core.types.chunk import REASONING_CONTENT
 from app.core.types.items import ItemType
 from app.core.types.readings import NOTES
-from app.core.types.request import Event, Item, Response
+from app.core.types.request import Item, Response
 from app.errors import APIError
 
 # What the backend really said for an item, by its own names of fields, to be sent back to it as it was.
@@ -44,8 +45,12 @@ class OpenPart:
 
     row: PartType
     where: dict[str, Any]  # item_id, output_index, and the part's index: the head of each of its events
+    delta: DeltaFields = field(init=False)
     pieces: list[str] = field(default_factory=list)  # joined once, at the end
     extra: dict[str, list[Any]] = field(default_factory=dict)  # annotations and logprobs, as they come
+
+    def __post_init__(self) -> None:
+        self.delta = DeltaFields(self.row.delta, self.where, self.row.delta_fields)
 
     def content(self) -> dict[str, Any]:
         """Return the part as it stands, sharing nothing with it."""
@@ -77,6 +82,7 @@ class OpenCall:
     kind: ItemType
     callee: ToolBinding | None = None
     call_id: str = ""  # as the backend knows it
+    delta: DeltaFields | None = None  # of the events of its arguments, once there are any
     pieces: list[str] = field(default_factory=list)
 
     @property
@@ -115,7 +121,7 @@ class EventBuilder:
         self._reasoning = reasoning
         self._clock = clock
         self._seal = seal
-        self._events: list[Event] = []
+        self._events = EventBatch()
         self._sequence_number = 0
         self._open: OpenItem | None = None
         self._calls: list[OpenCall] = []
@@ -124,9 +130,9 @@ class EventBuilder:
         self._citations: Citations | None = None
         self._held_logprobs: list[Any] = []  # of text that is held back, since it may be a mark
 
-    def take(self) -> list[Event]:
+    def take(self) -> EventBatch:
         """Return the events built since the last call."""
-        events, self._events = self._events, []
+        events, self._events = self._events, EventBatch()
         return events
 
     # The life of the response.
@@ -196,26 +202,30 @@ class EventBuilder:
             self._citations = Citations()
         self._citations.add(sources)
 
-    def text(self, delta: str, logprobs: list[Any] | None = None) -> None:
+    def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
+        """Write text, with an event for each delta; `logprobs` are those of its tokens, where they were requested."""
         if self._citations is None:
-            self._text(delta, logprobs)
-        else:
-            self._cited_text(delta, logprobs, self._citations)
-
-    def _text(self, delta: str, logprobs: list[Any] | None) -> None:
-        part = self._write(TEXT, delta, logprobs=logprobs or [])
-        if logprobs:
-            part.extra.setdefault("logprobs", []).extend(logprobs)
-
-    def _cited_text(self, delta: str, logprobs: list[Any] | None, citations: Citations) -> None:
+            self._text(deltas, logprobs)
+            return
         self._held_logprobs += logprobs or ()
-        self._write_cited(citations.feed(delta))
+        for delta in deltas:
+            self._write_cited(self._citations.feed(delta))
+
+    def _text(self, deltas: Sequence[str], logprobs: list[Any] | None) -> None:
+        if not logprobs:
+            self._write(TEXT, deltas)
+            return
+        (part,) = self._turn_to(TEXT).parts
+        part.extra["logprobs"] += logprobs
+        part.pieces += deltas
+        for delta in deltas:
+            self._emit(part.row.delta, **part.where, delta=delta, logprobs=logprobs)
 
     def _write_cited(self, pieces: Iterable[str | dict[str, Any]]) -> None:
         for piece in pieces:
             if isinstance(piece, str):
                 logprobs, self._held_logprobs = self._held_logprobs, []
-                self._text(piece, logprobs)
+                self._text((piece,), logprobs)
             else:
                 self.annotation(piece)
 
@@ -224,8 +234,9 @@ class EventBuilder:
         if self._citations is not None:
             self._write_cited(self._citations.end())
 
-    def refusal(self, delta: str) -> None:
-        self._write(REFUSAL, delta)
+    def refusal(self, *deltas: str) -> None:
+        """Write a refusal."""
+        self._write(REFUSAL, deltas)
 
     def annotation(self, annotation: dict[str, Any]) -> None:
         """Annotate the text that is being written; it is opened, empty, if there is none."""
@@ -235,10 +246,9 @@ class EventBuilder:
         index = len(annotations) - 1
         self._emit("response.output_text.annotation.added", **part.where, annotation_index=index, annotation=annotation)
 
-    def reasoning(self, delta: str, source: str = "reasoning_content") -> None:
-        """Think aloud; `source` is the field in which the backend said it."""
-        self._write(self._reasoning, delta)
-        self._open.source = source  # type: ignore[union-attr]
+    def reasoning(self, *deltas: str, source: str = REASONING_CONTENT) -> None:
+        """Write reasoning; `source` is the backend's name of the field that it came in."""
+        self._write(self._reasoning, deltas).source = source
 
     def reasoning_upstream(self) -> Upstream:
         """
@@ -273,10 +283,14 @@ class EventBuilder:
         self._tell(call, kind.begun)
         return call
 
-    def arguments(self, call: OpenCall, delta: str) -> None:
-        call.pieces.append(delta)
+    def arguments(self, call: OpenCall, *deltas: str) -> None:
+        """Write arguments of an open call."""
+        call.pieces += deltas
         if call.kind.delta:
-            self._emit(call.kind.delta, item_id=call.item["id"], output_index=call.index, delta=delta)
+            if call.delta is None:
+                call.delta = DeltaFields(call.kind.delta, {"item_id": call.item["id"], "output_index": call.index}, {})
+            self._events.entries.append(DeltaEvents(call.delta, self._sequence_number, deltas))
+            self._sequence_number += len(deltas)
 
     def close_call(self, call: OpenCall, status: str = "completed") -> None:
         """
@@ -388,7 +402,7 @@ class EventBuilder:
 
     def _emit(self, type: str, **fields: Any) -> None:
         event = {"type": type, "sequence_number": self._sequence_number, **fields}
-        self._events.append(event)  # type: ignore[arg-type]  # its fields depend on its type
+        self._events.entries.append(event)  # type: ignore[arg-type]  # its fields depend on its type
         self._sequence_number += 1
 
     def _tell(self, call: OpenCall, types: Iterable[str]) -> None:
@@ -410,19 +424,17 @@ class EventBuilder:
         self.response["output"][index] = item
         self._emit("response.output_item.done", output_index=index, item=item)
 
-    def _write(self, rows: tuple[PartType, ...], delta: str, **extra: Any) -> OpenPart:
+    def _write(self, rows: tuple[PartType, ...], deltas: Sequence[str]) -> OpenItem:
         open_ = self._open
         if open_ is None or open_.rows is not rows:
             open_ = self._turn_to(rows)
-        for part in open_.parts:
-            part.pieces.append(delta)
-            number = self._sequence_number
-            self._sequence_number = number + 1
-            # As `_emit` would, which costs twice as much: this is what happens per token.
-            self._events.append(
-                {"type": part.row.delta, "sequence_number": number, **part.where, "delta": delta, **extra}  # type: ignore[typeddict-item]
-            )
-        return part
+        # Two parts take turns: each delta is an event of the one, then of the other.
+        for texts in [deltas] if len(rows) == 1 else [(delta,) for delta in deltas]:
+            for part in open_.parts:
+                part.pieces += texts
+                self._events.entries.append(DeltaEvents(part.delta, self._sequence_number, texts))
+                self._sequence_number += len(texts)
+        return open_
 
     def _turn_to(self, rows: tuple[PartType, ...]) -> OpenItem:
         """Resolve where a piece belongs; if that is not what is open, close the one and open the other."""
@@ -445,8 +457,8 @@ class EventBuilder:
 
     def _open_part(self, open_: OpenItem, row: PartType) -> None:
         index = len(list_field(open_.item, row.list))
-        part = OpenPart(row, {"item_id": open_.item["id"], "output_index": open_.index, row.position: index})
-        part.extra = {name: [] for name in row.extra}
+        where = {"item_id": open_.item["id"], "output_index": open_.index, row.position: index}
+        part = OpenPart(row, where, extra={name: [] for name in row.extra})
         open_.parts.append(part)
         self._emit(row.part_added, **part.where, part=part.content())
 

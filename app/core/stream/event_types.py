@@ -7,6 +7,7 @@ A new kind is a row here, not a branch somewhere else; calls are rows of `app.co
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from app.core.types.hosted import HostedFunction
@@ -29,6 +30,7 @@ class PartType(NamedTuple):
     part_done: str
     told: tuple[str, ...]  # the fields of the part that the `done` event tells
     extra: tuple[str, ...] = ()  # the lists that a part of this kind always has
+    delta_fields: Mapping[str, Any] = MappingProxyType({})  # that each delta event has, beside its text
 
 
 class ToolBinding(NamedTuple):
@@ -55,6 +57,7 @@ _TEXT = PartType(
     part_done="response.content_part.done",
     told=("text", "logprobs"),
     extra=("annotations", "logprobs"),
+    delta_fields={"logprobs": []},
 )
 _REFUSAL = _TEXT._replace(
     type="refusal",
@@ -63,6 +66,7 @@ _REFUSAL = _TEXT._replace(
     done="response.refusal.done",
     told=("refusal",),
     extra=(),
+    delta_fields={},
 )
 _REASONING = _TEXT._replace(
     item="reasoning",
@@ -73,6 +77,7 @@ _REASONING = _TEXT._replace(
     done="response.reasoning.done",
     told=("text",),
     extra=(),
+    delta_fields={},
 )
 _SUMMARY = _REASONING._replace(
     empty={"summary": []},

@@ -108,6 +108,11 @@ class ToolCalls:
             self._identify(call, id, name)
             self._extend(call, arguments)
 
+    def feed_arguments(self, fragment: CallFragment, pieces: Iterable[str]) -> None:
+        """Take pieces of arguments, of deltas that are like the fragment in all else."""
+        for piece in pieces:
+            self.feed(({**fragment, "function": {"arguments": piece}},))
+
     def end(self, *, cut: bool = False) -> None:
         """
         Announce and close what there is.

@@ -8,6 +8,7 @@ to the server under names of ours. What servers do otherwise is brought into thi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from typing_extensions import TypedDict
@@ -67,3 +68,41 @@ class Chunk(TypedDict, total=False):
 
 # What a backend yields for `data: [DONE]`: the server said that this was all.
 DONE: Any = {"object": "done"}
+
+
+# Where a chunk has its text, by the name of the field.
+TEXT_PATHS: dict[str, tuple[str | int, ...]] = {
+    **{name: ("choices", 0, "delta", name) for name in ("content", REASONING_CONTENT, "reasoning")},
+    "arguments": ("choices", 0, "delta", "tool_calls", 0, "function", "arguments"),
+}
+
+
+class ChunkRun(dict[str, Any]):
+    """
+    Chunks that arrived together and differ in their text alone: a chunk like them, with their `texts`.
+
+    Each of the texts is a piece of the same text, which is in the `field` (a name of `TEXT_PATHS`). The chunks say
+    nothing else that matters: there is no finish reason, and no other text.
+    """
+
+    __slots__ = ("field", "texts")
+
+    def __init__(self, chunk: RawChunk, field: str, texts: list[str]) -> None:
+        super().__init__(chunk)
+        self.field = field
+        self.texts = texts
+
+    def chunks(self) -> Iterator[RawChunk]:
+        """Yield the chunks one by one."""
+        path = TEXT_PATHS[self.field]
+        for text in self.texts:
+            yield _with_value({**self}, path, text)
+
+
+def _with_value(container: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    """Return a copy of nested dicts and lists with another value at a path; only what is on the path is copied."""
+    if not path:
+        return value
+    copy = container.copy()
+    copy[path[0]] = _with_value(container[path[0]], path[1:], value)
+    return copy

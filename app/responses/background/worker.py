@@ -11,7 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 from app.core.history.turns import Turn
 from app.core.sse import encoder
-from app.core.types.request import TERMINAL, Event, Response
+from app.core.stream.event_batch import EventBatch
+from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, StoreUnavailable
 from app.stores import Change, Store, apply_with
 from app.stores.event_log import Batch, EventLog, LeaseState, RunKey
@@ -41,7 +42,7 @@ class BackgroundJob(Protocol):
     key: RunKey
     response: Response
 
-    def queue(self) -> list[Event]:
+    def queue(self) -> EventBatch:
         """Return the events that come before the response is begun."""
         ...
 
@@ -53,11 +54,11 @@ class BackgroundJob(Protocol):
         """Return what is to be stored of the response as it stands."""
         ...
 
-    def events(self, open_after: float | None = None) -> AsyncGenerator[list[Event], None]:
+    def events(self, open_after: float | None = None) -> AsyncGenerator[EventBatch, None]:
         """Make the response."""
         ...
 
-    async def stop(self, error: APIError | None = None) -> list[Event]:
+    async def stop(self, error: APIError | None = None) -> EventBatch:
         """End it as failed, or else as cancelled, once `events` is closed; return the events that are left."""
         ...
 
@@ -83,7 +84,7 @@ class RunWorker:
         self._worker = worker
         self._patience = patience
         self._stopped: asyncio.Future[APIError | None] = asyncio.get_running_loop().create_future()
-        self._said: list[Event] = []
+        self._said = EventBatch()
         self._spoke = asyncio.Event()
 
     async def queue(self) -> Response:
@@ -126,7 +127,7 @@ class RunWorker:
                 await self._spoke.wait()
                 self._spoke.clear()
                 if events := self._said:
-                    self._said = []
+                    self._said = EventBatch()
                     await self._append(batch_of(events))
                     await asyncio.wait({making}, timeout=PAUSE)
             await making
@@ -182,8 +183,8 @@ class RunWorker:
             async for events in batches:
                 self._say(events)
 
-    def _say(self, events: list[Event]) -> None:
-        self._said += events
+    def _say(self, events: EventBatch) -> None:
+        self._said.extend(events)
         self._spoke.set()
 
     async def save(self, turn: Turn, addition: Sequence[Change] = (), /, *, again: bool) -> None:
@@ -222,9 +223,9 @@ async def persist(attempt: Callable[[], Awaitable[T]], patience: float) -> T:
         pause = min(2 * pause, 1)
 
 
-def batch_of(events: list[Event]) -> Batch:
+def batch_of(events: EventBatch) -> Batch:
     """Encode events, which follow one another without a gap."""
-    first, last = events[0], events[-1]
+    first, last = events.first, events.last
     return Batch(
         first["sequence_number"], last["sequence_number"], encoder.encode_sse(events), ends=last["type"] in _LAST
     )

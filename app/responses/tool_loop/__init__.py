@@ -23,13 +23,14 @@ from app.backends import ChatRequest
 from app.core.history.approvals import ApprovedCall
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.citations import cited_by
+from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, settled
 from app.core.stream.event_types import ToolBinding
 from app.core.types import Response, Usage, with_fields
 from app.core.types.hosted import HostedFunction
 from app.core.types.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, ItemType, waits_for_client
 from app.core.types.readings import NOTES
-from app.core.types.request import TERMINAL, Event, Item
+from app.core.types.request import TERMINAL, Item
 from app.core.types.token_estimate import estimate_chat
 from app.core.types.usage import added_usage, usage_of
 from app.errors import APIError, BackendError
@@ -105,7 +106,7 @@ class ToolLoop:
         asked = self._question.warnings if self._question else ()
         return list(dict.fromkeys([*self._warnings, *asked]))
 
-    async def events(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+    async def events(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
         """
         Yield the events of the response, all but the terminal one; see `respond` for `open_after` and what is raised.
 
@@ -147,7 +148,7 @@ class ToolLoop:
         )
         return question.request.body
 
-    async def _all(self, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+    async def _all(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
         opens_at = None if open_after is None else asyncio.get_running_loop().time() + open_after
         opening = asyncio.create_task(self._sessions.open(self._options.items, LoopReport(self)))
         async for events in self._while([opening], quiet=open_after):
@@ -171,7 +172,7 @@ class ToolLoop:
         """Return the seconds until the response is opened at a loop time; None where it waits for the backend."""
         return None if at is None or self._opened else max(0.0, at - asyncio.get_running_loop().time())
 
-    async def _one_round(self, round: ObservedRound, opens_at: float | None) -> AsyncGenerator[list[Event], None]:
+    async def _one_round(self, round: ObservedRound, opens_at: float | None) -> AsyncGenerator[EventBatch, None]:
         """Ask the model and run the calls that it makes; `_again` tells whether it is to be asked once more."""
         record = round.record
         question = await self._next_question()
@@ -260,7 +261,7 @@ class ToolLoop:
         tokens = self._questions.compactable_tokens(body, self.builder.response["output"], self._upstream())
         return compaction.is_worthwhile(tokens)
 
-    async def _compact(self, round: ObservedRound, open_after: float | None) -> AsyncGenerator[list[Event], None]:
+    async def _compact(self, round: ObservedRound, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
         """
         Ask the model for a summary, and add it to the output as an item that stands for what came before.
 
@@ -372,7 +373,7 @@ class ToolLoop:
 
     async def _run_all(
         self, calls: Sequence[OpenCall], round: ObservedRound | None
-    ) -> AsyncGenerator[list[Event], None]:
+    ) -> AsyncGenerator[EventBatch, None]:
         """Run calls side by side, and yield the events as they come; `round` is None before the first."""
         step = self.builder.begin_step("tools")
         self.builder.framework("tool_round_started", round=self._round, tool_count=len(calls))
@@ -463,7 +464,7 @@ class ToolLoop:
 
     async def _while(
         self, tasks: Collection[asyncio.Task[None]], quiet: float | None = 0
-    ) -> AsyncGenerator[list[Event], None]:
+    ) -> AsyncGenerator[EventBatch, None]:
         """
         Yield the events that there are while tasks run, but not in the first `quiet` seconds (None: not at all).
 

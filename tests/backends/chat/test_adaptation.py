@@ -21,6 +21,7 @@ from app.backends.routing.router import Router
 from app.core.profile import Profile
 from app.core.request import caller_field
 from app.errors import BackendError
+from tests.support.build import each
 from tests.support.routing import Build as Route
 from tests.support.routing import build as route
 from tests.support.serving import antiphon
@@ -650,7 +651,7 @@ async def make(upstream: Upstream) -> AsyncIterator[Make]:
 
 async def text(backend: Backend, request: ChatRequest | None = None) -> str:
     async with backend.stream(request or ChatRequest(BODY)) as answer:
-        chunks = [one async for some in answer for one in some if one is not DONE]
+        chunks = [one async for some in answer for one in each(some) if one is not DONE]
     return "".join(one["choices"][0]["delta"].get("content") or "" for one in chunks)
 
 

@@ -18,7 +18,7 @@ from app.backends import DONE, ChatRequest, Chunk
 from app.backends.chat.client import OpenAIBackend
 from app.core.profile import Profile
 from app.errors import BackendError
-from tests.support.build import normal
+from tests.support.build import each, normal
 from tests.support.upstream import (
     CLOSE,
     HANG,
@@ -58,7 +58,7 @@ async def build(upstream: Upstream) -> AsyncIterator[Build]:
 
 async def reads(backend: OpenAIBackend, caller_key: str | None = None, **body: Any) -> list[list[Chunk]]:
     async with backend.stream(ChatRequest({**QUESTION, **body}, caller_key)) as answer:
-        return [chunks async for chunks in answer]
+        return [each(chunks) async for chunks in answer]
 
 
 async def chunks_of(backend: OpenAIBackend) -> list[Chunk]:
@@ -70,7 +70,7 @@ async def until_error(backend: OpenAIBackend) -> tuple[list[Chunk], BackendError
     with pytest.raises(BackendError) as caught:
         async with backend.stream(ChatRequest(QUESTION)) as answer:
             async for some in answer:
-                chunks += some
+                chunks += each(some)
     return chunks, caught.value
 
 
@@ -254,7 +254,7 @@ async def test_what_arrives_together_leaves_together(upstream: Upstream, build: 
     together = b"".join(piece(b"data: %s\n\n" % json.dumps(one).encode()) for one in ANSWER[:2])
     upstream.say([*sse()[:1], together, go, piece(b"data: [DONE]\n\n"), piece(b"")])
     async with build().stream(ChatRequest(QUESTION)) as answer:
-        assert await anext(answer) == ANSWER[:2]
+        assert each(await anext(answer)) == ANSWER[:2]
         go.set()
         assert await anext(answer) == [DONE]
 
@@ -333,7 +333,7 @@ async def test_what_came_before_the_break_is_read_however_late(upstream: Upstrea
         async with build().stream(ChatRequest(QUESTION)) as answer:
             await asyncio.sleep(0.05)
             async for some in answer:
-                received += some
+                received += each(some)
     assert received == [chunk("Hel"), chunk("lo")]
 
 
@@ -474,7 +474,7 @@ async def test_a_consumer_may_take_its_time(upstream: Upstream, build: Build) ->
         chunks = await anext(answer)
         await asyncio.sleep(0.4)
         async for some in answer:
-            chunks += some
+            chunks += each(some)
     assert chunks == normal([chunk("Hi"), finish(), DONE])
 
 
@@ -699,9 +699,9 @@ async def test_an_answer_can_be_opened_and_read_and_left_in_different_tasks(upst
     upstream.say(sse(*ANSWER, END))
     context = build(transport__idle_timeout=5).stream(ChatRequest(QUESTION))
     answer = await asyncio.create_task(context.__aenter__())
-    chunks = await asyncio.create_task(answer.__anext__())
+    chunks = each(await asyncio.create_task(answer.__anext__()))
     async for some in answer:
-        chunks += some
+        chunks += each(some)
     await asyncio.create_task(context.__aexit__(None, None, None))
     assert chunks == [*READ, DONE]
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from app.backends.chat.normalize import Normalizer
 from app.core.stream.chunk_reader import ChunkReader
-from tests.support.build import builder
+from app.core.types.chunk import ChunkRun
+from tests.support.build import builder, each
 
 
 def chunk(choice: Any = None, **fields: Any) -> dict[str, Any]:
@@ -44,6 +45,32 @@ def deltas(*chunks: Any) -> list[dict[str, Any]]:
 def test_what_has_the_form_stays_the_very_same(sent: Any) -> None:
     chunks = [sent, delta(content="more")]
     assert Normalizer().feed(chunks) is chunks
+
+
+def test_a_run_of_reasoning_by_another_name_stays_a_run() -> None:
+    run = ChunkRun(delta(role="assistant", reasoning="a"), "reasoning", ["b", "c"])
+    (normalized,) = Normalizer().feed([run])
+    assert isinstance(normalized, ChunkRun)
+    assert normalized.field == "reasoning_content"
+    expected = [{"reasoning_content": text, "reasoning_field": "reasoning"} for text in ("b", "c")]
+    assert [one["choices"][0]["delta"] for one in each([normalized])] == deltas(*run.chunks()) == expected
+
+
+def test_a_run_with_something_beside_its_texts_is_taken_apart() -> None:
+    run = ChunkRun(
+        chunk({"index": 0, "delta": {"content": "a"}}, citations=["https://a.example"]), "content", ["b", "c"]
+    )
+    assert [one.get("sources") for one in Normalizer().feed([run])] == [
+        [{"url": "https://a.example", "title": "https://a.example"}],
+        None,
+    ]
+
+
+def test_fields_that_only_the_normal_form_has_are_not_a_server_s() -> None:
+    sent = chunk({"index": 0, "delta": {"content": "a", "reasoning_fragments": 1}}, sources=[1])
+    (normalized,) = normal(sent)
+    assert normalized["choices"] == [{"delta": {"content": "a"}, "finish_reason": None}]
+    assert "sources" not in normalized
 
 
 CALL = {"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}

@@ -164,13 +164,13 @@ def test_an_event_never_changes_once_taken() -> None:
     frozen = []
 
     def take() -> None:
-        events = made.take()
+        events = [*made.take()]
         taken.extend(events)
         frozen.extend(copy.deepcopy(events))
 
     take()
     for act in (
-        lambda: made.text("a", [{"token": "a"}]),
+        lambda: made.text("a", logprobs=[{"token": "a"}]),
         lambda: made.annotation({"type": "url_citation"}),
         lambda: made.refusal("b"),
         lambda: made.reasoning("c"),
@@ -618,7 +618,7 @@ def test_a_response_that_has_failed_cannot_be_cancelled() -> None:
     assert made.started
     made.cancel()
     made.end()
-    *_, error, failed = made.take()
+    *_, error, failed = [*made.take()]
     assert (error["type"], failed["type"]) == ("error", "response.failed")
 
 
@@ -630,7 +630,7 @@ def test_a_failure_takes_back_that_the_response_was_complete(end: Callable[[Even
     end(made)
     made.fail(BackendError("Gone."))
     made.end()
-    failed = made.take()[-1]["response"]
+    failed = [*made.take()][-1]["response"]
     assert (failed["status"], failed["completed_at"], failed["incomplete_details"]) == ("failed", None, None)
 
 

@@ -40,14 +40,14 @@ def begun(chunks: list[Any], reasoning: Any = None, **reading: Any) -> tuple[Eve
     reader = ChunkReader(made, **reading)
     for chunk in normal(chunks):
         reader.feed(chunk)
-    return made, made.take()
+    return made, [*made.take()]
 
 
 def ended(made: EventBuilder) -> list[Event]:
     made.fail(DIED)
     made.response["usage"] = usage_of(None, {}, made.response["output"])
     made.end()
-    return made.take()
+    return [*made.take()]
 
 
 def recovered(stored: dict[str, Any], events: list[Event]) -> list[Event]:
@@ -55,7 +55,7 @@ def recovered(stored: dict[str, Any], events: list[Event]) -> list[Event]:
     found.fail_abandoned(DIED)
     found.response["usage"] = usage_of(None, {}, found.response["output"])
     found.end()
-    return found.take()
+    return [*found.take()]
 
 
 def spoken(events: list[Event]) -> bytes:
@@ -98,7 +98,7 @@ def test_a_response_that_had_hardly_begun(events: str, rest: str) -> None:
     stored = {**made.response}
     made.queue()
     made.start()
-    said = made.take()[: len(events.split())]
+    said = [*made.take()][: len(events.split())]
     assert story(said) == events
 
     found = recovered(stored, said)

@@ -116,7 +116,7 @@ def test_the_laws_of_the_stream_hold_whatever_is_held_back(operations: list[tupl
     made.complete()
     made.response["usage"] = usage_of(None, {}, [])
     made.end()
-    events = made.take()
+    events = [*made.take()]
     laws.check(events)
     texts = [
         part["text"] for item in output(events) for part in item.get("content", ()) if part["type"] == "output_text"
@@ -131,10 +131,10 @@ def test_logprobs_of_what_was_held_back_are_not_lost() -> None:
     made.cite(SOURCES)
     made.start()
     for piece in ("a", " ", "【", "x"):
-        made.text(piece, [{"token": piece}])
+        made.text(piece, logprobs=[{"token": piece}])
     made.complete()
     made.end()
-    (item,) = output(made.take())
+    (item,) = output([*made.take()])
     part = item["content"][0]
     assert part["text"] == "a 【x"
     assert [one["token"] for one in part["logprobs"]] == ["a", " ", "【", "x"]

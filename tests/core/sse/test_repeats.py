@@ -1,0 +1,127 @@
+"""Whatever bytes arrive, however they are cut: chunks decoded as runs are the chunks that parsing each event gives."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.sse.decoder import ChunkDecoder
+from app.core.types.chunk import Chunk, ChunkRun
+from tests.streams.recording import NAMES, load
+from tests.support.build import each
+
+
+def decoded(*reads: bytes, runs: bool) -> list[Chunk]:
+    decoder = ChunkDecoder(runs=runs)
+    return each([chunk for data in reads for chunk in decoder.decode(data)] + decoder.end())
+
+
+def runs_of(*reads: bytes) -> list[list[str]]:
+    """Return the texts of each run."""
+    decoder = ChunkDecoder(runs=True)
+    return [one.texts for data in reads for one in decoder.decode(data) if isinstance(one, ChunkRun)]
+
+
+def event(delta: dict[str, Any], before: str = "", **fields: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None, **fields}
+    data = {"id": "c", "object": before or "chat.completion.chunk", "choices": [choice], "usage": None}
+    return b"data: %b\n\n" % json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def arguments(text: str, **fields: Any) -> dict[str, Any]:
+    return {"tool_calls": [{"index": 0, "function": {"arguments": text}, **fields}]}
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        lambda text: {"content": text},
+        lambda text: {"role": "assistant", "content": text, "tool_calls": None},
+        lambda text: {"content": "", "reasoning_content": text},
+        lambda text: {"reasoning": text},
+        arguments,
+    ],
+)
+def test_events_that_differ_in_their_text_become_one_run(delta: Any) -> None:
+    texts = ["a", "b", '"\\\n', "\u00e9\U0001f600", " "]
+    stream = b"".join(event(delta(text)) for text in texts)
+    assert runs_of(stream) == [texts[1:]]
+    assert decoded(stream, runs=True) == decoded(stream, runs=False)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [event({"content": "a"}), event({"content": ""}), event({"content": None}), event({"content": 1})],
+        [event({"content": text, "reasoning_content": "b"}) for text in "ab"],
+        [event({"content": text}, finish_reason="stop") for text in "ab"],
+        [event({"content": text}, logprobs={"content": [{"token": "a"}]}) for text in "ab"],
+        [event(arguments(text, id="call_1")) for text in "ab"],
+        [event({"content": text}, before="content") for text in "ab"],
+        [event({"content": text}).replace(b"content", b"c\\u006fntent") for text in "ab"],
+        [event({"content": text}).replace(b"null", b'"\\u0000"') for text in "ab"],
+    ],
+)
+def test_other_events_are_parsed(events: list[bytes]) -> None:
+    assert runs_of(b"".join(events)) == []
+
+
+def test_a_stream_that_pads_its_events_at_random_is_soon_parsed_without_learning() -> None:
+    padded = [event({"content": "a"}, pad="x" * count) for count in range(20)]
+    alike = [event({"content": "a"})] * 2
+    assert runs_of(*padded[:3], *alike) == [["a"]]
+    assert runs_of(*padded, *alike) == []
+
+
+CHARACTERS = 'ab"\\\u00e9\U0001f600\n {}:,'
+TEXTS = st.text(CHARACTERS, max_size=6)
+# What stands between the marks of a JSON string, right or wrong.
+INNER = st.lists(
+    st.sampled_from(
+        [b"a", b" ", b'"', b"\\", b'\\"', b"\\n", b"\\ud83d", b"\\ude00", b"\xc3\xa9", b"\xff", b"\n", b"\r"]
+    )
+    | st.sampled_from([b'","content":"', b'"}', b"{", b"data: ", b"\t", b"\x00", b"\\u00e9", b"1", b"null", b": "]),
+    max_size=5,
+).map(b"".join)
+DELTAS = (
+    TEXTS.map(lambda text: {"content": text})
+    | TEXTS.map(lambda text: {"reasoning": text})
+    | TEXTS.map(arguments)
+    | st.sampled_from([{}, {"content": None}, {"content": ["a"]}, {"tool_calls": []}, arguments("x", id="c")])
+)
+FRAMES = (
+    st.builds(event, DELTAS)
+    | INNER.map(lambda inner: event({"content": "@"}).replace(b"@", inner))
+    | INNER.map(lambda inner: event({"content": "@"}).replace(b'"@"', inner))
+    | INNER.map(lambda inner: event(arguments("@")).replace(b"@", inner))
+    | st.sampled_from([b"data: [DONE]\n\n", b": ping\n\n", b"\n", b"\r\n", b"data: 1\n", b"event: error\n"])
+)
+
+
+@given(st.lists(FRAMES, max_size=8).map(b"".join), st.lists(st.integers(0, 1500)))
+def test_any_bytes_give_the_same_chunks_as_without_runs(stream: bytes, cuts: list[int]) -> None:
+    edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
+    reads = [stream[a:b] for a, b in itertools.pairwise(edges)]
+    assert decoded(*reads, runs=True) == decoded(stream, runs=False)
+
+
+@given(st.data())
+def test_any_change_of_a_byte_gives_the_same_chunks_as_without_runs(data: st.DataObject) -> None:
+    stream = bytearray(b"".join(event({"content": text}) for text in ("ab", "cd", "ef", "gh")))
+    for _ in range(data.draw(st.integers(1, 3))):
+        stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+    assert decoded(bytes(stream), runs=True) == decoded(bytes(stream), runs=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recorded_streams_give_the_same_chunks_as_without_runs_wherever_they_are_cut(name: str) -> None:
+    body = load(name).body
+    expected = decoded(body, runs=False)
+    assert decoded(*(body[n : n + 1] for n in range(len(body))), runs=True) == expected
+    for cut in range(0, len(body), 1 + len(body) // 1000):
+        assert decoded(body[:cut], body[cut:], runs=True) == expected
