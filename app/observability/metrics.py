@@ -11,9 +11,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import cache, partial
 from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -36,6 +38,8 @@ from app.stores import Change, Store
 
 # The variable with the client library's directory, which is read when the library is imported.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+
+_Answer = TypeVar("_Answer")
 
 ERROR_LABELS = 50  # maximum number of error codes that are labels
 
@@ -223,16 +227,13 @@ class Metrics:
         finally:
             self._store(operation).observe(time.perf_counter() - began)
 
-    @contextmanager
-    def asking(self, server: tuple[str, str]) -> Iterator[None]:
-        """Measure the time until a backend's answer begins, which is the duration of this context."""
-        began = time.perf_counter()
-        self._waiting(*server).inc()
-        try:
-            yield
-        finally:
-            self._waiting(*server).dec()
-        self._status(*server).observe(time.perf_counter() - began)
+    def waiting(self, server: tuple[str, str], change: int) -> None:
+        """Change the number of requests to a server whose answer has not begun."""
+        self._waiting(*server).inc(change)
+
+    def began(self, server: tuple[str, str], seconds: float) -> None:
+        """Record the time that a server took to begin an answer."""
+        self._status(*server).observe(seconds)
 
     def failed(self, server: tuple[str, str], error: BackendError) -> None:
         """Count a failure or refusal of a backend."""
@@ -289,31 +290,48 @@ class _MeasuredBackend(BackendWrapper):
         self._metrics = metrics
         self._server = server  # its labels
 
-    @asynccontextmanager
-    async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
+    def stream(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Chunk]]]:
         """Return the stream of chunks: see `Backend.stream`."""
-        try:
-            with ExitStack() as waiting:
-                waiting.enter_context(self._metrics.asking(self._server))
-                async with self._backend.stream(request) as chunks:
-                    waiting.close()
-                    yield chunks
-        except BackendError as error:
-            self._metrics.failed(self._server, error)
-            raise
+        return _MeasuredAnswer(self._backend.stream(request), self._metrics, self._server)
 
-    @asynccontextmanager
-    async def _measured_forward(self, request: RawRequest) -> AsyncIterator[RawAnswer]:
+    def _measured_forward(self, request: RawRequest) -> AbstractAsyncContextManager[RawAnswer]:
         """Return the answer to a raw request: see `RawBackend.forward`."""
+        return _MeasuredAnswer(self._forward(request), self._metrics, self._server)
+
+
+class _MeasuredAnswer(AbstractAsyncContextManager[_Answer]):
+    """Measures how long an answer's context takes to enter, and counts the backend's failures there and within it."""
+
+    __slots__ = ("_answer", "_metrics", "_server")
+
+    def __init__(self, answer: AbstractAsyncContextManager[_Answer], metrics: Metrics, server: tuple[str, str]) -> None:
+        self._answer, self._metrics, self._server = answer, metrics, server
+
+    async def __aenter__(self) -> _Answer:
+        metrics, server = self._metrics, self._server
+        start = time.perf_counter()
+        metrics.waiting(server, 1)
         try:
-            with ExitStack() as waiting:
-                waiting.enter_context(self._metrics.asking(self._server))
-                async with self._forward(request) as answer:
-                    waiting.close()
-                    yield answer
+            answer = await self._answer.__aenter__()
         except BackendError as error:
-            self._metrics.failed(self._server, error)
+            metrics.failed(server, error)
             raise
+        finally:
+            metrics.waiting(server, -1)
+        metrics.began(server, time.perf_counter() - start)
+        return answer
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._answer.__aexit__(kind, error, trace)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if isinstance(error, BackendError):
+                self._metrics.failed(self._server, error)
 
 
 def _alive(pid: int) -> bool:

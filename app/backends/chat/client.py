@@ -16,9 +16,9 @@ import json
 import logging
 import random
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any
 from urllib.parse import quote
 
@@ -100,34 +100,9 @@ class OpenAIBackend:
         """Return what is known of this server; it is the same for every model."""
         return self._profile
 
-    @asynccontextmanager
-    async def stream(self, request: ChatRequest) -> AsyncIterator[ChatStream]:
-        """Ask, and answer in chunks: see `Backend.stream`."""
-        with explained():
-            async with self._streamed(request) as answer:
-                yield answer
-
-    @asynccontextmanager
-    async def _streamed(self, request: ChatRequest) -> AsyncIterator[ChatStream]:
-        response, answer = await self._answer(request)
-        again = self._profile.response.empty_stream == "ask_whole"
-        try:
-            if again or not response.headers.get("content-type", "").startswith("text/event-stream"):
-                try:
-                    await answer.begin()  # perhaps no stream, but an error that is still to be answered by a status
-                except BackendError:
-                    if not (again and answer.empty):
-                        raise
-                    await answer.aclose()
-                    await response.aclose()
-                    response, answer = await self._answer(_unstreamed(request))
-                    await answer.begin()
-            yield answer
-            if answer.done and (linger := response.extensions.get("linger")):
-                linger(_LINGER)
-        finally:
-            await answer.aclose()
-            await response.aclose()
+    def stream(self, request: ChatRequest) -> ChatExchange:
+        """Send a request, and return the answer in chunks: see `Backend.stream`."""
+        return ChatExchange(self, request)
 
     @asynccontextmanager
     async def forward(self, request: RawRequest) -> AsyncIterator[RawAnswer]:
@@ -218,7 +193,8 @@ class OpenAIBackend:
         """Close all connections."""
         await self._http.aclose()
 
-    async def _answer(self, request: ChatRequest) -> tuple[httpx.Response, ChatStream]:
+    async def answer(self, request: ChatRequest) -> tuple[httpx.Response, ChatStream]:
+        """Return a response with a good status, and its chunks, which are still to come; raises `BackendError`."""
         response = await self._ask(request)
         tools = request.body.get("tools")
         try:
@@ -353,6 +329,55 @@ class OpenAIBackend:
     def _under(self, base: httpx.URL, path: str) -> httpx.URL:
         url = base.copy_with(path=f"{base.path.rstrip('/')}/{path.lstrip('/')}")
         return url.copy_merge_params(self._profile.transport.query) if self._profile.transport.query else url
+
+
+class ChatExchange(AbstractAsyncContextManager[ChatStream]):
+    """A request and its answer: the context that `OpenAIBackend.stream` returns."""
+
+    __slots__ = ("_answer", "_backend", "_request", "_response")
+
+    def __init__(self, backend: OpenAIBackend, request: ChatRequest) -> None:
+        self._backend = backend
+        self._request = request
+        self._answer: ChatStream | None = None  # while it is open
+
+    async def __aenter__(self) -> ChatStream:
+        try:
+            answer = await self._ask(self._request)
+            ask_whole = self._backend.profile("").response.empty_stream == "ask_whole"
+            if ask_whole or not self._response.headers.get("content-type", "").startswith("text/event-stream"):
+                try:
+                    await answer.begin()  # perhaps no stream, but an error that is still to be answered by a status
+                except BackendError:
+                    if not (ask_whole and answer.empty):
+                        raise
+                    await self._close()
+                    answer = await self._ask(_unstreamed(self._request))
+                    await answer.begin()
+            return answer
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        answer = self._answer
+        if error is None and answer and answer.done and (linger := self._response.extensions.get("linger")):
+            linger(_LINGER)
+        await self._close()
+        if isinstance(error, BackendError):
+            explain(error, error.__cause__)
+
+    async def _ask(self, request: ChatRequest) -> ChatStream:
+        self._response, self._answer = await self._backend.answer(request)
+        return self._answer
+
+    async def _close(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer:
+            await answer.aclose()
+            await self._response.aclose()
 
 
 class _Refusal(Exception):

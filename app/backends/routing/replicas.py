@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from app.backends import Backend
 from app.backends.routing.circuit_breaker import Circuit, is_ill
@@ -24,6 +26,8 @@ from app.core.redaction import without_password
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 # A server takes a conversation that it knows as long as it has no more than this many times the mean, and a few.
 _BUSIER, _A_FEW = 1.25, 2
@@ -136,33 +140,26 @@ class ReplicaPool:
         """Tell if there is a server that can be asked, beside those."""
         return any(replica.circuit.ready for replica in self.replicas if replica not in but)
 
-    @asynccontextmanager
-    async def place(
-        self, conversation: str, but: Collection[Replica], *, only_candidate: bool = False
-    ) -> AsyncIterator[Replica]:
+    def place(self, conversation: str, but: Collection[Replica], *, only_candidate: bool = False) -> Place:
         """
-        Take a place at the server that fits best, beside those in `but`, waiting for one if need be.
+        Return a place at the server that fits best, beside those in `but`.
 
-        A server that failed is left alone for a while, but not one that is `alone`: nobody is there in its place, and
-        what it says itself is worth more than our word for it.
-
-        What ends the context is noted as what became of the request. Raises `BackendError` where no server can be
-        asked, or too many wait already, or the wait is too long.
+        A server that failed is left alone for a while, but not an `only_candidate`: there is none to take its place,
+        and its own error says more than ours.
         """
-        replica = await self._take(conversation, but, only_candidate)
-        loop = asyncio.get_running_loop()
-        since = loop.time()
-        try:
-            with self._located(replica):
-                yield replica
+        return Place(self, partial(self._take, conversation, but, only_candidate), only_candidate)
+
+    def leave(self, replica: Replica, seconds: float, error: BaseException | None, *, only_candidate: bool) -> None:
+        """Give up a place after so many seconds; `error` is how the request failed, if it did."""
+        if error is None:
+            self._set_up(replica, True)
             replica.circuit.succeeded()
-        except BackendError as error:
+        elif isinstance(error, BackendError):
+            self._locate(error, replica)
             if not only_candidate:
                 self._note(replica, error)
-            raise
-        finally:
-            self._mean_duration += 0.1 * (loop.time() - since - self._mean_duration)
-            self._leave(replica)
+        self._mean_duration += 0.1 * (seconds - self._mean_duration)
+        self._leave(replica)
 
     async def models(self, caller_key: str | None) -> list[dict[str, Any]]:
         """Return the models that the servers have; raise `BackendError` if none of them says."""
@@ -198,16 +195,15 @@ class ReplicaPool:
         for replica in self.replicas:
             await replica.backend.aclose()
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Keep these servers for a request that may come to need them: see `drain`."""
+    def begin_use(self) -> None:
+        """Keep these servers for a request that may come to need them, until `end_use`: see `drain`."""
         self._users += 1
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if not self._users:
-                self._unused.set()
+
+    def end_use(self) -> None:
+        """Note that a request needs these servers no more."""
+        self._users -= 1
+        if not self._users:
+            self._unused.set()
 
     async def drain(self) -> None:
         """Close once nobody uses these servers any more; nobody may begin to."""
@@ -222,10 +218,14 @@ class ReplicaPool:
         try:
             yield
         except BackendError as error:
-            error.server = f"{self.name} {replica.shown}".rstrip()
-            self._set_up(replica, not is_ill(error))
+            self._locate(error, replica)
             raise
         self._set_up(replica, True)
+
+    def _locate(self, error: BackendError, replica: Replica) -> None:
+        """Name a server in its error, and note whether it is up."""
+        error.server = f"{self.name} {replica.shown}".rstrip()
+        self._set_up(replica, not is_ill(error))
 
     def _set_up(self, replica: Replica, up: bool) -> None:
         if replica.up != up:
@@ -354,6 +354,54 @@ class ReplicaPool:
             return
         logger.info("backend %s: %s answers again", self.name, replica.shown or "it")
         replica.circuit.checked()
+
+
+class Place:
+    """A request's place at a server, with the server's answer: a context manager that gives the server."""
+
+    __slots__ = ("_answer", "_only_candidate", "_pool", "_replica", "_since", "_take")
+
+    def __init__(self, pool: ReplicaPool, take: Callable[[], Awaitable[Replica]], only_candidate: bool) -> None:
+        self._pool = pool
+        self._take = take
+        self._only_candidate = only_candidate
+        self._answer: AbstractAsyncContextManager[Any] | None = None
+
+    async def take(self) -> Replica:
+        """
+        Wait for the place, and return the server.
+
+        Raises `BackendError` if no server is ready, if too many requests wait already, or if the wait is too long.
+        """
+        self._replica = await self._take()
+        self._since = time.monotonic()
+        return self._replica
+
+    async def open(self, answer: AbstractAsyncContextManager[Answer]) -> Answer:
+        """Enter the context of the server's answer, which `close` leaves."""
+        entered = await answer.__aenter__()
+        self._answer = answer
+        self._replica.circuit.answered()
+        return entered
+
+    async def close(self, error: BaseException | None) -> None:
+        """Close the answer and give up the place; `error` is how the request failed, if it did."""
+        try:
+            if self._answer:
+                failure = (type(error), error, error.__traceback__) if error else (None, None, None)
+                await self._answer.__aexit__(*failure)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            seconds = time.monotonic() - self._since
+            self._pool.leave(self._replica, seconds, error, only_candidate=self._only_candidate)
+
+    async def __aenter__(self) -> Replica:
+        return await self.take()
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        await self.close(error)
 
 
 def preferred(conversation: str, free: Sequence[Replica]) -> Replica:

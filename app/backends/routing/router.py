@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import Any, Generic, Self, TypeVar
@@ -29,7 +29,7 @@ from app.backends import (
     Translator,
 )
 from app.backends.routing.circuit_breaker import is_for_another
-from app.backends.routing.replicas import BackendConfig, Replica, ReplicaPool, RoutingHooks, first_good
+from app.backends.routing.replicas import BackendConfig, Place, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
 from app.errors import APIError, BackendError, NotFound
 
@@ -211,8 +211,8 @@ class _Failover(Generic[_Part]):
         self._tried: set[Replica] = set()
         self._error: APIError | None = None  # what the first backend said
         self._last: APIError | None = None  # why the last server that was tried did not answer
-        self._use = ExitStack()
-        self._open = AsyncExitStack()  # the place at a server, and its answer
+        self._users = pools  # the pools whose servers are kept until the end
+        self._place: Place | None = None  # at a server, with its answer
         self._answer: AsyncIterator[_Part]
         self._next: Callable[[], Awaitable[_Part]] = self._begin
 
@@ -227,16 +227,25 @@ class _Failover(Generic[_Part]):
         return isinstance(error, BackendError) and is_for_another(error)
 
     async def __aenter__(self) -> Self:
-        with ExitStack() as use:
-            for pool in self._pools:
-                use.enter_context(pool.in_use())
+        for pool in self._users:
+            pool.begin_use()
+        try:
             await self._ask()
-            self._use = use.pop_all()
+        except BaseException:
+            self._end_use()
+            raise
         return self
 
-    async def __aexit__(self, *exc: Any) -> None:
-        with self._use:
-            await self._open.__aexit__(*exc)
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            if self._place:
+                await self._place.close(error)
+        finally:
+            self._end_use()
+
+    def _end_use(self) -> None:
+        for pool in self._users:
+            pool.end_use()
 
     def __aiter__(self) -> Self:
         return self
@@ -250,8 +259,9 @@ class _Failover(Generic[_Part]):
             try:
                 part = await anext(self._answer)
             except BackendError as error:
-                left, self._open = self._open, AsyncExitStack()
-                await left.__aexit__(type(error), error, error.__traceback__)
+                place, self._place = self._place, None
+                assert place
+                await place.close(error)
                 self._refused(self._pools[0], error)
                 await self._ask()
                 continue
@@ -276,16 +286,18 @@ class _Failover(Generic[_Part]):
         raise self._error
 
     async def _try(self, pool: ReplicaPool) -> None:
-        async with AsyncExitStack() as stack:
-            place = pool.place(self._conversation, self._tried, only_candidate=self._alone)
-            replica = await stack.enter_async_context(place)
+        place = pool.place(self._conversation, self._tried, only_candidate=self._alone)
+        replica = await place.take()
+        try:
             self._tried.add(replica)
             if self._last:
                 _log_failover(self._last, f"{pool.name} {replica.shown}")
             others = len(self._pools) > 1 or pool.others(self._tried)
-            self._answer = await stack.enter_async_context(self._opened(pool, replica, others=others))
-            replica.circuit.answered()
-            self._open = stack.pop_all()
+            self._answer = await place.open(self._opened(pool, replica, others=others))
+        except BaseException as error:
+            await place.close(error)
+            raise
+        self._place = place
 
     def _refused(self, pool: ReplicaPool, error: APIError) -> None:
         """Note what a server said; raise it where no other would say anything else."""
@@ -309,11 +321,10 @@ class FailoverStream(_Failover[list[Chunk]]):
     def _opened(
         self, pool: ReplicaPool, replica: Replica, *, others: bool
     ) -> AbstractAsyncContextManager[AsyncIterator[list[Chunk]]]:
-        request = dataclasses.replace(
-            self._request,
-            body=translate_for(self._request, pool),
-            retry_allowed=self._request.retry_allowed and not others,
-        )
+        request = self._request
+        body, retry_allowed = translate_for(request, pool), request.retry_allowed and not others
+        if body is not request.body or retry_allowed != request.retry_allowed:
+            request = dataclasses.replace(request, body=body, retry_allowed=retry_allowed)
         return replica.backend.stream(request)
 
 
