@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 from starlette.responses import Response
 
 
-def json_response(value: Any, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
     """Return a 200 response with `value` as its JSON body."""
     return Response(orjson.dumps(value), headers=headers, media_type="application/json")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.core.types.request import Item
 from app.errors import APIError, InvalidRequest
 
@@ -35,7 +33,7 @@ def page_of_items(
     after: str | None,
     before: str | None,
     unknown_cursor: type[APIError] = InvalidRequest,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """
     Return one page of `items`, which are passed oldest first.
 

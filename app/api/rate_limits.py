@@ -207,7 +207,7 @@ class Limits:
                 if (pool, holder) in self._slots:
                     await self._query(self._counters.acquire(pool, holder, sys.maxsize))
 
-    async def _query(self, query: Coroutine[Any, Any, T]) -> T | None:
+    async def _query(self, query: Coroutine[object, object, T]) -> T | None:
         """Return the result of a query to the counters; None if they are unavailable, or were within `BACKOFF`."""
         now = asyncio.get_running_loop().time()
         if now < self._retry_at:

@@ -82,7 +82,7 @@ def parse(data: bytes, model: type[Body], max_values: int = MAX_VALUES) -> Body:
         raise invalid_request(error) from error
 
 
-def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> dict[str, Any]:
+def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> dict[str, object]:
     """
     Return a JSON object; raises `InvalidRequest`.
 
@@ -97,7 +97,7 @@ def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> d
     return value
 
 
-def _decode(data: bytes, source: str, max_values: int) -> Any:
+def _decode(data: bytes, source: str, max_values: int) -> object:
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         check_values(data, limit=max_values)
@@ -167,7 +167,7 @@ _CODES = {
 _BOUNDS = {"greater_than_equal": ("ge", "below_min"), "less_than_equal": ("le", "above_max")}
 
 
-def _code(type: str, context: Mapping[str, Any]) -> str:
+def _code(type: str, context: Mapping[str, object]) -> str:
     """Return OpenAI's error code for an error type of pydantic."""
     if bound := _BOUNDS.get(type):
         name, violation = bound

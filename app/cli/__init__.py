@@ -30,7 +30,7 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import httpx
 import typer
@@ -245,7 +245,7 @@ def run_chat(
     if model is None:
         _refuse(f"There is no model at {base}. If nothing is there at all: antiphon serve", status=1)
     given = {"instructions": instructions, "reasoning": {"effort": effort} if effort else None}
-    parameters: dict[str, Any] = {
+    parameters: dict[str, object] = {
         "model": model,
         "store": store,
         **{name: value for name, value in given.items() if value},
@@ -290,7 +290,7 @@ def _server(url: str | None, key: str | None = None) -> tuple[str, str | None, S
     return base, key, settings if url is None else None
 
 
-def _tools_of(path: Path) -> list[Any]:
+def _tools_of(path: Path) -> list[object]:
     try:
         tools = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

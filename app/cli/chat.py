@@ -19,7 +19,7 @@ _REASONING = ("response.reasoning.delta", "response.reasoning_text.delta", "resp
 class Chat:
     """A conversation, in which each turn continues the previous one."""
 
-    def __init__(self, client: ServerClient, console: Console, parameters: dict[str, Any]) -> None:
+    def __init__(self, client: ServerClient, console: Console, parameters: dict[str, object]) -> None:
         """`parameters` are sent with each request, the model among them."""
         self._client = client
         self._console = console
@@ -95,7 +95,7 @@ class Chat:
             case "response.output_item.done":
                 self._line("")
 
-    def _answer(self, item: dict[str, Any]) -> dict[str, Any] | None:
+    def _answer(self, item: dict[str, object]) -> dict[str, object] | None:
         """Prompt the user for the output or approval of a call; None for other items."""
         match item["type"]:
             case "function_call" | "custom_tool_call":

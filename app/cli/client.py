@@ -39,10 +39,10 @@ class ServerClient:
         with self._errors():
             response = self._http.get(path)
             _check(response)
-            body: dict[str, Any] = response.json()
+            body: dict[str, object] = response.json()
             return body
 
-    def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def stream(self, path: str, body: dict[str, object]) -> Iterator[dict[str, Any]]:
         """Yield the events of a streamed POST request; raises `ServerError`."""
         with self._errors(), self._http.stream("POST", path, json=body) as response:
             if response.is_error:
@@ -73,6 +73,6 @@ def _check(response: httpx.Response) -> None:
     raise ServerError(message)
 
 
-def safe(text: Any) -> str:
+def safe(text: object) -> str:
     """Return text without control characters, except newlines and tabs."""
     return str(text).translate(_REMOVED)

@@ -15,7 +15,7 @@ from typing import Any
 KEY = "CODEX_ANTIPHON_KEY"  # the variable from which Codex reads the API key
 
 
-def codex_settings(url: str, *, model: str | None, keyed: bool, web_search: bool = False) -> dict[str, Any]:
+def codex_settings(url: str, *, model: str | None, keyed: bool, web_search: bool = False) -> dict[str, object]:
     """
     Return Codex's settings for a server with the base URL `url`, which ends in `/v1`.
 
@@ -45,12 +45,12 @@ def toml(settings: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def options(settings: Mapping[str, Any]) -> list[str]:
+def options(settings: Mapping[str, object]) -> list[str]:
     """Return settings as command line options of Codex, which override those of its file."""
     return [word for name, value in _flat(settings) for word in ("--config", f"{name}={_literal(value)}")]
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

@@ -157,7 +157,7 @@ class Profile(_Options):
     request: RequestOptions = RequestOptions()
     response: ResponseOptions = ResponseOptions()
 
-    def override(self, options: Mapping[str, Any]) -> Profile:
+    def override(self, options: Mapping[str, object]) -> Profile:
         """
         Return this profile with some options changed, given by dotted name or nested.
 
@@ -166,7 +166,7 @@ class Profile(_Options):
         return Profile.model_validate(_merge(self.model_dump(), nested(options)))
 
 
-def nested(options: Mapping[str, Any]) -> dict[str, Any]:
+def nested(options: Mapping[str, object]) -> dict[str, object]:
     """Turn dotted names into nested ones: `{"request.strict": "drop"}` into `{"request": {"strict": "drop"}}`."""
     tree: dict[str, Any] = {}
     for name, value in options.items():

@@ -109,20 +109,20 @@ class ToolSecrets:
         """
         return self._tools.get(_key(tool), tool)
 
-    def redact(self, tools: Sequence[Any]) -> list[Any]:
+    def redact(self, tools: Sequence[object]) -> list[Any]:
         """Return tools without their secrets, which are remembered here; those of namespaces too."""
         return [self._redact(tool) for tool in tools]
 
-    def redact_items(self, items: Sequence[Any]) -> list[Any]:
+    def redact_items(self, items: Sequence[object]) -> list[Any]:
         """Return items, such as `additional_tools`, without the secrets of the tools that they bring."""
         return [self._redact_item(item) for item in items]
 
-    def _redact_item(self, item: Any) -> Any:
+    def _redact_item(self, item: object) -> object:
         if not isinstance(item, dict) or not isinstance(tools := item.get("tools"), list):
             return item
         return {**item, "tools": self.redact(tools)}
 
-    def _redact(self, tool: Any) -> Any:
+    def _redact(self, tool: object) -> object:
         if not isinstance(tool, dict):
             return tool
         redacted = without_credentials(tool)
@@ -133,7 +133,7 @@ class ToolSecrets:
         return redacted
 
 
-def without_credentials(value: Any) -> Any:
+def without_credentials(value: object) -> Any:
     """
     Return a copy of a tool, or of a part of one, without credentials.
 
@@ -143,7 +143,7 @@ def without_credentials(value: Any) -> Any:
         return [without_credentials(one) for one in value]
     if not isinstance(value, dict):
         return value
-    shown: dict[str, Any] = {}
+    shown: dict[str, object] = {}
     for name, field in value.items():
         if name in _SCHEMAS:
             shown[name] = field
@@ -157,7 +157,7 @@ def without_credentials(value: Any) -> Any:
     return shown
 
 
-def origin_of(url: Any) -> str | None:
+def origin_of(url: object) -> str | None:
     """Return scheme, host and port of a URL, without user and password; None if it is no URL with a host."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
@@ -169,7 +169,7 @@ def origin_of(url: Any) -> str | None:
         return None
 
 
-def _without_value(secret: Any) -> Any:
+def _without_value(secret: object) -> object:
     return {name: secret[name] for name in ("domain", "name") if name in secret} if isinstance(secret, dict) else {}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
 
 from app.errors import APIError
 
@@ -50,7 +49,7 @@ class ModelLabels:
 
     def __init__(
         self,
-        list_models: Callable[[], Awaitable[Iterable[Mapping[str, Any]]]] | None = None,
+        list_models: Callable[[], Awaitable[Iterable[Mapping[str, object]]]] | None = None,
         configured: Callable[[str], str | None] = lambda name: None,
     ) -> None:
         self._list_models = list_models

@@ -114,7 +114,7 @@ class ResponseLifecycle:
                 await observer.check()
 
     @contextmanager
-    def watched(self, usage: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+    def watched(self, usage: Callable[[], Mapping[str, object]]) -> Iterator[None]:
         """
         Notify the observers that the response starts, and that it ends when the context does.
 

@@ -21,7 +21,6 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import urlsplit
 
 from app.backends import PASSTHROUGH
@@ -58,7 +57,7 @@ def _time(record: logging.LogRecord) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _extra(record: logging.LogRecord) -> dict[str, Any]:
+def _extra(record: logging.LogRecord) -> dict[str, object]:
     """Return the fields of a line: the ids of the log context, and those passed as `extra`."""
     return {
         **log_context.fields(),
@@ -158,7 +157,7 @@ def secrets_of(settings: Settings) -> list[str]:
     return [secret for secret in secrets if secret != PASSTHROUGH]
 
 
-def config(settings: Settings) -> dict[str, Any]:
+def config(settings: Settings) -> dict[str, object]:
     """Return the configuration for `logging.config.dictConfig`, which uvicorn applies in every worker."""
     level = settings.log_level.upper()
     return {

@@ -256,14 +256,14 @@ class Settings(BaseSettings):
 
     @field_validator("backend_overrides")
     @classmethod
-    def _override_profile(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _override_profile(cls, overrides: dict[str, object], info: ValidationInfo) -> dict[str, object]:
         if "backend_profile" in info.data:
             merged_profile(info.data["backend_profile"], overrides)
         return overrides
 
     @field_validator("tools")
     @classmethod
-    def _are_tool_tables(cls, tools: dict[str, Any]) -> dict[str, Any]:
+    def _are_tool_tables(cls, tools: dict[str, object]) -> dict[str, object]:
         limits = {limit.name for limit in fields(ToolLimits)}
         for name, value in tools.items():
             if name in limits:
@@ -330,7 +330,7 @@ class Settings(BaseSettings):
         """Return the limits of all hosted tools."""
         return ToolLimits(**{name: value for name, value in self.tools.items() if not isinstance(value, dict)})
 
-    def tool_tables(self) -> dict[str, dict[str, Any]]:
+    def tool_tables(self) -> dict[str, dict[str, object]]:
         """Return the tables `[tools.NAME]` by name; `mcp` includes the servers and the approval of the variables."""
         tables = {name: table for name, table in self.tools.items() if isinstance(table, dict)}
         mcp = tables.get("mcp", {})
@@ -371,7 +371,7 @@ class Settings(BaseSettings):
 _SECRET_KEYS = ("api_key", "headers", "env", "password", "token")
 
 
-def _secrets_in(table: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[str]:
+def _secrets_in(table: Mapping[str, object], variables: Mapping[str, str]) -> Iterator[str]:
     for name, value in table.items():
         values = list(value.values()) if isinstance(value, dict) else [value]
         texts = [text for text in values if isinstance(text, str)]

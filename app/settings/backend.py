@@ -39,13 +39,13 @@ def _unknown_option(option: str) -> str:
     return f"there is no such option{f'; did you mean {close[0]}?' if close else ''}"
 
 
-def _names(options: Mapping[str, Any]) -> Iterator[str]:
+def _names(options: Mapping[str, object]) -> Iterator[str]:
     for name, value in options.items():
         yield name
         yield from (f"{name}.{inner}" for inner in _names(value)) if isinstance(value, dict) else ()
 
 
-def merged_profile(name: str, overrides: Mapping[str, Any]) -> Profile:
+def merged_profile(name: str, overrides: Mapping[str, object]) -> Profile:
     """Return a profile with overrides; raises `ValueError`, which names the invalid options."""
     try:
         return load_profile(name).override(overrides)
@@ -129,7 +129,7 @@ class BackendSettings(BaseModel):
 
     @field_validator("overrides")
     @classmethod
-    def _override_profile(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _override_profile(cls, overrides: dict[str, object], info: ValidationInfo) -> dict[str, object]:
         if "profile" in info.data:
             merged_profile(info.data["profile"], overrides)
         return overrides
@@ -164,7 +164,7 @@ class BackendSettings(BaseModel):
 
     def options(self) -> Profile:
         """Return the profile with the overrides, the URL, the key and the aliases."""
-        transport: dict[str, Any] = {"transport.base_url": self.url} if self.url else {}
+        transport: dict[str, object] = {"transport.base_url": self.url} if self.url else {}
         if self.key and not self.passes_keys:
             transport["transport.api_key"] = self.key.get_secret_value()
         profile = merged_profile(self.profile, {**transport, **self.overrides})

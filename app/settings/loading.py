@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from dotenv import dotenv_values
 
@@ -29,7 +28,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
-def read_toml(path: Path, known: Collection[str]) -> dict[str, Any]:
+def read_toml(path: Path, known: Collection[str]) -> dict[str, object]:
     """Read a TOML file with `known` keys; raises `SettingsError` if it is unreadable or has an unknown key."""
     try:
         table = tomllib.loads(path.expanduser().read_text(encoding="utf-8-sig"))

@@ -129,7 +129,7 @@ def _profile_name(name: str) -> str:
     return name
 
 
-def _access(value: Any) -> Any:
+def _access(value: object) -> object:
     """Normalize a page's access, which used to be a boolean."""
     return {"true": "open", "1": "open", "false": "off", "0": "off"}.get(
         str(value).lower(), value.lower() if isinstance(value, str) else value

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 
-def read_options(query: str, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+def read_options(query: str, known: Mapping[str, Callable[[str], object]]) -> dict[str, Any]:
     """
     Read the options in the query of a store's URL, each with the function that `known` has for it.
 

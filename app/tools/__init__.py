@@ -108,8 +108,8 @@ class ToolHost:
 class Declaration:
     """One entry of a request's `tools` that a hosted tool is to serve, and who declared it."""
 
-    tool: Mapping[str, Any]  # as it is echoed: without secrets
-    secrets: Mapping[str, Any]  # the declaration as the caller sent it: `authorization`, `headers`, all of `server_url`
+    tool: Mapping[str, object]  # as it is echoed: without secrets
+    secrets: Mapping[str, object]  # the declaration as sent: with `authorization`, `headers`, all of `server_url`
     place: str  # of the declaration in the request, such as `tools[0]`: for the `param` of errors
     owner: str  # the hash of the caller's key: whose are the things that are stored
     response_id: str
@@ -158,13 +158,13 @@ class Outcome:
     """
 
     output: str | list[Part]
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, object] = field(default_factory=dict)
     status: OutcomeStatus = "completed"
     sources: Sequence[Source] = ()
     usage: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @classmethod
-    def failed(cls, message: str, fields: Mapping[str, Any] | None = None) -> Outcome:
+    def failed(cls, message: str, fields: Mapping[str, object] | None = None) -> Outcome:
         """
         Return the outcome of a call that failed, as the model and the caller are told of it.
 
@@ -179,15 +179,15 @@ class ReportedItem(Protocol):
     @property
     def id(self) -> str: ...
 
-    def event(self, name: str, **fields: Any) -> None:
+    def event(self, name: str, **fields: object) -> None:
         """Emit one of the `progress` events that the item's type lists, by its short name."""
         ...
 
-    def note(self, **notes: Any) -> None:
+    def note(self, **notes: object) -> None:
         """Store something with the item that no caller is shown: `Report.notes` gives it in later turns."""
         ...
 
-    def close(self, status: OutcomeStatus = "completed", **fields: Any) -> None:
+    def close(self, status: OutcomeStatus = "completed", **fields: object) -> None:
         """End the item with these fields: emits the event of that status, if its type has one, and its `done`."""
         ...
 
@@ -195,15 +195,15 @@ class ReportedItem(Protocol):
 class Report(Protocol):
     """How a session tells what happens while it works. Nothing here waits, and after the response's end it is void."""
 
-    def event(self, name: str, **fields: Any) -> None:
+    def event(self, name: str, **fields: object) -> None:
         """Emit a `progress` event of the running call's item, such as `partial_image`; not while listing."""
         ...
 
-    def add(self, type: str, **fields: Any) -> ReportedItem:
+    def add(self, type: str, **fields: object) -> ReportedItem:
         """Add an item of another type to the output, such as `mcp_list_tools` or `shell_call_output`, and open it."""
         ...
 
-    def notes(self, item: Item) -> Mapping[str, Any]:
+    def notes(self, item: Item) -> Mapping[str, object]:
         """Return what is stored with an item of the conversation; nothing for one that came from elsewhere."""
         ...
 
@@ -233,7 +233,7 @@ class ToolSession(Protocol):
 class DeclaringTool(Protocol):
     """A hosted tool that can say how a caller may declare it, where its type alone does not."""
 
-    def declarations(self, owner: str) -> Sequence[Mapping[str, Any]]:
+    def declarations(self, owner: str) -> Sequence[Mapping[str, object]]:
         """Return declarations for requests of that owner, without anything secret."""
         ...
 

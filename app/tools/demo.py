@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -44,7 +43,7 @@ class DemoTool:
         self._settings = settings
 
     @classmethod
-    def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> DemoTool:
+    def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> DemoTool:
         """Make the tool of its table; raises `ValueError`."""
         return cls(DemoSettings.model_validate(dict(table)))
 
@@ -52,7 +51,7 @@ class DemoTool:
         """Return a session for a declaration of the label `demo`."""
         return self._open() if declaration.tool.get("server_label") == DEMO_LABEL else None
 
-    def declarations(self, owner: str) -> list[dict[str, Any]]:
+    def declarations(self, owner: str) -> list[dict[str, object]]:
         """Return what a request declares to have it."""
         return [{"type": "mcp", "server_label": DEMO_LABEL}]
 
@@ -68,7 +67,7 @@ class DemoTool:
         """Return: there is nothing to close."""
 
 
-def _schema(**properties: str) -> dict[str, Any]:
+def _schema(**properties: str) -> dict[str, object]:
     """Return the schema of an object whose members are all required."""
     members = {name: {"type": type} for name, type in properties.items()}
     return {"type": "object", "properties": members, "required": [*members], "additionalProperties": False}
@@ -88,7 +87,7 @@ class DemoSession:
             listed.close(tools=[_listed(function) for function in functions])
         return [*functions, *_OTHERS]
 
-    def _labelled(self, name: str, description: str, parameters: dict[str, Any]) -> HostedFunction:
+    def _labelled(self, name: str, description: str, parameters: dict[str, object]) -> HostedFunction:
         return HostedFunction(
             name,
             "mcp_call",
@@ -159,7 +158,7 @@ def _said(text: str) -> Outcome:
     return Outcome(text, {"output": text})
 
 
-def _listed(function: HostedFunction) -> dict[str, Any]:
+def _listed(function: HostedFunction) -> dict[str, object]:
     return {"name": function.name, "description": function.description, "input_schema": function.parameters}
 
 

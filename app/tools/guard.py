@@ -211,7 +211,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         port: int,
         timeout: float | None = None,  # noqa: ASYNC109 - as httpcore calls it
         local_address: str | None = None,
-        socket_options: Any = None,
+        socket_options: object = None,
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the first address of a host that answers; raises `OutboundRefused`, or the library's errors."""
         try:
@@ -221,7 +221,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
             raise self._timed_out("The connection took too long.") from None
 
     async def _connect(
-        self, host: str, port: int, local_address: str | None, socket_options: Any
+        self, host: str, port: int, local_address: str | None, socket_options: object
     ) -> httpcore.AsyncNetworkStream:
         failure = self._failed("The host has no address.")
         for address in await self._addresses(host, port):
@@ -245,7 +245,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
             raise OutboundRefused("The host leads to an address that must not be asked.")
         return addresses
 
-    async def connect_unix_socket(self, path: str, *args: Any, **options: Any) -> httpcore.AsyncNetworkStream:
+    async def connect_unix_socket(self, path: str, *args: object, **options: object) -> httpcore.AsyncNetworkStream:
         """Refuse: no request of this kind is for a socket of this machine."""
         raise OutboundRefused("Sockets of this machine are not asked.")
 

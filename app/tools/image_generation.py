@@ -78,7 +78,7 @@ class ImageDeclaration(BaseModel):
     quality: str | None = None
     size: str | None = None
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """Return what is sent to the backend as it was declared."""
         return self.model_dump(exclude_none=True, exclude={"action", "input_image_mask", "model", "partial_images"})
 
@@ -105,7 +105,7 @@ class ImageGenerationTool:
         self._api = api
 
     @classmethod
-    def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> ImageGenerationTool:
+    def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> ImageGenerationTool:
         """Make the tool of its table; raises `ValueError`."""
         settings = read_table(ImageSettings, table)
         backend = host.backends.get(settings.backend)
@@ -154,7 +154,7 @@ class ImageSession:
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Return the one function; it can edit where there are images."""
-        properties: dict[str, Any] = {"prompt": {"type": "string", "description": _PROMPT}}
+        properties: dict[str, object] = {"prompt": {"type": "string", "description": _PROMPT}}
         action = self._declared.action or "auto"
         edits = action != "generate" and next(images_of(items), None) is not None
         if edits and action == "auto":
@@ -216,7 +216,7 @@ class ImageSession:
         latest = [image for image, _ in zip(images_of(call.items), range(MAX_EDITED_IMAGES), strict=False)]
         return latest[::-1]
 
-    def _show(self, event: Mapping[str, Any], report: Report) -> None:
+    def _show(self, event: Mapping[str, object], report: Report) -> None:
         if isinstance(image := event.get("b64_json"), str):
             index = event.get("partial_image_index")
             shown = {name: event.get(name) for name in _ECHOED}
@@ -236,7 +236,7 @@ _ACTION = "`edit` changes the latest images of the conversation, `generate` make
 _ECHOED = ("background", "output_format", "quality", "size")
 
 
-def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(fields: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -253,14 +253,14 @@ def images_of(items: Sequence[Item]) -> Iterator[InputImage]:
                     yield image
 
 
-def _image_of(source: Any) -> InputImage | None:
+def _image_of(source: object) -> InputImage | None:
     url = source.get("image_url") if isinstance(source, dict) else source
     if not isinstance(url, str) or not (match := _DATA_URL.match(url)):
         return None
     return _decoded(match[1].lower().removeprefix("image/"), url[match.end() :])
 
 
-def _decoded(form: str, data: Any) -> InputImage | None:
+def _decoded(form: str, data: object) -> InputImage | None:
     if not isinstance(data, str) or not data:
         return None
     try:
@@ -269,17 +269,17 @@ def _decoded(form: str, data: Any) -> InputImage | None:
         return None
 
 
-def _result_of(made: Mapping[str, Any]) -> str:
+def _result_of(made: Mapping[str, object]) -> str:
     """Return the image in base64; raises `ImageFailed`."""
     data = made.get("data")
-    entries: Iterable[Any] = data if isinstance(data, list) else (made,)
+    entries: Iterable[object] = data if isinstance(data, list) else (made,)
     for entry in entries:
         if isinstance(entry, dict) and isinstance(image := entry.get("b64_json"), str) and image:
             return image
     raise ImageFailed("The backend returned no image in base64.")
 
 
-def _usage(made: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def _usage(made: Mapping[str, object]) -> dict[str, dict[str, int]]:
     usage = made.get("usage")
     if not isinstance(usage, dict):
         return {}
@@ -308,7 +308,7 @@ class ImagesAPI:
         )
 
     async def images(
-        self, options: Mapping[str, Any], images: Sequence[InputImage], mask: InputImage | None, partial: int
+        self, options: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None, partial: int
     ) -> AsyncIterator[dict[str, Any]]:
         """
         Yield the events of making one image: partial ones where the backend streams them, and the answer last.
@@ -337,7 +337,7 @@ class ImagesAPI:
             raise ImageFailed("The backend that makes images cannot be reached.") from None
 
     def _asked(
-        self, fields: Mapping[str, Any], images: Sequence[InputImage], mask: InputImage | None
+        self, fields: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None
     ) -> AbstractAsyncContextManager[httpx.Response]:
         if not images:
             url = f"{self._url}/images/generations"
@@ -357,11 +357,11 @@ def _as_file(image: InputImage) -> tuple[str, bytes, str]:
     return f"image.{image.media_type.partition('/')[2]}", image.data, image.media_type
 
 
-def _as_form(value: Any) -> str:
+def _as_form(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+async def _events(response: httpx.Response) -> AsyncIterator[dict[str, object]]:
     """Yield what a backend answers: its events, or its one JSON object."""
     if response.status_code != 200:
         raise ImageFailed(_refusal(response.status_code, await response.aread()))
@@ -376,7 +376,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
             yield event
 
 
-def _object(data: bytes | str) -> dict[str, Any]:
+def _object(data: bytes | str) -> dict[str, object]:
     try:
         value = orjson.loads(data)
     except ValueError:
@@ -397,7 +397,7 @@ def _refusal(status: int, body: bytes) -> str:
     return f"The backend did not make the image: it answered with status {status}."
 
 
-def _message(answer: Any) -> str | None:
+def _message(answer: object) -> str | None:
     error = answer.get("error") if isinstance(answer, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
     return redact(message)[:500] if isinstance(message, str) and message else None

@@ -61,7 +61,7 @@ class ToolSearchSession:
         return Outcome(f"Found: {names}" if found else "No tools were found.")
 
 
-def _namespaces(functions: Sequence[HostedFunction]) -> list[dict[str, Any]]:
+def _namespaces(functions: Sequence[HostedFunction]) -> list[dict[str, object]]:
     """Return functions as declarations of tools, those of each server in a namespace."""
     spaces: dict[str, dict[str, Any]] = {}
     for function in functions:

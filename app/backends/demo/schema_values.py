@@ -57,13 +57,13 @@ _ASKED = re.compile(r"query|question|text|prompt|message|input|content|task|requ
 class Values:
     """Fills in one schema; `prompt` is where its words and numbers come from."""
 
-    def __init__(self, schema: dict[str, Any], prompt: str) -> None:
+    def __init__(self, schema: dict[str, object], prompt: str) -> None:
         self._root = schema
         self._left = _MOST
         self._prompt = prompt
         self._numbers: Iterator[str] = iter(re.findall(r"(?<![\w.-])-?\d+(?:\.\d+)?(?!\.?\w)", prompt))
 
-    def fill(self, schema: Any, name: str = "", nth: int = 0, depth: int = 0) -> Any:
+    def fill(self, schema: object, name: str = "", nth: int = 0, depth: int = 0) -> object:
         """Return a value for a schema within the whole; `nth` tells the items of an array apart."""
         self._spend(1)
         if depth > _BOTTOMLESS:
@@ -100,7 +100,7 @@ class Values:
         if self._left < 0:
             raise ValueError("it asks for too many values, or for too long ones")
 
-    def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+    def _object(self, schema: dict[str, Any], depth: int) -> dict[str, object]:
         properties = schema.get("properties") or {}
         names = list(schema.get("required") or (properties if depth < _DEEPEST else ()))
         filled = {name: self.fill(properties.get(name, True), name, 0, depth + 1) for name in names}
@@ -109,7 +109,7 @@ class Values:
             filled[f"key{len(filled) + 1}"] = self.fill(extra, "", len(filled), depth + 1)
         return filled
 
-    def _array(self, schema: dict[str, Any], name: str, depth: int) -> list[Any]:
+    def _array(self, schema: dict[str, Any], name: str, depth: int) -> list[object]:
         first = schema.get("prefixItems") or []
         least = max(schema.get("minItems", 0), len(first), 1 if depth < _DEEPEST else 0)
         count = min(least, schema.get("maxItems", least))
@@ -117,7 +117,7 @@ class Values:
         kinds = [first[n] if n < len(first) else schema.get("items", True) for n in range(count)]
         return [self.fill(kind, name, n, depth + 1) for n, kind in enumerate(kinds)]
 
-    def _number(self, schema: dict[str, Any], whole: bool, nth: int) -> int | float:
+    def _number(self, schema: dict[str, object], whole: bool, nth: int) -> int | float:
         low, high, step = _bounds(schema, whole)
         said = (number for number in map(float, self._numbers) if math.isfinite(number))
         number = next((one for one in said if low <= one <= high and not (step and one % step)), None)
@@ -155,11 +155,11 @@ class Values:
             return str(names[-1])
         return next((value for field, value in _USUAL.items() if field in name.lower()), "example")
 
-    def _choose(self, options: list[Any], depth: int) -> Any:
+    def _choose(self, options: list[object], depth: int) -> object:
         values = [one for one in options if not (isinstance(one, dict) and one.get("type") == "null")]
         return options[-1] if depth > _DEEPEST or not values else values[0]
 
-    def _merged(self, schemas: list[Any]) -> dict[str, Any]:
+    def _merged(self, schemas: list[object]) -> dict[str, object]:
         merged: dict[str, Any] = {}
         for schema in schemas:
             if not isinstance(schema, dict):
@@ -175,14 +175,14 @@ class Values:
                 merged["required"] = list(dict.fromkeys(required))
         return merged
 
-    def _resolve(self, ref: str) -> dict[str, Any]:
-        found: Any = self._root
+    def _resolve(self, ref: str) -> dict[str, object]:
+        found: object = self._root
         for step in ref.removeprefix("#").strip("/").split("/") if ref.strip("#/") else ():
             found = found.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
         return found if isinstance(found, dict) else {}
 
 
-def value_for(schema: dict[str, Any], prompt: str) -> Any:
+def value_for(schema: dict[str, object], prompt: str) -> object:
     """Return a value that fits a JSON schema; raises `ValueError` for what is none, or asks for far too much."""
     try:
         return Values(schema, prompt).fill(schema)
@@ -190,11 +190,11 @@ def value_for(schema: dict[str, Any], prompt: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _without(schema: dict[str, Any], *names: str) -> dict[str, Any]:
+def _without(schema: dict[str, object], *names: str) -> dict[str, Any]:
     return {name: value for name, value in schema.items() if name not in names}
 
 
-def _type(schema: dict[str, Any]) -> str:
+def _type(schema: dict[str, object]) -> str:
     kind = schema.get("type")
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), "null")

@@ -110,7 +110,7 @@ class ReplicaPool:
         self,
         name: str,
         served: BackendConfig,
-        build: Callable[[Any], Backend],
+        build: Callable[[object], Backend],
         hooks: RoutingHooks = RoutingHooks(),
     ) -> None:
         self.name = name
@@ -161,7 +161,7 @@ class ReplicaPool:
         self._mean_duration += 0.1 * (seconds - self._mean_duration)
         self._leave(replica)
 
-    async def models(self, caller_key: str | None) -> list[dict[str, Any]]:
+    async def models(self, caller_key: str | None) -> list[dict[str, object]]:
         """Return the models that the servers have; raise `BackendError` if none of them says."""
         asked = sorted(self.replicas, key=lambda replica: replica.circuit.open)
         for replica in asked[:-1]:
@@ -169,7 +169,7 @@ class ReplicaPool:
                 return await self._models(replica, caller_key)
         return await self._models(asked[-1], caller_key)
 
-    async def _models(self, replica: Replica, caller_key: str | None) -> list[dict[str, Any]]:
+    async def _models(self, replica: Replica, caller_key: str | None) -> list[dict[str, object]]:
         with self._located(replica):
             try:
                 async with asyncio.timeout(_LISTING):

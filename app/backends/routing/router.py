@@ -121,7 +121,7 @@ class Router:
             return backend.translation(dataclasses.replace(request, body=body))._replace(backend=pool.name)
         return Translation(pool.name, pool.profile(_model(request)).name, None, body, [])
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[dict[str, object]]:
         """Return what is configured, without anything secret: of each backend its name, profile, URL and models."""
         return [
             {
@@ -133,7 +133,7 @@ class Router:
             for pool in self._pools.values()
         ]
 
-    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+    async def models(self, caller_key: str | None = None) -> list[dict[str, object]]:
         """
         Return the models on offer, as entries of the OpenAI list: of each backend those that it is asked for.
 
@@ -143,7 +143,7 @@ class Router:
         pools = [*self._pools.values()]
         key = caller_key if sum(pool.served.passes_keys for pool in pools) <= 1 else None
         lists = await asyncio.gather(*(pool.models(key) for pool in pools), return_exceptions=True)
-        models: dict[str, dict[str, Any]] = {}
+        models: dict[str, dict[str, object]] = {}
         for pool, listed in zip(pools, lists, strict=True):
             known = {} if isinstance(listed, BaseException) else {str(model["id"]): model for model in listed}
             for name, model in known.items():
@@ -371,7 +371,7 @@ def _log_failover(error: APIError, server: str) -> None:
     logger.log(level, "backend %s: %s; asking %s instead", error.server, error.explanation, server.rstrip())
 
 
-def translate_for(request: ChatRequest, pool: ReplicaPool) -> dict[str, Any]:
+def translate_for(request: ChatRequest, pool: ReplicaPool) -> dict[str, object]:
     """Return a request as the servers of a backend take it; raises `InvalidRequest` if they cannot."""
     profile = pool.profile(_model(request))
     if request.translate_for is None or request.profile is None or profile is request.profile:

@@ -249,7 +249,7 @@ async def _chunked(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     yield b"0\r\n\r\n"
 
 
-def _extensions(reply: Reply) -> dict[str, Any]:
+def _extensions(reply: Reply) -> dict[str, object]:
     return {
         "http_version": f"HTTP/{reply.version}".encode("ascii"),
         "reason_phrase": reply.reason,

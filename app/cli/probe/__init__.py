@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 
@@ -71,7 +70,7 @@ class ProbeReport:
         width = max((len(finding.about) for finding in self.findings), default=0)
         return "\n".join(f"{finding.about:{width}}  {finding.result}" for finding in self.findings)
 
-    def overrides(self) -> dict[str, Any]:
+    def overrides(self) -> dict[str, object]:
         """Return the options that differ from the profile's."""
         options = {name: value for finding in self.findings for name, value in finding.options.items()}
         return {name: value for name, value in options.items() if value != _option(self.profile, name)}
@@ -143,8 +142,8 @@ def _recognise(url: str, clues: str) -> str:
     return next((name for part, name in _OWNERS.items() if part in clues.lower()), "default")
 
 
-def _option(profile: Profile, name: str) -> Any:
-    value: Any = profile
+def _option(profile: Profile, name: str) -> object:
+    value: object = profile
     for step in name.split("."):
         value = getattr(value, step)
     return value

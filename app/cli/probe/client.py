@@ -108,7 +108,7 @@ class ProbedServer:
         self.url = httpx.URL(url.rstrip("/"))
         self.budget = budget
         self.fields: dict[str, Any] = {}
-        self.reasoning_off: dict[str, Any] = {}
+        self.reasoning_off: dict[str, object] = {}
         self.limit = "max_tokens"
         self._key = key
         self._seconds = seconds
@@ -122,7 +122,7 @@ class ProbedServer:
         """Close the connections."""
         await self._http.aclose()
 
-    async def models(self) -> tuple[list[dict[str, Any]], str]:
+    async def models(self) -> tuple[list[dict[str, object]], str]:
         """Return the listed models, and the headers by which the server may be recognised."""
         response = await self._http.get(f"{self.url}/models")
         headers = " ".join(f"{name}: {value}" for name, value in response.headers.items() if name in ("server", "via"))
@@ -134,7 +134,7 @@ class ProbedServer:
         return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else [], headers
 
     async def ask(
-        self, prompt: str | list[dict[str, Any]], *, tokens: int = ANSWER_TOKENS, stream: bool = True, **body: Any
+        self, prompt: str | list[dict[str, object]], *, tokens: int = ANSWER_TOKENS, stream: bool = True, **body: object
     ) -> ProbeResult:
         """Request an answer of up to `tokens` tokens; fields of `body` that are None are left out."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
@@ -163,7 +163,7 @@ class ProbedServer:
             else result
         )
 
-    async def _post(self, body: Mapping[str, Any]) -> ProbeResult:
+    async def _post(self, body: Mapping[str, object]) -> ProbeResult:
         async with self._http.stream("POST", f"{self.url}/chat/completions", json=body) as response:
             if response.status_code != 200:
                 data = await response.aread()
@@ -186,7 +186,7 @@ class ProbedServer:
                 result.error = scrubbed(failure.message, self._key)
         return result
 
-    async def post(self, url: httpx.URL, body: dict[str, Any]) -> Any:
+    async def post(self, url: httpx.URL, body: dict[str, object]) -> object:
         """Return the JSON response of another endpoint; raises `BackendError`."""
         if self.budget <= 0:
             raise BackendError("There were too many questions.")

@@ -40,7 +40,7 @@ _UNSEEN = "not seen: it only thinks"
 _MARKS = ("<tool_call", "<function", "[TOOL_CALLS]", "<|tool", "<\uff5ctool")
 
 
-def tool(name: str, parameters: ChatMessage | None = None, **fields: Any) -> ChatMessage:
+def tool(name: str, parameters: ChatMessage | None = None, **fields: object) -> ChatMessage:
     described = {"name": name, "description": name.replace("_", " ").capitalize() + "."}
     return {
         "type": "function",
@@ -52,7 +52,7 @@ GET_WEATHER, GET_TIME = tool("get_weather", _PLACE), tool("get_time")
 EXAMPLE_TOOLS = [GET_WEATHER, GET_TIME]
 
 
-def user(content: Any) -> ChatMessage:
+def user(content: object) -> ChatMessage:
     return {"role": "user", "content": content}
 
 
@@ -60,7 +60,7 @@ def image() -> ChatMessage:
     return {"type": "image_url", "image_url": {"url": _PIXEL}}
 
 
-def history(output: Any = "Sunny, 21C", id: str = "call_1", **assistant: Any) -> list[ChatMessage]:
+def history(output: object = "Sunny, 21C", id: str = "call_1", **assistant: object) -> list[ChatMessage]:
     """Return messages with a tool call and its output."""
     function = {"name": "get_weather", "arguments": '{"location": "Paris"}'}
     call = {"role": "assistant", "tool_calls": [{"id": id, "type": "function", "function": function}], **assistant}
@@ -72,14 +72,14 @@ def verdict(result: ProbeResult, good: str = "accepted") -> str:
     return good if result.ok else f"{result.status or 'no answer'}: {result.error[:100]}"
 
 
-def effect(about: str, result: ProbeResult, good: str | None, options: dict[str, Any]) -> Finding:
+def effect(about: str, result: ProbeResult, good: str | None, options: dict[str, object]) -> Finding:
     """Return whether a parameter had an effect; unknown if the answer is nothing but reasoning."""
     if result.only_thought:
         return Finding(about, _UNSEEN)
     return Finding(about, good or verdict(result, "ignored"), options)
 
 
-async def shape(server: ProbedServer, messages: list[ChatMessage], **body: Any) -> ProbeResult:
+async def shape(server: ProbedServer, messages: list[ChatMessage], **body: object) -> ProbeResult:
     """Send messages to see whether they are accepted; the answer does not matter."""
     return await server.ask(messages, tokens=PROMPT_ONLY_TOKENS, stream=False, **body)
 
@@ -89,7 +89,7 @@ async def shape(server: ProbedServer, messages: list[ChatMessage], **body: Any) 
 
 async def streams(server: ProbedServer) -> Findings:
     result = await server.ask(HELLO)
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     _, thought = result.reasoning
     answer = "text"
     if not result.text and thought and result.finish == "length":
@@ -285,7 +285,7 @@ async def formats(server: ProbedServer) -> Findings:
     ]
 
 
-def _json(result: ProbeResult) -> Any:
+def _json(result: ProbeResult) -> object:
     try:
         return json.loads(result.text or result.reasoning[1])
     except ValueError:
@@ -302,7 +302,7 @@ async def thoughts(server: ProbedServer) -> Findings:
     result = await server.ask(prompt)
     field, _ = result.reasoning
     if field:
-        option: dict[str, Any] = {"request.reasoning_field": field} if field != "reasoning_details" else {}
+        option: dict[str, object] = {"request.reasoning_field": field} if field != "reasoning_details" else {}
         findings = [Finding("reasoning", f"in {field}", option)]
     elif "<think>" in result.text[:20]:
         findings = [Finding("reasoning", "in the text, between tags", {"response.think_tags": "auto"})]
@@ -341,7 +341,7 @@ async def _replayed(server: ProbedServer, field: str) -> Findings:
 
 
 async def parameters(server: ProbedServer) -> Findings:
-    given: dict[str, Any] = {
+    given: dict[str, object] = {
         "top_p": 0.9,
         "presence_penalty": 0.1,
         "frequency_penalty": 0.1,

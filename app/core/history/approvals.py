@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import Upstream
@@ -67,6 +67,6 @@ def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:
     row = ITEM_TYPES.get(item["type"])
     if row is None or not row.hosted:
         return None
-    notes: Mapping[str, Any] = upstream.get(str(item.get("id")), {}).get(NOTES, {})
+    notes: Mapping[str, object] = upstream.get(str(item.get("id")), {}).get(NOTES, {})
     id = item.get("approval_request_id") or notes.get("approval_request_id")
     return id if isinstance(id, str) else None

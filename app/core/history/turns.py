@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -27,7 +27,7 @@ class Turn(NamedTuple):
     response: Response
     input: list[Item]  # of this turn only
     upstream: dict[str, Upstream]  # the fields that the backend sent, by item id
-    request: Mapping[str, Any] | None = None  # see `recorded_request`; None in older records
+    request: Mapping[str, object] | None = None  # see `recorded_request`; None in older records
     warnings: Sequence[str] | None = None  # what was left out or changed of the request
 
     def record(self) -> bytes:
@@ -63,7 +63,7 @@ def preview(items: Sequence[Item]) -> str:
     return " ".join(text[: 4 * _PREVIEW].split())[:_PREVIEW]
 
 
-def _texts(content: Any) -> list[str]:
+def _texts(content: object) -> list[str]:
     if isinstance(content, str):
         return [content]
     parts = content if isinstance(content, list) else []
@@ -92,7 +92,7 @@ _RECORDED = {
 }
 
 
-def recorded_request(request: CreateResponse, extra_names: Collection[str]) -> dict[str, Any]:
+def recorded_request(request: CreateResponse, extra_names: Collection[str]) -> dict[str, object]:
     """
     Return what to store of a request, besides its input and response, to be able to translate it again.
 

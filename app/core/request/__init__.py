@@ -30,14 +30,14 @@ from app.core.types.items import ITEM_TYPES
 from app.core.types.request import CreateResponse, Item, undeclared_fields
 from app.errors import InvalidRequest, did_you_mean, label
 
-EMPTY: Mapping[str, dict[str, Any]] = MappingProxyType({})
+EMPTY: Mapping[str, dict[str, object]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTranslation:
     """A Chat Completions request, and what is needed to read the answer to it."""
 
-    body: dict[str, Any]  # the Chat Completions request; not to be changed
+    body: dict[str, object]  # the Chat Completions request; not to be changed
     calls: Mapping[str, ToolBinding]  # what each function is to the client, by its name in the request
     allowed: frozenset[str] | None  # the functions that the model may call; None: any, tools or not
     warnings: tuple[str, ...]  # what was left out or changed, one sentence each
@@ -49,7 +49,7 @@ def to_chat(
     profile: Profile,
     *,
     model: str,
-    upstream: Mapping[str, dict[str, Any]] = EMPTY,
+    upstream: Mapping[str, dict[str, object]] = EMPTY,
     hosted: HostedTools = NO_HOSTED_TOOLS,
     later: int = 0,
     strict: bool = False,
@@ -84,7 +84,7 @@ def to_chat(
     if choice.request:
         messages.append({"role": "user", "content": text_content(choice.request, options.content.parts)})
 
-    body: dict[str, Any] = {
+    body: dict[str, object] = {
         **_parameters(context),  # first: `extra_params` may name anything
         "model": options.model_map.get(model, model),
         "messages": arrange(messages, options.roles),
@@ -112,7 +112,7 @@ def _choice(context: TranslationContext, items: Sequence[Item], tools: ToolSet) 
     return choice
 
 
-def _streaming(options: RequestOptions, *, with_tools: bool) -> dict[str, Any]:
+def _streaming(options: RequestOptions, *, with_tools: bool) -> dict[str, object]:
     if options.force_nonstream_with_tools and with_tools and not options.force_stream:
         return {"stream": False}  # explicit, since some servers stream by default
     if options.stream_usage == "stream_options":
@@ -120,11 +120,11 @@ def _streaming(options: RequestOptions, *, with_tools: bool) -> dict[str, Any]:
     return {"stream": True}
 
 
-def _tools(context: TranslationContext, choice: Choice) -> dict[str, Any]:
+def _tools(context: TranslationContext, choice: Choice) -> dict[str, object]:
     request, options = context.request, context.options
     if not choice.functions:
         return {}
-    fields: dict[str, Any] = {"tools": [function.tool for function in choice.functions.values()]}
+    fields: dict[str, object] = {"tools": [function.tool for function in choice.functions.values()]}
     if choice.value is not None:
         fields["tool_choice"] = choice.value
     parallel = request.parallel_tool_calls
@@ -149,12 +149,12 @@ _MAX_TOKENS = {
 }
 
 
-def _given(name: str) -> Callable[[CreateResponse], Any]:
+def _given(name: str) -> Callable[[CreateResponse], object]:
     return lambda request: getattr(request, name) if name in request.model_fields_set else None
 
 
 # Parameters that this server handles, and forwards only where the profile says so.
-_FORWARDED: dict[str, Callable[[CreateResponse], Any]] = {
+_FORWARDED: dict[str, Callable[[CreateResponse], object]] = {
     "user": lambda request: request.safety_identifier or request.user,
     "safety_identifier": lambda request: request.safety_identifier or request.user,
     "store": lambda request: False,  # responses are stored here and nowhere else
@@ -165,7 +165,7 @@ _FORWARDED: dict[str, Callable[[CreateResponse], Any]] = {
 }
 
 
-_NOTHING: tuple[Any, ...] = (None, [], {})
+_NOTHING: tuple[object, ...] = (None, [], {})
 
 # Parameters without effect on the answer, ignored without a warning.
 _IGNORED = frozenset({"client_metadata", "prompt_cache_retention", "type", "generate", "stream_id"})
@@ -205,7 +205,7 @@ def _refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
             raise InvalidRequest(message, param=f"include[{index}]", code="invalid_value")
 
 
-def _parameters(context: TranslationContext) -> dict[str, Any]:
+def _parameters(context: TranslationContext) -> dict[str, object]:
     """Return the parameters that the caller set, under their Chat Completions names."""
     request, options, warnings = context.request, context.options, context.warnings
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in _NOTHING}
@@ -285,7 +285,7 @@ def caller_field(field: str) -> str:
 _OURS = frozenset({"stream", "stream_options", "store"})  # set by this server, not by the caller
 
 
-def _limit(context: TranslationContext, body: dict[str, Any]) -> None:
+def _limit(context: TranslationContext, body: dict[str, object]) -> None:
     """Clamp numbers to the ranges that the server accepts, and drop parameters that it does not accept."""
     for name, (low, high) in context.options.clamp.items():
         value = body.get(name)
@@ -299,7 +299,7 @@ def _limit(context: TranslationContext, body: dict[str, Any]) -> None:
             context.warnings.add(f"This backend does not accept {label(name)}, so it was left out.")
 
 
-def _patched(old: dict[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+def _patched(old: dict[str, object], patch: Mapping[str, object]) -> dict[str, object]:
     """Merge a JSON patch (RFC 7396): nested objects are merged, null removes a field."""
     merged = dict(old)
     for name, value in patch.items():

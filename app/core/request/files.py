@@ -11,7 +11,7 @@ import codecs
 import re
 from collections.abc import Mapping
 from html import escape
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 # What a PDF says, and why that is not known, as it is noted in a part before it is translated: to read one takes long.
@@ -27,7 +27,7 @@ _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codec
 _DECLARED = re.compile(r"text/|application/(?:json|xml|yaml|toml|javascript|sql|x-sh)\b|.*\+(?:json|xml)$")
 
 
-def is_pdf(part: Mapping[str, Any]) -> bool:
+def is_pdf(part: Mapping[str, object]) -> bool:
     """Tell whether a part with a file holds a PDF: by its declared type, its name, or how it begins."""
     data, name = part.get("file_data"), part.get("filename")
     if not isinstance(data, str) or not data:
@@ -38,13 +38,13 @@ def is_pdf(part: Mapping[str, Any]) -> bool:
     return (_decoded(data, most=_HEAD) or b"").startswith(b"%PDF-")
 
 
-def file_bytes(part: Mapping[str, Any]) -> bytes | None:
+def file_bytes(part: Mapping[str, object]) -> bytes | None:
     """Return the bytes of a file that is given as base64 or as a data URL; None if they cannot be read."""
     data = part.get("file_data")
     return _decoded(data) if isinstance(data, str) else None
 
 
-def file_text(part: Mapping[str, Any]) -> str | None:
+def file_text(part: Mapping[str, object]) -> str | None:
     """Return the text of a file that is text, whatever it is called; None for all others, a PDF among them."""
     data = part.get("file_data")
     if not isinstance(data, str) or not data or is_pdf(part):
@@ -67,7 +67,7 @@ def file_text(part: Mapping[str, Any]) -> str | None:
         return content.decode(charset or "cp1252", "replace") if is_declared else None
 
 
-def as_text(part: Mapping[str, Any], text: str) -> str:
+def as_text(part: Mapping[str, object], text: str) -> str:
     """Return the text of a file as the model is told it, with its name."""
     name = part.get("filename")
     named = f' name="{escape(name)}"' if isinstance(name, str) and name else ""

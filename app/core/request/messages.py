@@ -68,8 +68,8 @@ class _AssistantTurn:
 
     number: int  # of user messages before it
     texts: list[str] = field(default_factory=list)
-    reasoning: list[Mapping[str, Any]] = field(default_factory=list)
-    later: list[Mapping[str, Any]] = field(default_factory=list)  # reasoning after text, of this message or the next
+    reasoning: list[Mapping[str, object]] = field(default_factory=list)
+    later: list[Mapping[str, object]] = field(default_factory=list)  # reasoning after text, of this message or the next
     calls: list[int] = field(default_factory=list)  # positions of the call items
     waiting: int = 0  # calls whose output comes later in the items
 
@@ -94,7 +94,7 @@ class _Conversation:
         self.outputs = _pair(items)  # call position -> output position
         self.callers = {output: call for call, output in self.outputs.items()}
         self.late = _late(items, self.outputs)
-        self.answers: dict[str, list[Any]] = {}  # the outputs for each call id
+        self.answers: dict[str, list[object]] = {}  # the outputs for each call id
         for call in (position for position, item in enumerate(items) if item["type"] == "function_call"):
             answers = self.answers.setdefault(items[call]["call_id"], [])
             if call in self.outputs:
@@ -308,7 +308,7 @@ class _Conversation:
         except PartError as error:
             raise self.refused(position, name, error) from None
 
-    def check_known(self, position: int, content: Any) -> None:
+    def check_known(self, position: int, content: object) -> None:
         """Raise `InvalidRequest` for a message of the request that has only unknown types of content."""
         if self.places[position] < 0 or not isinstance(content, list) or not content:
             return

@@ -8,7 +8,6 @@ make use of it, and those that refuse it (Groq, Mistral): the profile tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import orjson
 
@@ -24,7 +23,7 @@ _DEFAULT = "reasoning_content"  # the name that most backends understand
 _TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "think_tags")
 
 
-def upstream_reasoning(item: Item, upstream: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Mapping[str, object]:
     """
     Return what was thought in a reasoning item, by the backend's own names of fields.
 
@@ -66,7 +65,7 @@ class ReasoningFields:
         tags = profile.response.think_tags
         self._tags = tags if isinstance(tags, ThinkTagOptions) else ThinkTagOptions()
 
-    def reasoning(self, sources: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
+    def reasoning(self, sources: Sequence[Mapping[str, object]]) -> tuple[str, dict[str, object]]:
         """Return what stands before the text of an assistant message (in think tags), and the message's fields."""
         make = _FIELDS.get(self._field)
         fields = make(sources) if make else {}
@@ -76,7 +75,7 @@ class ReasoningFields:
         thought = fields.pop("think_tags", "")
         return (f"{self._tags.open}\n{thought}\n{self._tags.close}\n\n" if thought else ""), fields
 
-    def calls(self, sources: Sequence[Mapping[str, Any] | None]) -> list[dict[str, Any]]:
+    def calls(self, sources: Sequence[Mapping[str, object] | None]) -> list[dict[str, object]]:
         """
         Return the extra fields of each tool call of one message, such as Gemini's `extra_content`.
 
@@ -97,21 +96,21 @@ class ReasoningFields:
         )
 
 
-def _as_it_came(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _as_it_came(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
     names = dict.fromkeys(name for source in sources for name in source)
     return {name: joined([source[name] for source in sources if name in source], "\n") for name in names}
 
 
-def _text_as(name: str) -> Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]:
-    def make(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _text_as(name: str) -> Callable[[Sequence[Mapping[str, object]]], dict[str, object]]:
+    def make(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
         text = "\n".join(filter(None, map(_text, sources)))
         return {name: text} if text else {}
 
     return make
 
 
-def _details(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    details: list[Any] = []
+def _details(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    details: list[object] = []
     for source in sources:
         if isinstance(known := source.get("reasoning_details"), list):
             details += known
@@ -120,19 +119,19 @@ def _details(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"reasoning_details": details} if details else {}
 
 
-def _extra(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _extra(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
     extra = [source["extra_content"] for source in sources if "extra_content" in source]
     return {"extra_content": joined(extra)} if extra else {}
 
 
-_FIELDS: dict[str, Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]] = {
+_FIELDS: dict[str, Callable[[Sequence[Mapping[str, object]]], dict[str, object]]] = {
     "auto": _as_it_came,
     "reasoning_details": _details,
     "extra_content": _extra,
 } | {name: _text_as(name) for name in _TEXTS}
 
 
-def _text(source: Mapping[str, Any]) -> str:
+def _text(source: Mapping[str, object]) -> str:
     """Return the thought in plain words: gateways repeat it under several names, so the first one counts."""
     for name in _TEXTS:
         if isinstance(text := source.get(name), str) and text:

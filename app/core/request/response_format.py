@@ -33,7 +33,7 @@ def response_format(context: TranslationContext) -> Form:
 
 
 def _native(format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
-    schema: dict[str, Any] = {"name": format.name, "schema": format.schema_}
+    schema: dict[str, object] = {"name": format.name, "schema": format.schema_}
     if format.description:
         schema["description"] = format.description
     if "strict" in format.model_fields_set:
@@ -62,7 +62,7 @@ _SCHEMA: dict[str, Callable[[JsonSchemaFormat, ResponseFormatOptions], Form]] = 
 }
 
 
-def _object(options: ResponseFormatOptions) -> dict[str, Any] | None:
+def _object(options: ResponseFormatOptions) -> dict[str, object] | None:
     if options.json_object == "native":
         return {"type": "json_object"}
     if options.json_object == "json_schema_any":

@@ -117,7 +117,7 @@ def merge(messages: Iterable[Message]) -> Message:
     return merged
 
 
-def joined(values: list[Any], joint: str = "\n\n") -> Any:
+def joined(values: list[Any], joint: str = "\n\n") -> object:
     """Join the values of one field: texts with `joint`, objects field by field, lists (a text is a part) end to end."""
     if all(isinstance(value, str) for value in values):
         return joint.join(values)

@@ -19,7 +19,7 @@ class Choice:
     """What the backend is told of the tools."""
 
     functions: Mapping[str, Function]  # those that are sent
-    value: Any = None  # of `tool_choice`; None: not sent
+    value: object = None  # of `tool_choice`; None: not sent
     allowed: frozenset[str] | None = None  # see `Chat.allowed`
     request: str | None = None  # what to ask of the model in words, where the backend cannot be told
 

@@ -9,7 +9,6 @@ their results behind it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from app.core.types.items import ITEM_TYPES
 from app.core.types.readings import NOTES, Names
@@ -19,7 +18,7 @@ _BY_MODEL = frozenset({"call", "hosted", "reasoning"})
 
 
 def tool_items_as_functions(
-    items: Sequence[Item], names: Names, upstream: Mapping[str, Mapping[str, Any]]
+    items: Sequence[Item], names: Names, upstream: Mapping[str, Mapping[str, object]]
 ) -> tuple[list[Item], list[int]]:
     """
     Return the items with calls and outputs as those of functions, where they can be read so.
@@ -46,12 +45,12 @@ def tool_items_as_functions(
     return read, positions
 
 
-def _notes(item: Item, upstream: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+def _notes(item: Item, upstream: Mapping[str, Mapping[str, object]]) -> Mapping[str, object]:
     notes = (upstream.get(str(item.get("id"))) or {}).get(NOTES)
     return notes if isinstance(notes, Mapping) else {}
 
 
-def _decide(items: Sequence[Item], notes: list[Mapping[str, Any]]) -> None:
+def _decide(items: Sequence[Item], notes: list[Mapping[str, object]]) -> None:
     """Note for each request for approval what was decided; one whose call was made says nothing, for the call does."""
     made = {item.get("approval_request_id") for item in items if item["type"] == "mcp_call"}
     decided = {item.get("approval_request_id"): item for item in items if item["type"] == "mcp_approval_response"}
@@ -61,10 +60,10 @@ def _decide(items: Sequence[Item], notes: list[Mapping[str, Any]]) -> None:
             notes[position] = {**notes[position], "made": id in made, "decided": decided.get(id)}
 
 
-def _rounds(items: Sequence[Item], notes: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+def _rounds(items: Sequence[Item], notes: Sequence[Mapping[str, object]]) -> dict[int, int]:
     """Return the position of the last call of its round, by that of each item from the first call to it."""
     last: dict[int, int] = {}
-    begun: tuple[int, Any] | None = None  # where a round was begun, and which it is
+    begun: tuple[int, object] | None = None  # where a round was begun, and which it is
     for position, item in enumerate(items):
         round = notes[position].get("round")
         if round is not None and begun and begun[1] == round:

@@ -36,16 +36,16 @@ class ToolType(NamedTuple):
 
     call: ItemType  # how a call of it comes back
     declare: Callable[
-        [ToolFields, RequestOptions], dict[str, Any]
+        [ToolFields, RequestOptions], dict[str, object]
     ]  # all but the name of the function that it is to a backend
     name: str | None = None  # of the function, where the tool has none of its own
     offered: Callable[[ToolFields], bool] = lambda tool: True  # is this one run by the client?
-    fields: Mapping[str, Any] = {}  # of each call
+    fields: Mapping[str, object] = {}  # of each call
 
 
-def _function(tool: ToolFields, options: RequestOptions) -> dict[str, Any]:
+def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     """No nulls, and always `parameters`, or servers answer 400 and 500."""
-    function: dict[str, Any] = {}
+    function: dict[str, object] = {}
     if isinstance(description := tool.get("description"), str) and description:
         function["description"] = description
     parameters = tool.get("parameters")
@@ -85,9 +85,9 @@ _GRAMMARS = {
 }
 
 
-def _custom(tool: ToolFields, options: RequestOptions) -> dict[str, Any]:
+def _custom(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     """A function of one string, in which the model writes its free text."""
-    text: dict[str, Any] = {"type": "string", "description": "The text for the tool."}
+    text: dict[str, object] = {"type": "string", "description": "The text for the tool."}
     said = [tool.get("description"), _FREE_TEXT]
     format = tool.get("format")
     if isinstance(format, Mapping) and isinstance(definition := format.get("definition"), str):
@@ -125,14 +125,14 @@ TOOL_SEARCH: dict[str, Any] = {  # in our words, where the client has none
 }
 
 
-def _tool_search(tool: ToolFields, options: RequestOptions) -> dict[str, Any]:
+def _tool_search(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     """The search that the client runs, in its own words if it has any."""
     return _function({name: tool.get(name) or default for name, default in TOOL_SEARCH.items()}, options)
 
 
 def _fixed(
-    description: str, properties: dict[str, Any], *required: str
-) -> Callable[[ToolFields, RequestOptions], dict[str, Any]]:
+    description: str, properties: dict[str, object], *required: str
+) -> Callable[[ToolFields, RequestOptions], dict[str, object]]:
     """Return how to declare a tool that is the same in every request."""
     schema = {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
     return lambda tool, options: _function({"description": description, "parameters": schema}, options)
@@ -171,7 +171,7 @@ _apply_patch = _fixed(
     },
     *("type", "path"),
 )
-_ACTION: dict[str, Any] = {
+_ACTION: dict[str, object] = {
     "type": "object",
     "properties": {
         "type": {
@@ -200,12 +200,12 @@ _ACTION: dict[str, Any] = {
 _COMPUTER = "Use the user's computer: mouse, keyboard and screen. Each call is answered with a screenshot."
 
 
-def _computer(tool: ToolFields, options: RequestOptions) -> dict[str, Any]:
+def _computer(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     actions = {"type": "array", "items": _ACTION, "description": "What to do, one after the other."}
     return _fixed(_COMPUTER, {"actions": actions}, "actions")(tool, options)
 
 
-def _computer_preview(tool: ToolFields, options: RequestOptions) -> dict[str, Any]:
+def _computer_preview(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     """The older tool, which says how large the screen is, and takes one action."""
     width, height = tool.get("display_width"), tool.get("display_height")
     screen = f" The screen is {width} pixels wide and {height} high." if width and height else ""
@@ -237,7 +237,7 @@ _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "
 _DATA = frozenset({"enum", "const", "default", "example", "examples"})
 
 
-def stripped(schema: Any, keywords: frozenset[str]) -> Any:
+def stripped(schema: object, keywords: frozenset[str]) -> Any:
     """Return a JSON Schema without these keywords, at any depth."""
     if isinstance(schema, list):
         return [stripped(one, keywords) for one in schema]

@@ -105,7 +105,7 @@ class ToolSet:
             raise InvalidRequest(f"There is no tool {label(name)} among the tools on offer.{hint}", param="tool_choice")
         return known
 
-    def find_hosted(self, choice: Mapping[str, Any]) -> list[str]:
+    def find_hosted(self, choice: Mapping[str, object]) -> list[str]:
         """Return the names of the hosted functions that a choice such as `{"type": "mcp", "server_label"}` means."""
         label_, name = choice.get("server_label"), choice.get("name")
         found = [
@@ -128,12 +128,12 @@ class ToolSet:
         return [(self.name(*entry.key), entry.tool) for entry in entries]
 
 
-def named(namespace: str | None, name: str) -> dict[str, Any]:
+def named(namespace: str | None, name: str) -> dict[str, object]:
     """Return how a call names the tool that it calls."""
     return {"name": name} if namespace is None else {"name": name, "namespace": namespace}
 
 
-def namespace_of(named: Mapping[str, Any]) -> str | None:
+def namespace_of(named: Mapping[str, object]) -> str | None:
     """Return the namespace of a call or a choice: clients replay it as null where there is none."""
     return namespace if isinstance(namespace := named.get("namespace"), str) and namespace else None
 

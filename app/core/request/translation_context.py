@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from app.core.profile import Profile, RequestOptions
 from app.core.types.hosted import HostedTools
@@ -18,7 +17,7 @@ class TranslationContext:
 
     request: CreateResponse
     profile: Profile
-    upstream: Mapping[str, Mapping[str, Any]]  # what backends sent for earlier items, by item id
+    upstream: Mapping[str, Mapping[str, object]]  # what backends sent for earlier items, by item id
     hosted: HostedTools  # the tools that the server runs itself
     strict: bool  # refuse what is otherwise left out with a warning
     warnings: Warnings = field(default_factory=Warnings)

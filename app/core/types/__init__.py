@@ -164,6 +164,6 @@ def list_field(item: Item, name: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def with_fields(item: Item, fields: Mapping[str, Any]) -> Item:
+def with_fields(item: Item, fields: Mapping[str, object]) -> Item:
     """Return an item with `fields` added or replaced; their names depend on the type of the item."""
     return {**item, **fields}  # type: ignore[typeddict-item]

@@ -7,7 +7,7 @@ Unknown types of parts are kept, and so are unknown fields; every optional field
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import ConfigDict, Discriminator, StringConstraints, Tag
 from pydantic.functional_validators import BeforeValidator
@@ -77,7 +77,7 @@ class Unknown(TypedDict):
     call_id: NotRequired[str | None]
 
 
-def _from_chat(part: dict[str, Any]) -> dict[str, Any]:
+def _from_chat(part: dict[str, object]) -> dict[str, object]:
     """Return as a part what may be one as chat has it: `{"type": "image_url", "image_url": {"url": ...}}`."""
     if part["type"] == "file":
         file = part.get("file")
@@ -95,7 +95,7 @@ _FORMATS = {"x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mpeg": "mp3", "mp
 _SOUND = re.compile(r"data:audio/([\w.+-]+)(?:;[^,]*)?;base64", re.IGNORECASE)
 
 
-def _from_url(part: dict[str, Any]) -> dict[str, Any]:
+def _from_url(part: dict[str, object]) -> dict[str, object]:
     """Return a part with sound as it is here; Codex has a data URL in place of `input_audio`."""
     url = part.get("audio_url")
     head, _, data = url.partition(",") if isinstance(url, str) else ("", "", "")
@@ -105,7 +105,7 @@ def _from_url(part: dict[str, Any]) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": data, "format": _FORMATS.get(format, format)}}
 
 
-def tag_of(value: Any, known: frozenset[str]) -> str:
+def tag_of(value: object, known: frozenset[str]) -> str:
     """Return the tag of a union by the type of what is given."""
     kind = value.get("type") if isinstance(value, dict) else None
     return f"<{kind}>" if isinstance(kind, str) and kind in known else "<unknown>"

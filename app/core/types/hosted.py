@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 # The namespace of functions that have no name of their own to a client, such as the one search for tools.
 UNNAMED = ""
 
-NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +18,9 @@ class HostedFunction:
     name: str  # as the tool knows it
     item: str  # the type of the item that a call of it is, such as `mcp_call`
     description: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=lambda: NO_PARAMETERS)  # a JSON Schema
+    parameters: Mapping[str, object] = field(default_factory=lambda: NO_PARAMETERS)  # a JSON Schema
     namespace: str | None = None  # `lab` of `lab__add`: where functions of several sessions may have the same name
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of each item when it opens, such as its `container_id`
+    fields: Mapping[str, object] = field(default_factory=dict)  # of each item when it opens, such as its `container_id`
     strict: bool | None = None
     needs_approval: bool = False  # is each call to be approved by the caller first?
     deferred: bool = False  # is it offered only after a search for tools has found it?

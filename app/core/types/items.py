@@ -24,11 +24,11 @@ Role: TypeAlias = Literal["message", "reasoning", "call", "output", "hosted", "c
 Details: TypeAlias = Callable[[Item], Iterable[tuple[str, dict[str, Any]]]]
 
 
-def _as_text(written: str) -> Any:
+def _as_text(written: str) -> object:
     return written
 
 
-def _no_details(item: Item) -> Iterable[tuple[str, dict[str, Any]]]:
+def _no_details(item: Item) -> Iterable[tuple[str, dict[str, object]]]:
     return ()
 
 
@@ -50,7 +50,7 @@ class ItemType:
     call_id: bool = True
     has_status: bool = True
     field: str | None = None  # where the item keeps what the model wrote; None: in another form, or not at all
-    empty: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what else it has when it opens
+    empty: Mapping[str, object] = dataclasses.field(default_factory=dict)  # what else it has when it opens
     begun: tuple[str, ...] = ()  # the events right behind `output_item.added`
     delta: str | None = None  # the event that has a piece of what the model writes
     done: str | None = None  # the event that has the whole of it
@@ -59,7 +59,7 @@ class ItemType:
     argument: str | None = (
         None  # the one argument of the function whose text is what the item keeps; None: all, as JSON
     )
-    value: Callable[[str], Any] = _as_text  # what the item keeps, of all that was written
+    value: Callable[[str], object] = _as_text  # what the item keeps, of all that was written
     whole: bool = False  # is it shown only when it is whole?
 
     # How it appears while a hosted tool runs it.
@@ -69,8 +69,8 @@ class ItemType:
     )  # the events that a tool may emit, by short names
     ended: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the event by the status that it ends with
     interrupted: str = "incomplete"  # its status when the response ends while it is run
-    final: Callable[[str], dict[str, Any]] = lambda written: {}  # what it has at its end, where nobody says otherwise
-    error: Callable[[str], dict[str, Any]] = lambda message: {}  # its fields for an error message
+    final: Callable[[str], dict[str, object]] = lambda written: {}  # its fields at its end, unless a tool sets them
+    error: Callable[[str], dict[str, object]] = lambda message: {}  # its fields for an error message
     included: Mapping[str, str] = dataclasses.field(
         default_factory=dict
     )  # its fields that only that value of `include` shows
@@ -85,7 +85,7 @@ class ItemType:
         return InputReader(self.argument) if self.argument else ObjectReader()
 
 
-def as_object(written: str) -> dict[str, Any]:
+def as_object(written: str) -> dict[str, object]:
     """Return arguments as an object; those that cannot be read as one, of a call that was cut off, are none."""
     try:
         value = loads(written)
@@ -94,10 +94,10 @@ def as_object(written: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"query": value} if isinstance(value, str) else {}
 
 
-def _as_action(**defaults: Any) -> Callable[[str], dict[str, Any]]:
+def _as_action(**defaults: object) -> Callable[[str], dict[str, object]]:
     """Return how to read an action: with these fields, whatever the model left out or wrote in another form."""
 
-    def read(written: str) -> dict[str, Any]:
+    def read(written: str) -> dict[str, object]:
         given = as_object(written)
         for name, default in defaults.items():
             value = given.get(name)
@@ -110,7 +110,7 @@ def _as_action(**defaults: Any) -> Callable[[str], dict[str, Any]]:
     return read
 
 
-def _as_exec(written: str) -> dict[str, Any]:
+def _as_exec(written: str) -> dict[str, object]:
     action = {**_as_action(command=[], env={})(written), "type": "exec"}
     if isinstance(given := as_object(written).get("command"), str):
         action["command"] = ["bash", "-lc", given]
@@ -136,29 +136,29 @@ def as_json_object(written: str) -> str:
     return json.dumps({"_raw": written.encode(errors="replace").decode()}, ensure_ascii=False)
 
 
-def _shell_commands(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
+def _shell_commands(item: Item) -> Iterator[tuple[str, dict[str, object]]]:
     for index, command in enumerate(item["action"]["commands"]):
         yield "response.shell_call_command.added", {"command_index": index, "command": ""}
         yield "response.shell_call_command.delta", {"command_index": index, "delta": command}
         yield "response.shell_call_command.done", {"command_index": index, "command": command}
 
 
-def _patch_diff(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
+def _patch_diff(item: Item) -> Iterator[tuple[str, dict[str, object]]]:
     if diff := item["operation"].get("diff"):
         yield "response.apply_patch_call_operation_diff.delta", {"item_id": item["id"], "delta": diff}
         yield "response.apply_patch_call_operation_diff.done", {"item_id": item["id"], "diff": diff}
 
 
-def _execution_error(message: str) -> dict[str, Any]:
+def _execution_error(message: str) -> dict[str, object]:
     content = [{"type": "text", "text": message}]
     return {"output": None, "error": {"type": "mcp_tool_execution_error", "content": content}}
 
 
-def _image_error(message: str) -> dict[str, Any]:
+def _image_error(message: str) -> dict[str, object]:
     return {"error": {"type": "image_generation_error", "code": "tool_error", "message": message, "param": None}}
 
 
-def _search_action(written: str) -> dict[str, Any]:
+def _search_action(written: str) -> dict[str, object]:
     return {"action": {"type": "search", "query": str(as_object(written).get("query", ""))}}
 
 
@@ -392,7 +392,7 @@ def type_of(item: Mapping[str, Any]) -> ItemType | None:
     return ITEM_TYPES.get(item["type"])
 
 
-def waits_for_client(item: Mapping[str, Any]) -> bool:
+def waits_for_client(item: Mapping[str, object]) -> bool:
     """Tell whether a response ends with an item, for its client to answer."""
     row = type_of(item)
     if row is None or not row.waits or item.get("async") is True or item.get("execution") == "server":

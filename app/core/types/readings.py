@@ -36,7 +36,7 @@ class Names(Protocol):
         """Return the name of a function, also of one that is not offered any more."""
         ...
 
-    def brought(self, item: Item) -> list[tuple[str, Mapping[str, Any]]]:
+    def brought(self, item: Item) -> list[tuple[str, Mapping[str, object]]]:
         """Return the tools that an item brings, each with its name."""
         ...
 
@@ -44,12 +44,12 @@ class Names(Protocol):
 Read: TypeAlias = Callable[[Item, Names, Mapping[str, Any]], list[Item]]
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     """Return JSON text that can be encoded, whatever surrogates are in the value."""
     return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
 
 
-def _call(item: Item, call_id: Any, name: str, arguments: Any) -> list[Item]:
+def _call(item: Item, call_id: object, name: str, arguments: object) -> list[Item]:
     if not (isinstance(call_id, str) and call_id):
         return [item]
     written = arguments if isinstance(arguments, str) else to_json(arguments)
@@ -57,7 +57,7 @@ def _call(item: Item, call_id: Any, name: str, arguments: Any) -> list[Item]:
     return [with_fields(call, {field: value for field in ("id", "namespace", "async") if (value := item.get(field))})]
 
 
-def _output(item: Item, call_id: Any, output: Any) -> list[Item]:
+def _output(item: Item, call_id: object, output: object) -> list[Item]:
     if not (isinstance(call_id, str) and call_id):
         return [item]
     shown = output if isinstance(output, str) else to_json(output)
@@ -67,38 +67,38 @@ def _output(item: Item, call_id: Any, output: Any) -> list[Item]:
 # Calls that the client runs, and their outputs.
 
 
-def custom_tool_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+def custom_tool_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     return _call(item, item["call_id"], item["name"], {INPUT: item["input"]})
 
 
-def custom_tool_call_output(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+def custom_tool_call_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     return [{**item, "type": "function_call_output"}]
 
 
-def tool_search_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+def tool_search_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     return _call(item, item.get("call_id"), names.name(UNNAMED, "tool_search"), item.get("arguments") or {})
 
 
-def tool_search_output(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+def tool_search_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     found = [f"- {name}{_description(tool)}" for name, tool in names.brought(item)]
     shown = "\n".join(["These tools were found, and can be called:", *found]) if found else "No tools were found."
     return _output(item, item.get("call_id"), shown)
 
 
-def _description(tool: Mapping[str, Any]) -> str:
+def _description(tool: Mapping[str, object]) -> str:
     description = tool.get("description")
     return f": {description}" if isinstance(description, str) and description else ""
 
 
-def call_of(name: str, *fields: str, **defaults: Any) -> Read:
+def call_of(name: str, *fields: str, **defaults: object) -> Read:
     """
     Return how to read a call of the function of that name: its arguments are the first of `fields` that is there.
 
     Those that have their `defaults` were not written by the model.
     """
 
-    def read(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
-        arguments: Any = next((value for field in fields if (value := item.get(field))), {})
+    def read(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
+        arguments: object = next((value for field in fields if (value := item.get(field))), {})
         if isinstance(arguments, dict):
             arguments = {
                 name: value for name, value in arguments.items() if name not in defaults or value != defaults[name]
@@ -113,14 +113,14 @@ def call_of(name: str, *fields: str, **defaults: Any) -> Read:
 def output_of(*fields: str) -> Read:
     """Return how to read the output of a call: the first of `fields` that is there."""
 
-    def read(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+    def read(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
         output = next((value for field in fields if (value := item.get(field))), "")
         return _output(item, item.get("call_id") or item.get("id"), output)
 
     return read
 
 
-def computer_call_output(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+def computer_call_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     """The screenshot, as an image."""
     shot, call_id = item.get("output"), item.get("call_id")
     if not isinstance(call_id, str) or not call_id or not isinstance(shot, dict):
@@ -134,7 +134,7 @@ def computer_call_output(item: Item, names: Names, notes: Mapping[str, Any]) -> 
 # Items of hosted tools, which hold a call and its result.
 
 
-def _pair(item: Item, names: Names, notes: Mapping[str, Any], key: tuple[str, str], arguments: Any) -> Item:
+def _pair(item: Item, names: Names, notes: Mapping[str, Any], key: tuple[str, str], arguments: object) -> Item:
     namespace, name = notes.get("namespace", key[0]), notes.get("name", key[1])
     written = notes.get("arguments", arguments)
     call: Item = {
@@ -146,7 +146,7 @@ def _pair(item: Item, names: Names, notes: Mapping[str, Any], key: tuple[str, st
     return {**call, "id": item["id"]} if item.get("id") else call
 
 
-def _result(call: Item, notes: Mapping[str, Any], item: Item, shown: Any) -> Item:
+def _result(call: Item, notes: Mapping[str, object], item: Item, shown: object) -> Item:
     output = notes.get("output")
     if output is None:
         output = shown
@@ -155,7 +155,7 @@ def _result(call: Item, notes: Mapping[str, Any], item: Item, shown: Any) -> Ite
     return {"type": "function_call_output", "call_id": call["call_id"], "output": output, HOSTED: True}
 
 
-def mcp_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+def mcp_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     key = (_text(item.get("server_label")) or UNNAMED, _text(item.get("name")) or "tool")
     call = _pair(item, names, notes, key, item.get("arguments") or "{}")
     return [call, _result(call, notes, item, mcp_result(item))]
@@ -174,7 +174,7 @@ def mcp_result(item: Item) -> str | None:
     return f"Error: {error}" if isinstance(error, str) and error else None
 
 
-def web_search_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+def web_search_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     action = item.get("action") if isinstance(item.get("action"), dict) else {}
     assert isinstance(action, dict)
     kind = action.get("type")
@@ -189,13 +189,13 @@ def web_search_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[
     return [call, _result(call, notes, item, None)]
 
 
-def file_search_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+def file_search_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     call = _pair(item, names, notes, (UNNAMED, "file_search"), {"queries": item.get("queries") or []})
     results = item.get("results")
     return [call, _result(call, notes, item, to_json(results) if isinstance(results, list) else None)]
 
 
-def code_interpreter_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+def code_interpreter_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     call = _pair(item, names, notes, (UNNAMED, "code_interpreter"), {"code": item.get("code") or ""})
     return [call, _result(call, notes, item, _outputs(item.get("outputs")))]
 
@@ -212,7 +212,7 @@ def _outputs(outputs: object) -> list[Part] | None:
     return parts
 
 
-def image_generation_call(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+def image_generation_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     prompt = item.get("revised_prompt")
     call = _pair(item, names, notes, (UNNAMED, "image_generation"), {"prompt": prompt or ""})
     error = item.get("error")
@@ -247,10 +247,10 @@ def mcp_approval_request(item: Item, names: Names, notes: Mapping[str, Any]) -> 
     return [call, _result(call, notes, item, shown)]
 
 
-def nothing(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+def nothing(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     """The model is shown nothing of it."""
     return []
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else ""

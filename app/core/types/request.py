@@ -139,7 +139,7 @@ _AGENTS = ("agent_message", "configuration_update")
 _ITEMS = frozenset(["message", *_CALLS, "reasoning", "item_reference", "compaction", *_AGENTS])
 
 
-def is_uncalled(item: Any) -> bool:
+def is_uncalled(item: object) -> bool:
     """Tell whether an item is an output of no call at all."""
     return isinstance(item, dict) and item.get("type") == "function_call_output" and item.get("call_id") is None
 
@@ -240,7 +240,7 @@ class _Body(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _nulls_are_absent(cls, data: Any) -> Any:
+    def _nulls_are_absent(cls, data: object) -> object:
         return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
@@ -316,7 +316,7 @@ Identifier = Annotated[str, StringConstraints(max_length=128)]  # 64 in the spec
 Conversation = Annotated[str, BeforeValidator(lambda value: value.get("id") if isinstance(value, dict) else value)]
 
 
-def _no_template(value: Any) -> None:
+def _no_template(value: object) -> None:
     raise ValueError("templates are kept by OpenAI, not here. Send what it says as `instructions` and `input`")
 
 

@@ -58,7 +58,7 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-def _text(request: CreateResponse, schema: bool) -> dict[str, Any]:
+def _text(request: CreateResponse, schema: bool) -> dict[str, object]:
     text = request.text
     shown: dict[str, Any] = {"format": text.format.model_dump(by_alias=True)}
     if text.format.type == "json_schema":
@@ -70,14 +70,14 @@ def _text(request: CreateResponse, schema: bool) -> dict[str, Any]:
     return shown
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _tool(tool: Mapping[str, Any]) -> dict[str, object]:
     """Echo a tool; a function has all of its fields, null where the caller said nothing."""
     if tool["type"] != "function":
         return dict(tool)
     return {"description": None, "parameters": None, "strict": None, **tool}
 
 
-def _tool_choice(choice: Any) -> Any:
+def _tool_choice(choice: object) -> object:
     if isinstance(choice, dict) and choice["type"] == "allowed_tools":
         return {**choice, "mode": choice.get("mode") or "auto"}
     return choice

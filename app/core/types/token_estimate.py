@@ -37,7 +37,7 @@ def estimate(text: str) -> int:
     return tokens * len(text) // len(sample) if len(text) > len(sample) else tokens
 
 
-def estimate_json(value: Any) -> int:
+def estimate_json(value: object) -> int:
     """
     Return about how many tokens the texts of a JSON value are; the names of its fields are not counted.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from app.core.types import Item, Usage, list_field
 from app.core.types.token_estimate import estimate, estimate_chat
 
 
-def usage_of(counted: Mapping[str, Any] | None, body: Mapping[str, Any], output: Sequence[Item | str]) -> Usage:
+def usage_of(counted: Mapping[str, object] | None, body: Mapping[str, object], output: Sequence[Item | str]) -> Usage:
     """
     Return the usage of a response, in tokens, from that of its chunks; estimated where the backend counted nothing.
 
@@ -78,7 +78,7 @@ def _usage(input_tokens: int, output_tokens: int, cached: int = 0, written: int 
     }
 
 
-def _object(value: object) -> Mapping[str, Any]:
+def _object(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 

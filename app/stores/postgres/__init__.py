@@ -114,7 +114,7 @@ class PostgresStore:
         The first use connects. A bad URL raises ValueError, whose message quotes nothing that could be a secret.
         """
         address = read_postgres_url(url)
-        usual: dict[str, Any] = {
+        usual: dict[str, object] = {
             "max_connections": max_connections,
             "connect_timeout": connect_timeout,
             "timeout": timeout,
@@ -212,6 +212,6 @@ class PostgresStore:
                 await self._client.fetch(_RENEW, bucket, self._ttl)
 
 
-def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
     """Return rows of so many values as columns."""
     return [[row[column] for row in rows] for column in range(width)]

@@ -21,13 +21,13 @@ from app.stores.url_options import count, one_of, read_options, seconds
 T = TypeVar("T")
 
 # What a URL may say beside the address: ours, and of those of libpq what asyncpg knows.
-_OPTIONS: dict[str, Callable[[str], Any]] = {
+_OPTIONS: dict[str, Callable[[str], object]] = {
     "connect_timeout": seconds,
     "timeout": seconds,
     "max_connections": count,
     "statement_cache_size": lambda text: 0 if text == "0" else count(text),
 }
-_LIBPQ: dict[str, Callable[[str], Any]] = {
+_LIBPQ: dict[str, Callable[[str], object]] = {
     "host": str,
     "sslmode": one_of("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
     "sslrootcert": str,
@@ -54,7 +54,7 @@ class PostgresAddress(NamedTuple):
 
     url: str  # as asyncpg reads it
     name: str  # for people, without user and password
-    options: dict[str, Any]  # ours
+    options: dict[str, object]  # ours
 
 
 def read_postgres_url(url: str) -> PostgresAddress:
@@ -102,11 +102,11 @@ class PostgresClient:
         self._outage = outage
         self._closed = False
 
-    async def fetch(self, query: str, *arguments: Any) -> list[Any]:
+    async def fetch(self, query: str, *arguments: object) -> list[Any]:
         """Return the rows that a query gives; raises `StoreUnavailable`."""
         return await self._call(lambda connection: connection.fetch(query, *arguments))
 
-    async def fetchval(self, query: str, *arguments: Any) -> Any:
+    async def fetchval(self, query: str, *arguments: object) -> Any:
         """Return the first value of the first row, None if there is none; raises `StoreUnavailable`."""
         rows = await self.fetch(query, *arguments)
         return rows[0][0] if rows else None
@@ -144,7 +144,7 @@ class PostgresClient:
         self._outage.ends()
         return result
 
-    async def _try(self, call: Callable[[Any], Awaitable[T]]) -> T:
+    async def _try(self, call: Callable[[object], Awaitable[T]]) -> T:
         """Call; once more on a new connection, where the old ones are from before a restart."""
         while True:
             connection = self._idle.pop() if self._idle else None

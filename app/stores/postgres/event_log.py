@@ -162,11 +162,11 @@ class _Notifications:
             self._connection.terminate()
             await asyncio.sleep(0)  # in which the socket is closed
 
-    def _notified(self, connection: Any, process: int, channel: str, run: Any) -> None:
+    def _notified(self, connection: object, process: int, channel: str, run: object) -> None:
         for event in self._waiting.get(str(run), ()):
             event.set()
 
-    def _broken(self, connection: Any) -> None:
+    def _broken(self, connection: object) -> None:
         for events in self._waiting.values():
             for event in events:
                 event.set()

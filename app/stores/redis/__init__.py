@@ -133,7 +133,7 @@ class RedisStore:
         made = await self._ask_beside(keys[0], apply, [listing.update(change, self._ttl) for change in changes])
         return bool(made)
 
-    async def _ask_beside(self, key: str, command: Command, lists: Sequence[tuple[str, list[Command]]]) -> Any:
+    async def _ask_beside(self, key: str, command: Command, lists: Sequence[tuple[str, list[Command]]]) -> object:
         """Send what changes lists of owners, then a command about a key; return the answer to that one."""
         if not self._client.slots:
             answers = await self._client.ask(key, *(one for _, commands in lists for one in commands), command)

@@ -27,7 +27,7 @@ from app.stores.url_options import count, one_of, read_options, seconds
 
 # The options of a URL, by redis-py's names. What is not here is refused: an unknown one would fail at the first use,
 # and some would break the store (`decode_responses`).
-_OPTIONS: dict[str, Callable[[str], Any]] = {
+_OPTIONS: dict[str, Callable[[str], object]] = {
     "socket_connect_timeout": seconds,
     "socket_timeout": seconds,
     "max_connections": count,
@@ -35,7 +35,7 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     "client_name": str,
     "protocol": lambda text: int(one_of("2", "3")(text)),
 }
-_TLS_OPTIONS: dict[str, Callable[[str], Any]] = {
+_TLS_OPTIONS: dict[str, Callable[[str], object]] = {
     "ssl_ca_certs": str,
     "ssl_certfile": str,
     "ssl_keyfile": str,
@@ -94,7 +94,7 @@ class _Server:
     def __init__(self, client: Redis) -> None:
         self._client = client
 
-    async def ask(self, key: str, commands: Sequence[_Command]) -> list[Any]:
+    async def ask(self, key: str, commands: Sequence[_Command]) -> list[object]:
         return await _send(self._client, commands)
 
     async def aclose(self) -> None:
@@ -120,7 +120,7 @@ class _Cluster:
         self._holders: dict[int, _Host] = {}  # by slot; empty when it is to be learned
         self._learning = asyncio.Lock()
 
-    async def ask(self, key: str, commands: Sequence[_Command]) -> list[Any]:
+    async def ask(self, key: str, commands: Sequence[_Command]) -> list[object]:
         slot = key_slot(key.encode())
         asking: _Host | None = None  # where the key is already, or will be, when the slot is on its way to another node
         hop = 0
@@ -196,7 +196,7 @@ class RedisAddress(NamedTuple):
     cluster: bool
     query: str
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """Read the options of the URL; raises ValueError."""
         return read_options(self.query, _OPTIONS | _TLS_OPTIONS if self.tls else _OPTIONS)
 

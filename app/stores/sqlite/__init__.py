@@ -177,7 +177,7 @@ class SQLiteStore:
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         """Return the entries of an owner's records, the newest first."""
-        values: dict[str, Any] = {"owner": owner, "after": after, "limit": limit, "now": self._clock()}
+        values: dict[str, object] = {"owner": owner, "after": after, "limit": limit, "now": self._clock()}
 
         def read(db: sqlite3.Connection) -> list[bytes] | None:
             position = (2**63 - 1,) if after is None else db.execute(_POSITION, values).fetchone()

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import sqlite3
 from collections.abc import Callable, Collection
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
 from app.stores.sqlite.schema import PADDING
@@ -133,17 +133,17 @@ class SQLiteLog:
     async def aclose(self) -> None:
         """The file is the store's to close."""
 
-    def _values(self, run: RunKey, **more: Any) -> dict[str, Any]:
+    def _values(self, run: RunKey, **more: object) -> dict[str, object]:
         now = self._clock()
         return {**run._asdict(), "now": now, "leased": now + self._lease, "until": now + self._ttl, **more}
 
 
-def _begin(db: sqlite3.Connection, values: dict[str, Any]) -> None:
+def _begin(db: sqlite3.Connection, values: dict[str, object]) -> None:
     db.execute(_DELETE, values)
     db.execute(_BEGIN, values)
 
 
-def _renew(db: sqlite3.Connection, values: dict[str, Any]) -> LeaseState:
+def _renew(db: sqlite3.Connection, values: dict[str, object]) -> LeaseState:
     """Renew a lease that is held; add a batch, if the values have one."""
     row = db.execute(_FIND, values).fetchone()
     if row is None or row[1] != values["worker"]:
@@ -156,7 +156,7 @@ def _renew(db: sqlite3.Connection, values: dict[str, Any]) -> LeaseState:
     return "cancelled" if cancelled else "held"
 
 
-def _claim(db: sqlite3.Connection, values: dict[str, Any]) -> bool:
+def _claim(db: sqlite3.Connection, values: dict[str, object]) -> bool:
     row = db.execute(_FIND, values).fetchone()
     if row is None:
         _begin(db, values)

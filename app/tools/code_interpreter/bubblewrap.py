@@ -192,7 +192,7 @@ class Bubblewrap:
 
 def _process_options(files: dict[str, int]) -> dict[str, Any]:
     """Return how bwrap is started: with an empty environment, which /proc/1/environ shows, and never as root."""
-    options: dict[str, Any] = {"env": {}, "pass_fds": [*files.values()], "cwd": "/"}
+    options: dict[str, object] = {"env": {}, "pass_fds": [*files.values()], "cwd": "/"}
     if os.geteuid() == 0:
         options["preexec_fn"] = _drop_root  # uvloop knows no `user`
     return options
@@ -220,7 +220,7 @@ class Sandbox:
         """Wait for the supervisor's first word; raises `SandboxEnded`."""
         await self._answer()
 
-    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: Any) -> dict[str, Any]:
+    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> dict[str, Any]:
         """
         Make a request, and return the answer; raises `SandboxEnded`.
 
@@ -251,7 +251,7 @@ class Sandbox:
         finally:
             watch.cancel()
 
-    async def _stop(self, answer: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:
+    async def _stop(self, answer: asyncio.Task[dict[str, object]]) -> dict[str, object]:
         """Have a call stopped; raises `SandboxEnded`."""
         try:
             await self._send({"op": "stop"})
@@ -265,7 +265,7 @@ class Sandbox:
             await self.aclose()
             raise SandboxEnded from None
 
-    async def _send(self, request: dict[str, Any]) -> None:
+    async def _send(self, request: dict[str, object]) -> None:
         assert self._process.stdin
         try:
             self._process.stdin.write(orjson.dumps(request) + b"\n")
@@ -274,7 +274,7 @@ class Sandbox:
             await self.aclose()
             raise SandboxEnded from None
 
-    async def _answer(self) -> dict[str, Any]:
+    async def _answer(self) -> dict[str, object]:
         assert self._process.stdout
         try:
             answer = orjson.loads(await self._process.stdout.readline())

@@ -55,7 +55,7 @@ class ContainerFile:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
 
-    def resource(self) -> dict[str, Any]:
+    def resource(self) -> dict[str, object]:
         """Return the file as the API shows it."""
         return {
             "id": self.id,
@@ -85,7 +85,7 @@ class Container:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request at a time
     deleted: bool = False
 
-    def resource(self) -> dict[str, Any]:
+    def resource(self) -> dict[str, object]:
         """Return the container as the API shows it."""
         return {
             "id": self.id,
@@ -178,13 +178,13 @@ class Containers:
         self._conversations[owner, chain] = container.id
         return container
 
-    def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, Any]:
+    def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
         """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
         self.expire()
         found = [one.resource() for one in self._containers.values() if one.owner == owner and name in (None, one.name)]
         return _page(found, page)
 
-    def delete(self, owner: str, id: str) -> dict[str, Any]:
+    def delete(self, owner: str, id: str) -> dict[str, object]:
         """End a container; raises `NotFound`."""
         self._drop(self.get(owner, id))
         return {"id": id, "object": "container.deleted", "deleted": True}
@@ -296,7 +296,7 @@ class Containers:
 
     # Files.
 
-    async def add_file(self, container: Container, filename: str, pieces: AsyncIterator[bytes]) -> dict[str, Any]:
+    async def add_file(self, container: Container, filename: str, pieces: AsyncIterator[bytes]) -> dict[str, object]:
         """Write a file, whose content comes in pieces, and return it; raises `InvalidRequest`."""
         path = _path_for(filename)
         async with self.use(container) as sandbox:
@@ -306,7 +306,7 @@ class Containers:
                 raise InvalidRequest("The file could not be written.", param="file")
             return container.files[path].resource()
 
-    async def copy_upload(self, container: Container, file_id: str) -> dict[str, Any]:
+    async def copy_upload(self, container: Container, file_id: str) -> dict[str, object]:
         """Copy an uploaded file into a container; raises `NotFound`."""
         try:
             file = await self._upload(container.owner, file_id)
@@ -316,7 +316,7 @@ class Containers:
         assert self.uploads
         return await self.add_file(container, file.filename, self.uploads.content(file))
 
-    async def files(self, container: Container, page: Page) -> dict[str, Any]:
+    async def files(self, container: Container, page: Page) -> dict[str, object]:
         """Return a page of a container's files."""
         async with self.use(container) as sandbox:
             await self.changes(container, sandbox)
@@ -345,7 +345,7 @@ class Containers:
             offset += len(data)
             yield data
 
-    async def delete_file(self, container: Container, id: str) -> dict[str, Any]:
+    async def delete_file(self, container: Container, id: str) -> dict[str, object]:
         """Delete a file; raises `NotFound`."""
         async with self.use(container) as sandbox:
             await self.changes(container, sandbox)
@@ -381,7 +381,7 @@ def _path_for(filename: str) -> str:
     return f"{_DATA}/{name}"
 
 
-def _page(found: list[dict[str, Any]], page: Page) -> dict[str, Any]:
+def _page(found: list[dict[str, object]], page: Page) -> dict[str, object]:
     """Return a page of a list that is in order of creation; raises `UnknownCursor`."""
     ordered = found[::-1] if page.descending else found
     start = 0

@@ -36,13 +36,13 @@ _SHELL = (
     "Run shell commands in a sandbox without network access, one after the other, and see what they print. Files stay "
     "for later calls; those that the user is to have go to /mnt/data."
 )
-_CODE_SCHEMA: dict[str, Any] = {
+_CODE_SCHEMA: dict[str, object] = {
     "type": "object",
     "properties": {"code": {"type": "string", "description": "Python code."}},
     "required": ["code"],
     "additionalProperties": False,
 }
-_SHELL_SCHEMA: dict[str, Any] = {
+_SHELL_SCHEMA: dict[str, object] = {
     "type": "object",
     "properties": {
         "commands": {"type": "array", "items": {"type": "string"}, "description": "The command lines."},
@@ -100,7 +100,7 @@ class CodeInterpreter:
         self.containers = containers
 
     @classmethod
-    def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> CodeInterpreter:
+    def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> CodeInterpreter:
         """Make the tool of its table; raises `ValueError`, also where this machine can make no sandboxes."""
         settings = read_table(CodeSettings, table)
         if not find_spec("python_multipart"):
@@ -273,7 +273,7 @@ class ShellSession(_Session):
             seconds = min(seconds, timeout / 1000)
         limit = min(limit, settings.max_output_chars) if isinstance(limit, int) and limit > 0 else None
         output = report.add("shell_call_output", call_id=call.call_id, max_output_length=limit)
-        entries: list[dict[str, Any]] = []
+        entries: list[dict[str, object]] = []
         sources: list[Source] = []
         status: Literal["completed", "incomplete"] = "incomplete"
         try:
@@ -298,7 +298,7 @@ class ShellSession(_Session):
             output.close(status, output=entries)
         return Outcome("", sources=sources)
 
-    async def _command(self, sandbox: Sandbox, command: str, seconds: float, limit: int) -> dict[str, Any]:
+    async def _command(self, sandbox: Sandbox, command: str, seconds: float, limit: int) -> dict[str, object]:
         answer = await sandbox.request("shell", within=seconds, command=command, timeout=seconds, limit=limit)
         stdout, stderr = (str(answer.get(name) or "") for name in ("stdout", "stderr"))
         if answer.get("over_memory"):
@@ -313,7 +313,7 @@ _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _CALLS = ("code_interpreter_call", "shell_call")
 
 
-def _entry(stdout: str, stderr: str, exit_code: int) -> dict[str, Any]:
+def _entry(stdout: str, stderr: str, exit_code: int) -> dict[str, object]:
     return {"stdout": stdout, "stderr": stderr, "outcome": {"type": "exit", "exit_code": exit_code}}
 
 
@@ -328,7 +328,7 @@ def _containers_of(items: Sequence[Item]) -> list[str]:
     return [*found]
 
 
-def _images(answer: Mapping[str, Any]) -> list[str]:
+def _images(answer: Mapping[str, object]) -> list[str]:
     """Return the figures of a cell as data URLs."""
     images = answer.get("images")
     if not isinstance(images, list):
@@ -336,7 +336,7 @@ def _images(answer: Mapping[str, Any]) -> list[str]:
     return [f"data:image/png;base64,{image}" for image in images if isinstance(image, str) and image.isascii()]
 
 
-def _ending(answer: Mapping[str, Any], seconds: float) -> str | None:
+def _ending(answer: Mapping[str, object], seconds: float) -> str | None:
     """Return why code did not come to its end; None if it did."""
     ended = "memory" if answer.get("over_memory") else answer.get("ended")
     if ended == "done":

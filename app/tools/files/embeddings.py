@@ -6,7 +6,6 @@ import array
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import httpx
 
@@ -39,7 +38,7 @@ class Embeddings:
         query_prefix: str = "",
     ) -> None:
         self.model = model if dimensions is None else f"{model}:{dimensions}"  # whose vectors can be compared
-        self._body: dict[str, Any] = {"model": model, "encoding_format": "float"}
+        self._body: dict[str, object] = {"model": model, "encoding_format": "float"}
         if dimensions is not None:
             self._body["dimensions"] = dimensions
         self._document_prefix, self._query_prefix = document_prefix, query_prefix

@@ -6,7 +6,6 @@ import base64
 import mimetypes
 import re
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 from app.core.types import with_fields
 from app.core.types.request import Item, Part
@@ -58,7 +57,7 @@ class InputFiles:
         return resolved
 
 
-def _names_a_file(part: Any) -> bool:
+def _names_a_file(part: object) -> bool:
     """Tell whether a part names a file and does not have it already."""
     return (
         isinstance(part, dict)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator
 
@@ -57,7 +56,7 @@ class FileSearchSettings(BaseModel):
         return url
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> FileSearchSettings:
+    def from_table(cls, table: Mapping[str, object]) -> FileSearchSettings:
         """Check a table; raises `ValueError`, which names the keys at fault and never repeats a value."""
         missing = [package for package in ("apsw", "python_multipart", "sqlite_vec", "pypdf") if not find_spec(package)]
         if missing:

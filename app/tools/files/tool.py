@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,7 +31,7 @@ FILE_SEARCH_DESCRIPTION = (
     "Search the user's files. Returns the passages that fit best, each with a mark such as 【1】. Ask with complete "
     "questions or with the words that the answer would have; several queries are searched for at once."
 )
-FILE_SEARCH_PARAMETERS: dict[str, Any] = {
+FILE_SEARCH_PARAMETERS: dict[str, object] = {
     "type": "object",
     "properties": {
         "queries": {"type": "array", "items": {"type": "string"}, "description": "What to search for."},
@@ -80,7 +80,7 @@ class FileSearch:
         self.vector_stores = VectorStores(store.vector_stores, self._ingestion.wake, embeddings)
 
     @classmethod
-    def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> FileSearch:
+    def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> FileSearch:
         """Build it from its table; raises `ValueError` for a table that is wrong."""
         settings = FileSearchSettings.from_table(table)
         embeddings = _embeddings(settings.embeddings, host) if settings.embeddings else None
@@ -188,19 +188,19 @@ class FileSearchSession:
         return shown
 
 
-def _queries(arguments: Mapping[str, Any]) -> list[str]:
+def _queries(arguments: Mapping[str, object]) -> list[str]:
     """Return what a model wants to search for: small ones write one query where a list belongs."""
     given = arguments.get("queries") or arguments.get("query") or []
     listed = given if isinstance(given, list) else [given]
     return [query[:4096] for query in dict.fromkeys(listed) if isinstance(query, str) and query.strip()][:MOST_QUERIES]
 
 
-def _annotation(found: Ranked) -> dict[str, Any]:
+def _annotation(found: Ranked) -> dict[str, object]:
     file = found.candidate.file
     return {"type": "file_citation", "file_id": file.id, "filename": file.filename}
 
 
-def _result(found: Ranked) -> dict[str, Any]:
+def _result(found: Ranked) -> dict[str, object]:
     file = found.candidate.file
     return {
         "file_id": file.id,

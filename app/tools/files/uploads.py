@@ -29,7 +29,7 @@ class Files:
         """Begin an upload: a context manager, which forgets what was written unless it was finished."""
         return Upload(self._store, owner, self.max_bytes, self._clock)
 
-    async def list(self, owner: str, page: Page, purpose: str | None) -> dict[str, Any]:
+    async def list(self, owner: str, page: Page, purpose: str | None) -> dict[str, object]:
         """Return a page of files; raises `InvalidRequest` for a cursor that is not in the list."""
         files, more = await self._store.files(owner, page, purpose)
         return list_page([file.resource() for file in files], more)
@@ -45,7 +45,7 @@ class Files:
         """Yield the content of a file in pieces."""
         return self._store.content(file.id)
 
-    async def delete(self, id: str, owner: str) -> dict[str, Any]:
+    async def delete(self, id: str, owner: str) -> dict[str, object]:
         """Forget a file, also in vector stores; raises `NotFound`."""
         if not await self._store.delete(owner, id):
             raise no_such_file(id)
@@ -119,7 +119,7 @@ def _cleaned(filename: str) -> str:
     return name[-MAX_FILENAME:] or "file"
 
 
-def list_page(data: list[Any], more: bool) -> dict[str, Any]:
+def list_page(data: list[Any], more: bool) -> dict[str, object]:
     """Return a cursor page in OpenAI's shape."""
     return {
         "object": "list",

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -65,7 +65,7 @@ class MCPTool:
         self._closing: set[asyncio.Task[None]] = set()
 
     @classmethod
-    def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> MCPTool:
+    def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPTool:
         """Make the tool of its table; raises `ValueError`."""
         if find_spec("mcp") is None:
             raise ValueError("needs more packages: pip install 'antiphon[mcp]'")
@@ -189,7 +189,7 @@ def _url_of(declaration: Declaration) -> str | None:
     return url or None
 
 
-def _secret(declaration: Declaration, field: str) -> Any:
+def _secret(declaration: Declaration, field: str) -> object:
     return declaration.secrets.get(field)
 
 

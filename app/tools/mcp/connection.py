@@ -48,7 +48,7 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):
 
 @dataclass(eq=False)
 class _Request:
-    work: Callable[[Client], Awaitable[Any]]
+    work: Callable[[Client], Awaitable[object]]
     answer: asyncio.Future[Any]
     scope: anyio.CancelScope
 
@@ -82,15 +82,15 @@ class ServerConnection:
             self._scope.cancel()
             raise
 
-    async def list_tools(self) -> tuple[list[dict[str, Any]], bool]:
+    async def list_tools(self) -> tuple[list[dict[str, object]], bool]:
         """Return the server's tools, as it describes them, and whether these are all."""
         tools, whole = await self._ask(partial(_list_tools, seconds=self._address.open_seconds))
         return tools, whole
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def call_tool(self, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
         """Return the result of a call: `content`, `structuredContent`, `isError`."""
         call = partial(_call_tool, name=name, arguments=dict(arguments), seconds=self._address.call_seconds)
-        result: dict[str, Any] = await self._ask(call)
+        result: dict[str, object] = await self._ask(call)
         return result
 
     def close(self) -> asyncio.Task[None] | None:
@@ -100,7 +100,7 @@ class ServerConnection:
             self._scope.deadline = min(self._scope.deadline, anyio.current_time() + _CLOSE_SECONDS)
         return self._task
 
-    async def _ask(self, work: Callable[[Client], Awaitable[Any]]) -> Any:
+    async def _ask(self, work: Callable[[Client], Awaitable[object]]) -> Any:
         if not self.is_open:
             raise self._failed or MCPFailure("The session with the MCP server has ended.")
         request = _Request(work, asyncio.get_running_loop().create_future(), anyio.CancelScope())
@@ -217,8 +217,8 @@ async def _streamable_http(url: str, client: httpx2.AsyncClient) -> AsyncIterato
         yield streams
 
 
-async def _list_tools(client: Client, seconds: float) -> tuple[list[dict[str, Any]], bool]:
-    tools: list[dict[str, Any]] = []
+async def _list_tools(client: Client, seconds: float) -> tuple[list[dict[str, object]], bool]:
+    tools: list[dict[str, object]] = []
     cursor = None
     seen: set[str] = set()
     with anyio.fail_after(seconds):
@@ -234,7 +234,7 @@ async def _list_tools(client: Client, seconds: float) -> tuple[list[dict[str, An
     return tools, False
 
 
-async def _call_tool(client: Client, name: str, arguments: dict[str, Any], seconds: float) -> dict[str, Any]:
+async def _call_tool(client: Client, name: str, arguments: dict[str, object], seconds: float) -> dict[str, object]:
     parameters = mcp_types.CallToolRequestParams(name=name, arguments=arguments)
     request = mcp_types.CallToolRequest(params=parameters)
     with anyio.fail_after(seconds):

@@ -25,7 +25,7 @@ def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: 
     return Redactor(values)
 
 
-def without_secrets(value: Any, redactor: Redactor) -> Any:
+def without_secrets(value: object, redactor: Redactor) -> object:
     """Return a JSON value without the known secrets, at any depth."""
     if isinstance(value, str):
         return redactor.without_known(value)
@@ -58,7 +58,7 @@ def outcome_of(result: Mapping[str, Any], redactor: Redactor, max_chars: int) ->
     return Outcome(shown, {"output": text, "error": None})
 
 
-def failed(error: Mapping[str, Any], redactor: Redactor) -> Outcome:
+def failed(error: Mapping[str, object], redactor: Redactor) -> Outcome:
     """Return what came of a call that the server did not answer, with the `error` of an `mcp_call` item."""
     message = redactor(str(error["message"]))
     return Outcome.failed(f"Error: {message}", {"output": None, "error": {**error, "message": message}})
@@ -69,7 +69,7 @@ def cut(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else text[: max(0, max_chars - len(CUT))] + CUT
 
 
-def _text(blocks: Iterable[Block], structured: Any) -> str:
+def _text(blocks: Iterable[Block], structured: object) -> str:
     """Return the text of a result: that of its blocks; of its structure only where these have none."""
     blocks = list(blocks)
     if structured is not None and not any(block.get("type") == "text" for block in blocks):

@@ -47,7 +47,7 @@ class MCPFailure(Exception):
     def __init__(self, message: str, code: int = CONNECTION_CLOSED, type: str = "mcp_protocol_error") -> None:
         super().__init__(message)
         self.message = message
-        self.error: dict[str, Any] = {"type": type, "code": code, "message": message}
+        self.error: dict[str, object] = {"type": type, "code": code, "message": message}
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class MCPServerTools:
         return sha256(repr(self.allowed).encode(errors="replace")).hexdigest()[:32]
 
 
-def is_read_only(tool: Mapping[str, Any]) -> bool:
+def is_read_only(tool: Mapping[str, object]) -> bool:
     """Tell whether a server says of a tool that it changes nothing, in MCP's words or in those of OpenAI."""
     annotations = tool.get("annotations")
     if not isinstance(annotations, Mapping):

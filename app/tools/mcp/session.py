@@ -69,7 +69,7 @@ class MCPSession:
         """End what is open; returns the tasks in which the goodbyes are said."""
         return [goodbyes for connection in self._connections if (goodbyes := connection.close())]
 
-    def _known(self, items: Sequence[Item], report: Report, source: str) -> list[dict[str, Any]] | None:
+    def _known(self, items: Sequence[Item], report: Report, source: str) -> list[dict[str, object]] | None:
         """Return the tools of the latest list in the conversation, if it is one of this server."""
         for item in reversed(items):
             if item["type"] == "mcp_list_tools" and item.get("server_label") == self._label:
@@ -79,7 +79,7 @@ class MCPSession:
                 return [tool for tool in map(_read, item.get("tools") or ()) if tool]
         return None
 
-    async def _list(self, report: Report, source: str) -> list[dict[str, Any]]:
+    async def _list(self, report: Report, source: str) -> list[dict[str, object]]:
         item = report.add("mcp_list_tools", server_label=self._label)
         try:
             connection = await self._connection()
@@ -117,12 +117,12 @@ class MCPSession:
             return self._connections[-1]
 
 
-def _read(tool: Any) -> dict[str, Any] | None:
+def _read(tool: object) -> dict[str, object] | None:
     """Read a tool, of a server's list or of an item, as an `mcp_list_tools` item has it; None for one that is none."""
     if not isinstance(tool, Mapping) or not isinstance(name := tool.get("name"), str) or not name:
         return None
     schema = tool.get("inputSchema", tool.get("input_schema"))
-    read: dict[str, Any] = {"name": name, "input_schema": schema if isinstance(schema, dict) else {"type": "object"}}
+    read: dict[str, object] = {"name": name, "input_schema": schema if isinstance(schema, dict) else {"type": "object"}}
     if isinstance(description := tool.get("description") or tool.get("title"), str):
         read["description"] = description
     if isinstance(annotations := tool.get("annotations"), dict):

@@ -173,7 +173,7 @@ class MCPSettings(_Settings):
         return servers
 
 
-def read_settings(table: Mapping[str, Any], environment: Mapping[str, str], directory: Path) -> MCPSettings:
+def read_settings(table: Mapping[str, object], environment: Mapping[str, str], directory: Path) -> MCPSettings:
     """
     Read the table `[tools.mcp]`, and the file that it names, from that directory.
 
@@ -234,7 +234,7 @@ _TRANSPORTS = {"sse": "sse", "http": "http", "streamable-http": "http", "streama
 _SAME = ("url", "env", "headers", "headers_env", "description", "allowed_tools", "require_approval", "keys")
 
 
-def _table(server: Mapping[str, Any]) -> dict[str, Any]:
+def _table(server: Mapping[str, Any]) -> dict[str, object]:
     """Read one server of such a file; what programs keep there for themselves is passed over."""
     table: dict[str, Any] = {name: server[name] for name in _SAME if server.get(name) is not None}
     if url := server.get("serverUrl") or server.get("httpUrl"):
@@ -258,7 +258,7 @@ def _table(server: Mapping[str, Any]) -> dict[str, Any]:
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)(?::-([^}]*))?\}")
 
 
-def _expanded(value: Any, environment: Mapping[str, str], place: str) -> Any:
+def _expanded(value: object, environment: Mapping[str, str], place: str) -> Any:
     if isinstance(value, dict):
         return {name: _expanded(one, environment, f"{place}.{name}") for name, one in value.items()}
     if isinstance(value, list):

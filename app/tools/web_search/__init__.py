@@ -96,7 +96,7 @@ class WebSearchTool:
         self._provider = provider
 
     @classmethod
-    def from_settings(cls, table: Mapping[str, Any], host: ToolHost) -> WebSearchTool:
+    def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> WebSearchTool:
         """Make the tool of its table; raises `ValueError`."""
         settings = read_table(WebSearchSettings, table)
         if settings.open_pages and find_spec("trafilatura") is None:
@@ -171,7 +171,7 @@ class WebSearchSession:
         """Run a call."""
         return await _RUN[call.function.name](self, call.arguments)
 
-    async def search(self, arguments: Mapping[str, Any]) -> Outcome:
+    async def search(self, arguments: Mapping[str, object]) -> Outcome:
         """Search the web."""
         text = arguments.get("query")
         if not isinstance(text, str) or not text.strip():
@@ -200,7 +200,7 @@ class WebSearchSession:
             usage={"web_search": {"num_requests": 1}},
         )
 
-    async def open_page(self, arguments: Mapping[str, Any]) -> Outcome:
+    async def open_page(self, arguments: Mapping[str, object]) -> Outcome:
         """Open a page."""
         action = {"type": "open_page", "url": str(arguments.get("url") or "")}
         try:
@@ -210,7 +210,7 @@ class WebSearchSession:
         shown = f"{page.title}\n{page.url}\n{_DATA}\n\n{page.text}"
         return Outcome(shown, {"action": action}, sources=[_source(page.url, page.title)])
 
-    async def find_in_page(self, arguments: Mapping[str, Any]) -> Outcome:
+    async def find_in_page(self, arguments: Mapping[str, object]) -> Outcome:
         """Find a text in a page."""
         url, pattern = (str(arguments.get(name) or "") for name in ("url", "pattern"))
         action = {"type": "find_in_page", "url": url, "pattern": pattern}
@@ -249,14 +249,14 @@ _QUERY = "What to search for, as one would type it into a search engine."
 _URL = "The URL of the page."
 _PATTERN = "The text to look for; case does not count."
 
-_RUN: dict[str, Callable[[WebSearchSession, Mapping[str, Any]], Awaitable[Outcome]]] = {
+_RUN: dict[str, Callable[[WebSearchSession, Mapping[str, object]], Awaitable[Outcome]]] = {
     "web_search": WebSearchSession.search,
     "open_page": WebSearchSession.open_page,
     "find_in_page": WebSearchSession.find_in_page,
 }
 
 
-def _imported(path: str) -> Any:
+def _imported(path: str) -> object:
     """Return the class at an import path; raises `ValueError`."""
     try:
         return import_object(path)
@@ -270,7 +270,7 @@ def _function(name: str, description: str, **parameters: str) -> HostedFunction:
     return HostedFunction(name, "web_search_call", description, schema)
 
 
-def _search_action(text: str) -> dict[str, Any]:
+def _search_action(text: str) -> dict[str, object]:
     return {"type": "search", "query": text, "queries": [text]}
 
 
@@ -292,7 +292,7 @@ def _shown(text: str, results: Sequence[SearchResult]) -> str:
     return "\n".join(lines)
 
 
-def _as_field(result: SearchResult) -> dict[str, Any]:
+def _as_field(result: SearchResult) -> dict[str, object]:
     return {"type": "text_result", "url": result.url, "title": result.title, "snippet": result.text}
 
 

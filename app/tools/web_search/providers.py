@@ -75,7 +75,7 @@ class SearchAPI:
 
     path: str
     results: tuple[str, ...]  # the keys that lead to the list of results
-    text: Callable[[Mapping[str, Any]], Iterable[Any]]  # the pieces of text of a result, best first
+    text: Callable[[Mapping[str, Any]], Iterable[object]]  # the pieces of text of a result, best first
     params: Callable[[SearchQuery], dict[str, Any]]  # of the query string, or the JSON body where `method` is POST
     url: str | None = None  # of the service, where there is one for all
     method: str = "GET"
@@ -141,7 +141,7 @@ class HTTPSearchProvider:
     """A service of the table, asked over HTTP."""
 
     def __init__(
-        self, api: SearchAPI, url: str, key: str | None, *, params: Mapping[str, Any], timeout: float, name: str
+        self, api: SearchAPI, url: str, key: str | None, *, params: Mapping[str, object], timeout: float, name: str
     ) -> None:
         headers = {api.key_header: f"{api.key_prefix}{key}"} if api.key_header and key else {}
         self._api = api
@@ -194,7 +194,7 @@ class HTTPSearchProvider:
             raise SearchFailed("The answer of the search service cannot be read.") from None
         return [*self._read(answer, query)]
 
-    def _read(self, answer: Any, query: SearchQuery) -> Iterable[SearchResult]:
+    def _read(self, answer: object, query: SearchQuery) -> Iterable[SearchResult]:
         for key in self._api.results:
             answer = answer.get(key) if isinstance(answer, dict) else None
         for result in answer if isinstance(answer, list) else ():

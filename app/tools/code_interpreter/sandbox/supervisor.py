@@ -107,7 +107,7 @@ class _Supervisor:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _answer(self, reply: dict[str, Any]) -> None:
+    def _answer(self, reply: dict[str, object]) -> None:
         data = memoryview(json.dumps(reply).encode() + b"\n")
         while data:
             data = data[os.write(self._answers, data) :]
@@ -117,13 +117,13 @@ class _Supervisor:
         line = self._line()
         return line is None or json.loads(line).get("op") == "stop"
 
-    def do_stop(self, request: dict[str, Any]) -> dict[str, Any]:
+    def do_stop(self, request: dict[str, object]) -> dict[str, object]:
         """What was to be stopped had ended by itself."""
         return {"idle": True}
 
     # Code.
 
-    def do_python(self, request: dict[str, Any]) -> dict[str, Any]:
+    def do_python(self, request: dict[str, Any]) -> dict[str, object]:
         signal_all(signal.SIGCONT)
         if self._worker is None:
             self._worker = _Worker()
@@ -171,7 +171,7 @@ class _Supervisor:
         signal_all(signal.SIGKILL)
         return code
 
-    def do_shell(self, request: dict[str, Any]) -> dict[str, Any]:
+    def do_shell(self, request: dict[str, Any]) -> dict[str, object]:
         signal_all(signal.SIGCONT)
         process = subprocess.Popen(
             ["/bin/sh" if not os.path.exists("/bin/bash") else "/bin/bash", "-c", request["command"]],
@@ -212,9 +212,9 @@ class _Supervisor:
 
     # Files.
 
-    def do_files(self, request: dict[str, Any]) -> dict[str, Any]:
+    def do_files(self, request: dict[str, object]) -> dict[str, object]:
         """List regular files; links are neither listed nor followed."""
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, object]] = []
         folders = [(_DATA, 0)]
         while folders and len(found) < _MAX_FILES:
             folder, depth = folders.pop()
@@ -229,7 +229,7 @@ class _Supervisor:
                     found.append({"path": path, "bytes": about.st_size, "changed": about.st_mtime_ns})
         return {"files": found}
 
-    def do_read(self, request: dict[str, Any]) -> dict[str, Any]:
+    def do_read(self, request: dict[str, Any]) -> dict[str, object]:
         fd = os.open(request["path"], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -239,7 +239,7 @@ class _Supervisor:
             os.close(fd)
         return {"data": base64.b64encode(data).decode()}
 
-    def do_write(self, request: dict[str, Any]) -> dict[str, Any]:
+    def do_write(self, request: dict[str, Any]) -> dict[str, object]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         flags |= os.O_APPEND if request["append"] else os.O_TRUNC
         fd = os.open(request["path"], flags, 0o644)
@@ -251,7 +251,7 @@ class _Supervisor:
             os.close(fd)
         return {}
 
-    def do_delete(self, request: dict[str, Any]) -> dict[str, Any]:
+    def do_delete(self, request: dict[str, Any]) -> dict[str, object]:
         os.unlink(request["path"])
         return {}
 

@@ -216,7 +216,7 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _html_text(tree: Any) -> Iterator[str]:
+def _html_text(tree: object) -> Iterator[str]:
     """Yield what a reader sees of a page, without recursion: pages may be nested as deeply as they like."""
     stack: list[Any] = [tree]
     while stack:

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import apsw
@@ -164,7 +163,7 @@ class SQLiteFileStore:
         """Forget a file; tell whether it was there."""
         values = {"owner": owner, "id": id, "now": self._clock()}
 
-        def work(db: apsw.Connection) -> list[tuple[Any, ...]] | None:
+        def work(db: apsw.Connection) -> list[tuple[object, ...]] | None:
             there = f"SELECT 1 FROM files WHERE id = :id AND owner = :owner AND {_ALIVE}"
             return _delete(db, id) if query(db, there, values) else None
 
@@ -179,7 +178,7 @@ class SQLiteFileStore:
         await self._db.write(lambda db: query(db, f"PRAGMA incremental_vacuum ({SWEPT_PAGES})"))
         await self._db.run(empty_log)
 
-    def _sweep(self, db: apsw.Connection) -> list[tuple[Any, ...]]:
+    def _sweep(self, db: apsw.Connection) -> list[tuple[object, ...]]:
         now = self._clock()
         for (id,) in query(db, "DELETE FROM uploads WHERE touched <= ? RETURNING file", (now - ABANDONED_AFTER,)):
             db.execute("DELETE FROM pieces WHERE file = ?", (id,))
@@ -196,7 +195,7 @@ class SQLiteFileStore:
         await self._db.aclose()
 
 
-def _delete(db: apsw.Connection, id: str) -> list[tuple[Any, ...]]:
+def _delete(db: apsw.Connection, id: str) -> list[tuple[object, ...]]:
     """Delete a file; return where it was in vector stores, as (id of the store, row)."""
     removed = query(db, "DELETE FROM store_files WHERE id = ? RETURNING store, row", (id,))
     db.execute("DELETE FROM files WHERE id = ?", (id,))

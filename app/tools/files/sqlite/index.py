@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apsw
 import sqlite_vec
@@ -214,7 +214,7 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
     # FTS5 makes a word worth nothing that half of the chunks have, and in a store of three notes many are such. So each
     # word is weighed here.
     scores: list[str] = []
-    values: dict[str, Any] = {"files": files, "limit": limit}
+    values: dict[str, object] = {"files": files, "limit": limit}
     for index, term in enumerate(used):
         values |= {
             f"term{index}": term,
@@ -246,7 +246,7 @@ def _fts5_weight(total: int, count: int) -> float:
 
 def _by_vector(db: apsw.Connection, vector: bytes, limit: int, files: str | None) -> dict[int, float]:
     """Return the nearest chunks with their cosine similarity, from 0 to 1."""
-    values: dict[str, Any] = {"vector": vector, "files": files, "limit": limit, "sample": limit * OVERSAMPLING}
+    values: dict[str, object] = {"vector": vector, "files": files, "limit": limit, "sample": limit * OVERSAMPLING}
     where = "" if files is None else f"WHERE id >> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
     if query(db, f"SELECT count(*) FROM (SELECT 1 FROM codes {where} LIMIT {EXACT + 1})", values)[0][0] > EXACT:
         near = "ORDER BY vec_distance_hamming(vec_bit(code), vec_quantize_binary(:vector)) LIMIT :sample"

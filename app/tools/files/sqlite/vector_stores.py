@@ -91,7 +91,7 @@ class SQLiteVectorStores:
     async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
         """Return a page of stores and whether there are more."""
 
-        def work(db: apsw.Connection) -> tuple[list[tuple[Any, ...]], bool]:
+        def work(db: apsw.Connection) -> tuple[list[tuple[object, ...]], bool]:
             ids, more = listed(db, "SELECT id FROM stores", "stores", "owner = :owner", {"owner": owner}, page)
             rows = [query(db, f"{_STORE} WHERE stores.id = ? GROUP BY stores.row", id)[0] for id in ids]
             return rows, more
@@ -349,7 +349,7 @@ class SQLiteVectorStores:
         return self._folder / f"{store_id}.db"
 
 
-def _written(value: Mapping[str, Any] | None) -> str | None:
+def _written(value: Mapping[str, object] | None) -> str | None:
     return None if value is None else json.dumps(dict(value), ensure_ascii=False)
 
 

@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from app.errors import InvalidRequest, NotFound
 from app.tools.files import Page, no_such_file
@@ -53,7 +52,7 @@ class VectorStores:
         """`wake` says to whoever reads files that there are more to read."""
         self._records, self._wake, self._embeddings, self._clock = records, wake, embeddings, clock
 
-    async def create(self, owner: str, body: CreateVectorStore) -> dict[str, Any]:
+    async def create(self, owner: str, body: CreateVectorStore) -> dict[str, object]:
         """Make a store, and begin to read the files that it is to have."""
         now = int(self._clock())
         days = body.expires_after.days if body.expires_after else None
@@ -65,18 +64,18 @@ class VectorStores:
         self._wake()
         return await self.retrieve(owner, store.id)
 
-    async def list(self, owner: str, page: Page) -> dict[str, Any]:
+    async def list(self, owner: str, page: Page) -> dict[str, object]:
         """Return a page of stores."""
         stores, more = await self._records.stores(owner, page)
         return list_page([store.resource(self._clock()) for store in stores], more)
 
-    async def retrieve(self, owner: str, id: str) -> dict[str, Any]:
+    async def retrieve(self, owner: str, id: str) -> dict[str, object]:
         """Return a store; raises `NotFound`."""
         return (await self._store(owner, id)).resource(self._clock())
 
-    async def update(self, owner: str, id: str, body: UpdateVectorStore) -> dict[str, Any]:
+    async def update(self, owner: str, id: str, body: UpdateVectorStore) -> dict[str, object]:
         """Change what was sent of a store; raises `NotFound`."""
-        changes: dict[str, Any] = {}
+        changes: dict[str, object] = {}
         if body.name is not None:
             changes["name"] = body.name
         if "metadata" in body.model_fields_set:
@@ -87,13 +86,13 @@ class VectorStores:
             raise _no_such_store(id)
         return await self.retrieve(owner, id)
 
-    async def delete(self, owner: str, id: str) -> dict[str, Any]:
+    async def delete(self, owner: str, id: str) -> dict[str, object]:
         """Forget a store; its files stay. Raises `NotFound`."""
         if not await self._records.delete(owner, id):
             raise _no_such_store(id)
         return {"id": id, "object": "vector_store.deleted", "deleted": True}
 
-    async def search(self, owner: str, id: str, body: SearchVectorStore) -> dict[str, Any]:
+    async def search(self, owner: str, id: str, body: SearchVectorStore) -> dict[str, object]:
         """Return the chunks of a store that fit a query best; raises `NotFound`."""
         store = await self.searchable(owner, id)
         found = await self.find(
@@ -125,7 +124,7 @@ class VectorStores:
         candidates = [candidate for found in await asyncio.gather(*searches) for candidate in found]
         return ranked(candidates, ranking or RankingOptions(), limit)
 
-    async def add_file(self, owner: str, id: str, body: AddFile) -> dict[str, Any]:
+    async def add_file(self, owner: str, id: str, body: AddFile) -> dict[str, object]:
         """Add a file to a store, and begin to read it; raises `NotFound`."""
         store = await self._store(owner, id)
         await self._add(store, [_new_file(body)], places=["file_id"])
@@ -133,7 +132,7 @@ class VectorStores:
 
     async def files(
         self, owner: str, id: str, page: Page, status: str | None, batch_id: str | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return a page of a store's files, or of a batch's; raises `NotFound`."""
         store = await self._store(owner, id)
         if status is not None and status not in FILE_STATUSES:
@@ -143,24 +142,24 @@ class VectorStores:
         files, more = await self._records.files(store, page, status, batch_id)
         return list_page([file.resource() for file in files], more)
 
-    async def file(self, owner: str, id: str, file_id: str) -> dict[str, Any]:
+    async def file(self, owner: str, id: str, file_id: str) -> dict[str, object]:
         """Return a file of a store; raises `NotFound`."""
         return (await self._file(await self._store(owner, id), file_id)).resource()
 
-    async def update_file(self, owner: str, id: str, file_id: str, body: UpdateFile) -> dict[str, Any]:
+    async def update_file(self, owner: str, id: str, file_id: str, body: UpdateFile) -> dict[str, object]:
         """Change the attributes of a file in a store; raises `NotFound`."""
         store = await self._store(owner, id)
         if not await self._records.set_attributes(store, file_id, body.attributes or {}):
             raise no_such_file(file_id)
         return (await self._file(store, file_id)).resource()
 
-    async def remove_file(self, owner: str, id: str, file_id: str) -> dict[str, Any]:
+    async def remove_file(self, owner: str, id: str, file_id: str) -> dict[str, object]:
         """Take a file out of a store; raises `NotFound`."""
         if not await self._records.remove(await self._store(owner, id), file_id):
             raise no_such_file(file_id)
         return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
 
-    async def file_content(self, owner: str, id: str, file_id: str) -> dict[str, Any]:
+    async def file_content(self, owner: str, id: str, file_id: str) -> dict[str, object]:
         """Return the text of a file, in the chunks that are searched; raises `NotFound`."""
         store = await self._store(owner, id)
         await self._file(store, file_id)
@@ -172,7 +171,7 @@ class VectorStores:
             "next_page": None,
         }
 
-    async def add_batch(self, owner: str, id: str, body: CreateBatch) -> dict[str, Any]:
+    async def add_batch(self, owner: str, id: str, body: CreateBatch) -> dict[str, object]:
         """Add several files to a store, and begin to read them; raises `NotFound`."""
         store = await self._store(owner, id)
         batch_id = _new_id("vsfb")
@@ -182,11 +181,11 @@ class VectorStores:
         await self._add(store, files, batch_id, places=[field.format(index) for index, _ in entries.values()])
         return await self.batch(owner, id, batch_id)
 
-    async def batch(self, owner: str, id: str, batch_id: str) -> dict[str, Any]:
+    async def batch(self, owner: str, id: str, batch_id: str) -> dict[str, object]:
         """Return a batch; raises `NotFound`."""
         return await self._batch(await self._store(owner, id), batch_id)
 
-    async def cancel_batch(self, owner: str, id: str, batch_id: str) -> dict[str, Any]:
+    async def cancel_batch(self, owner: str, id: str, batch_id: str) -> dict[str, object]:
         """Cancel what of a batch has not been read yet, and return it; raises `NotFound`."""
         store = await self._store(owner, id)
         await self._records.cancel_batch(store, batch_id)
@@ -222,7 +221,7 @@ class VectorStores:
             raise no_such_file(file_id)
         return file
 
-    async def _batch(self, store: VectorStore, batch_id: str) -> dict[str, Any]:
+    async def _batch(self, store: VectorStore, batch_id: str) -> dict[str, object]:
         batch = await self._records.batch(store, batch_id)
         if batch is None:
             raise NotFound(f"No such file batch: {batch_id}", param="batch_id")
@@ -262,7 +261,7 @@ def _new_file(body: AddFile) -> NewStoreFile:
     return NewStoreFile(body.file_id, body.attributes, body.chunking_strategy.strategy())
 
 
-def _search_result(found: Ranked) -> dict[str, Any]:
+def _search_result(found: Ranked) -> dict[str, object]:
     file = found.candidate.file
     return {
         "file_id": file.id,

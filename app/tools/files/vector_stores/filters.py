@@ -39,7 +39,7 @@ class CompoundFilter(_Filter):
     filters: Annotated[list[AttributeFilter], Field(max_length=MAX_FILTERS)]
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     kind = value.get("type") if isinstance(value, dict) else None
     return "<compound>" if kind in ("and", "or") else "<comparison>"
 
@@ -61,17 +61,17 @@ def predicate(filter: ComparisonFilter | CompoundFilter) -> Predicate:
     return lambda attributes: compare(attributes.get(key), value)
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: object, other: object) -> bool:
     # True is 1 in Python, and not here.
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
-def _in(one: Any, values: Any) -> bool:
+def _in(one: object, values: object) -> bool:
     return any(_equal(one, value) for value in (values if isinstance(values, list) else [values]))
 
 
-def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def both(one: Any, other: Any) -> bool:
+def _ordered(compare: Callable[[object, Any], bool]) -> Callable[[object, object], bool]:
+    def both(one: object, other: object) -> bool:
         numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other))
         texts = isinstance(one, str) and isinstance(other, str)
         return (numbers or texts) and compare(one, other)
@@ -79,7 +79,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     return both
 
 
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+_COMPARISONS: dict[str, Callable[[object, object], bool]] = {
     "eq": _equal,
     "ne": lambda one, other: not _equal(one, other),
     "gt": _ordered(lambda one, other: one > other),

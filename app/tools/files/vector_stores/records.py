@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from app.tools.files import Page
 
@@ -21,7 +21,7 @@ class ChunkingStrategy:
     max_tokens: int = 800
     overlap: int = 400
 
-    def resource(self) -> dict[str, Any]:
+    def resource(self) -> dict[str, object]:
         """Return the strategy as the API shows it."""
         sizes = {"max_chunk_size_tokens": self.max_tokens, "chunk_overlap_tokens": self.overlap}
         return {"type": "static", "static": sizes}
@@ -66,7 +66,7 @@ class VectorStore:
         """Tell whether nobody has used it for too long."""
         return self.expires_at is not None and self.expires_at <= now
 
-    def resource(self, now: float) -> dict[str, Any]:
+    def resource(self, now: float) -> dict[str, object]:
         """Return the store as the API shows it."""
         status = "expired" if self.expired(now) else "in_progress" if self.counts.in_progress else "completed"
         after = None if self.expires_days is None else {"anchor": "last_active_at", "days": self.expires_days}
@@ -100,7 +100,7 @@ class StoreFile:
     attributes: Attributes | None
     strategy: ChunkingStrategy
 
-    def resource(self) -> dict[str, Any]:
+    def resource(self) -> dict[str, object]:
         """Return the file as the API shows it."""
         return {
             "id": self.id,
@@ -134,7 +134,7 @@ class FileBatch:
     cancelled: bool
     counts: FileCounts
 
-    def resource(self) -> dict[str, Any]:
+    def resource(self) -> dict[str, object]:
         """Return the batch as the API shows it."""
         status = "in_progress" if self.counts.in_progress else "cancelled" if self.cancelled else "completed"
         return {
@@ -214,7 +214,7 @@ class VectorStoreRecords(Protocol):
         """Return a page of stores and whether there are more; raises `UnknownCursor`."""
         ...
 
-    async def update(self, owner: str, id: str, changes: Mapping[str, Any]) -> bool:
+    async def update(self, owner: str, id: str, changes: Mapping[str, object]) -> bool:
         """Change `name`, `metadata`, `expires_days` or `last_active_at`; tell whether the store is there."""
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
@@ -30,7 +30,7 @@ class _Body(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _nulls_are_absent(cls, data: Any) -> Any:
+    def _nulls_are_absent(cls, data: object) -> object:
         return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
