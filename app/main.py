@@ -45,6 +45,7 @@ from app.observability.labels import ModelLabels
 from app.observability.metrics import MULTIPROCESS, Metrics
 from app.responses import Caller, Responses
 from app.responses.background import Background
+from app.responses.background.webhooks import WebhookEndpoint, Webhooks
 from app.responses.encryption import ContentCipher
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
 from app.settings.loading import environment
@@ -57,6 +58,7 @@ from app.stores.memory import MemoryStore
 from app.stores.memory.counters import MemoryCounters
 from app.stores.purging import purging
 from app.tools import TOOLS, HostedTool, ToolHost
+from app.tools.guard import GuardedTransport
 from app.tools.search import ToolSearch
 
 if TYPE_CHECKING:
@@ -456,4 +458,23 @@ def build_background(settings: Settings, store: Store, measured: Store | None = 
     lease = settings.background_lease
     # The events of a response must not outlive it.
     log = store.log(ttl=min(settings.background_log_ttl, settings.store_ttl), lease=lease)
-    return Background(measured or store, log, lease=lease, ttl=settings.store_ttl, limit=settings.background_runs)
+    store = measured or store
+    return Background(
+        store,
+        log,
+        lease=lease,
+        ttl=settings.store_ttl,
+        limit=settings.background_runs,
+        webhooks=build_webhooks(settings, store),
+    )
+
+
+def build_webhooks(settings: Settings, store: Store) -> Webhooks | None:
+    """Return what tells other servers of background responses; None if the settings name none."""
+    if not settings.webhooks:
+        return None
+    endpoints = {
+        name: WebhookEndpoint(name, webhook.url, webhook.key, frozenset(webhook.events))
+        for name, webhook in settings.webhooks.items()
+    }
+    return Webhooks(endpoints, store, GuardedTransport("any"))

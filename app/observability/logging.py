@@ -153,6 +153,7 @@ def secrets_of(settings: Settings) -> list[str]:
         for url in (settings.store_url, settings.limit_store_url, *(backend.url for backend in backends))
     ]
     secrets = [key.get_secret_value() for key in keys]
+    secrets += [webhook.signing_secret for webhook in settings.webhooks.values()]
     secrets += [*(password for password in passwords if password), *settings.tool_secrets()]
     return [secret for secret in secrets if secret != PASSTHROUGH]
 

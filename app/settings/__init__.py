@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     ByteSize,
     Field,
@@ -55,6 +56,7 @@ from app.settings.validation import (
     StoreURL,
     decode_json,
 )
+from app.settings.webhooks import WebhookSettings
 from app.tools import ToolLimits
 
 __all__ = ["BackendSettings", "Settings", "SettingsError", "load_settings"]
@@ -159,6 +161,9 @@ class Settings(BaseSettings):
     """Maximum number of concurrent background responses of one process; further requests get a 429."""
     background_lease: Seconds = Field(20, gt=0)
     """Seconds after which a background response ends as failed if its process has died."""
+    webhooks: Annotated[dict[str, WebhookSettings], NoDecode, BeforeValidator(decode_json)] = {}
+    """Servers that are told how background responses have ended, by name, as a JSON object; easier to write as tables
+    `[webhooks.NAME]` in the TOML file, with `url`, `secret_env` and `events`. See docs/operation.md."""
     background_log_ttl: Lifetime = 3600
     """Seconds for which the events of a background response can be streamed again after its end; at most
     `ANTIPHON_STORE_TTL`."""
@@ -404,7 +409,8 @@ def _problem(detail: Any) -> str:
         return str(message)  # a rule about several settings, which names them itself
     first, *rest = map(str, detail["loc"])
     if detail["type"] == "extra_forbidden":
-        table = KeySettings if first == "keys" else BackendSettings
+        tables: dict[str, type[BaseModel]] = {"keys": KeySettings, "webhooks": WebhookSettings}
+        table = tables.get(first, BackendSettings)
         message = f"unknown key{suggestion(rest[-1], set(table.model_fields))}"
     variables, variable = environment(), f"{PREFIX}{first.upper()}"
     path = variables.get(f"{PREFIX}CONFIG")

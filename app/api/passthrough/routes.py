@@ -103,6 +103,7 @@ class Passthrough:
             if not model:
                 raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
             body = body.with_model(model)
+        caller.access.check_model(model)
         prompt = chat_prompt(fields)
         if prompt:
             responses.check_size(prompt)

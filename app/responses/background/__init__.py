@@ -26,6 +26,7 @@ from app.core.types.request import TERMINAL, Event, Response
 from app.core.types.usage import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
 from app.responses.background.subscription import EventSubscription
+from app.responses.background.webhooks import Webhooks
 from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
 from app.stores import Change, Store
 from app.stores.event_log import EventLog, RunKey
@@ -45,12 +46,20 @@ class Background:
     """The background runs of this process, and a view of those of every other."""
 
     def __init__(
-        self, store: Store, log: EventLog, *, lease: float = 20, ttl: float = math.inf, limit: int = 1000
+        self,
+        store: Store,
+        log: EventLog,
+        *,
+        lease: float = 20,
+        ttl: float = math.inf,
+        limit: int = 1000,
+        webhooks: Webhooks | None = None,
     ) -> None:
         """
         `lease` is that of the log and `ttl` the time to live of what is stored, both in seconds; `limit` is how many
         runs this process may have at once.
         """
+        self._webhooks = webhooks
         self._lease = lease
         self._ttl = ttl
         self._store = store
@@ -66,6 +75,8 @@ class Background:
     def start(self) -> None:
         """Look for runs whose worker has died, now and from time to time."""
         self._sweep = asyncio.create_task(self._sweep_on())
+        if self._webhooks:
+            self._webhooks.start()
 
     async def launch(self, run: BackgroundJob) -> Response:
         """
@@ -77,7 +88,14 @@ class Background:
             raise APIError(SHUT_DOWN, status=503, retry_after=1)
         if len(self._works) >= self._limit:
             raise TooManyRequests(TOO_MANY)
-        work = self._works[run.key] = RunWorker(run, self._store, self._log, self._worker, patience=3 * self._lease)
+        work = self._works[run.key] = RunWorker(
+            run,
+            self._store,
+            self._log,
+            self._worker,
+            patience=3 * self._lease,
+            announce=self._webhooks.announce if self._webhooks else None,
+        )
         try:
             queued = await work.queue()
         except BaseException:
@@ -140,6 +158,8 @@ class Background:
                 task.cancel()
                 await asyncio.wait({task})
         await self._wait(STOP_TIMEOUT)
+        if self._webhooks:
+            await self._webhooks.aclose()
         await self._log.aclose()
 
     async def _end_of(self, run: RunKey) -> None:
@@ -215,6 +235,8 @@ class Background:
                 return
             logger.warning("response lost", extra={"response_id": run.id})
         builder.end()
+        if self._webhooks:
+            await self._webhooks.announce(builder.response)
         await self._log.append(run, self._worker, batch_of(builder.take()))
 
     async def _events(self, run: RunKey) -> AsyncGenerator[Event, None]:

@@ -75,7 +75,17 @@ class RunWorker:
     end: a slow store makes larger batches, and does not slow the backend down.
     """
 
-    def __init__(self, run: BackgroundJob, store: Store, log: EventLog, worker: str, *, patience: float) -> None:
+    def __init__(
+        self,
+        run: BackgroundJob,
+        store: Store,
+        log: EventLog,
+        worker: str,
+        *,
+        patience: float,
+        announce: Callable[[Response], Awaitable[None]] | None = None,
+    ) -> None:
+        """`announce` is called with the response that has ended, before its log says so."""
         self.task: asyncio.Task[None] | None = None
         self.renewed = asyncio.get_running_loop().time()  # when what is stored of it was last used
         self._run = run
@@ -83,6 +93,7 @@ class RunWorker:
         self._log = log
         self._worker = worker
         self._patience = patience
+        self._announce = announce
         self._stopped: asyncio.Future[APIError | None] = asyncio.get_running_loop().create_future()
         self._said = EventBatch()
         self._spoke = asyncio.Event()
@@ -140,6 +151,11 @@ class RunWorker:
             await asyncio.wait({making})
 
     async def _append(self, batch: Batch) -> None:
+        if batch.ends and (announce := self._announce):
+            try:
+                await persist(lambda: announce(self._run.response), self._patience)
+            except StoreUnavailable:
+                logger.warning("webhook lost", extra={"response_id": self._run.key.id})
         claim = await persist(lambda: self._log.append(self._run.key, self._worker, batch), self._patience)
         if claim == "lost":
             raise LeaseLost("another worker took it over")

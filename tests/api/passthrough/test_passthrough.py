@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -410,6 +411,23 @@ async def test_a_key_is_needed(up: Upstream, url: str) -> None:
         response = await client.post(f"{url}/embeddings", json={"model": "m"})
     assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
     assert not up.requests
+
+
+async def test_a_key_reaches_its_own_models_alone(up: Upstream) -> None:
+    up.always(completion())
+    keys = {"team": {"hash": f"sha256:{hashlib.sha256(b'sk-team').hexdigest()}", "models": ["small-*"]}}
+    async with antiphon(backend_url=up.url, keys=keys) as url:
+        async with httpx.AsyncClient(base_url=f"{url}/v1", headers={"Authorization": "Bearer sk-team"}) as client:
+            assert (await client.post("/embeddings", json={"model": "small-1"})).status_code == 200
+            for options in (
+                {"json": {"model": "large"}},
+                {"content": rb'{"model": "small-1", "mod\u0065l": "large"}'},
+                {"json": {}},
+                {"files": {"model": (None, "large"), "file": b"x"}},
+            ):
+                refused = await client.post("/embeddings", **options)  # type: ignore[arg-type]
+                assert (refused.status_code, refused.json()["error"]["code"]) == (403, "model_not_allowed")
+    assert len(up.requests) == 1
 
 
 async def test_the_callers_key_goes_to_a_backend_that_wants_it(up: Upstream) -> None:

@@ -1,0 +1,227 @@
+"""
+Webhooks: servers that are told how background responses have ended, signed by Standard Webhooks as OpenAI's are.
+
+An event waits in the store until it is delivered, so it survives the process. It is stored before the response's log
+ends, and taken by one process at a time; one that dies in between leaves it to the others. So an event may be sent
+twice, with the same `webhook-id`.
+
+https://www.standardwebhooks.com
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import httpx
+
+from app.core.types.request import Response
+from app.errors import StoreUnavailable
+from app.stores import Change, Store
+
+logger = logging.getLogger(__name__)
+
+BUCKET = "webhooks:pending"  # of the store, for the events of all owners
+# Seconds before each further attempt: three days in all, as OpenAI does.
+RETRY_DELAYS = (5, 30, 120, 600, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 24 * 3600, 24 * 3600)
+TIMEOUT = 15.0  # seconds for one attempt
+CLAIM = 60.0  # seconds after which an attempt that nobody has ended is made by another process
+LOOK_AGAIN = 30.0  # seconds between two looks for events of other processes
+MAX_ATTEMPTS_AT_ONCE = 16
+_GRACE = 5.0  # seconds for attempts under way when the server stops
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookEndpoint:
+    """A server that is told. `key` signs, `events` are the types that it wants."""
+
+    name: str
+    url: str
+    key: bytes
+    events: frozenset[str]
+
+
+class _Delivery(NamedTuple):
+    """One event for one endpoint. `due` is in Unix time."""
+
+    event: dict[str, Any]
+    endpoint: str
+    attempts: int  # that were begun
+    due: float
+
+    @property
+    def name(self) -> str:
+        """The name of its record, which changes with each attempt, so that one process alone makes it."""
+        return f"{self.event['id']}:{self.endpoint}:{self.attempts}:{self.due:.3f}"
+
+    def record(self) -> bytes:
+        return json.dumps(self._asdict()).encode()
+
+    @classmethod
+    def of(cls, record: bytes) -> _Delivery:
+        return cls(**json.loads(record))
+
+
+class Webhooks:
+    """Stores events, and delivers them until they are accepted or `RETRY_DELAYS` are over."""
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, WebhookEndpoint],
+        store: Store,
+        http: httpx.AsyncBaseTransport,
+        *,
+        clock: Callable[[], float] = time.time,
+        delays: tuple[float, ...] = RETRY_DELAYS,
+    ) -> None:
+        """`http` sends the requests; it must not follow redirects. `clock` gives the Unix time."""
+        self._endpoints = endpoints
+        self._store = store
+        self._http = http
+        self._clock = clock
+        self._delays = delays
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._attempts: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Deliver what is due, from now on."""
+        self._task = asyncio.create_task(self._run())
+
+    async def announce(self, response: Response) -> None:
+        """Store the event of a response that has ended; raises `StoreUnavailable`. To do it twice is fine."""
+        type = f"response.{response['status']}"
+        digest = hashlib.sha256(f"webhook:{response['id']}".encode()).hexdigest()
+        event = {
+            "id": f"evt_{digest[:32]}",
+            "object": "event",
+            "type": type,
+            "created_at": int(response.get("completed_at") or self._clock()),
+            "data": {"id": response["id"]},
+        }
+        deliveries = [
+            _Delivery(event, endpoint.name, 0, 0.0) for endpoint in self._endpoints.values() if type in endpoint.events
+        ]
+        if deliveries:
+            put = {delivery.name: delivery.record() for delivery in deliveries}
+            await self._store.apply(Change(BUCKET, put))
+            self._wake.set()
+
+    async def aclose(self) -> None:
+        """Stop. Attempts under way have a few seconds; what is not delivered stays in the store."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        if self._attempts:
+            await asyncio.wait(self._attempts, timeout=_GRACE)
+        for attempt in self._attempts:
+            attempt.cancel()
+        if self._attempts:
+            await asyncio.wait(self._attempts)
+        await self._http.aclose()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            pause = LOOK_AGAIN
+            try:
+                pause = await self._begin_due()
+            except StoreUnavailable:
+                pass
+            except Exception:
+                logger.exception("unexpected error")
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _begin_due(self) -> float:
+        """Begin the attempts that are due; return after how many seconds to look again."""
+        now = self._clock()
+        next_due = now + LOOK_AGAIN
+        for name, record in (await self._store.all(BUCKET)).items():
+            delivery = _Delivery.of(record)
+            if delivery.endpoint not in self._endpoints:
+                if now - delivery.event["created_at"] > sum(RETRY_DELAYS):  # it is in no process's settings any more
+                    await self._store.delete(BUCKET, name)
+            elif delivery.due > now:
+                next_due = min(next_due, delivery.due)
+            elif len(self._attempts) >= MAX_ATTEMPTS_AT_ONCE:
+                break  # the end of an attempt wakes this task
+            elif claimed := await self._moved(delivery, delivery.attempts + 1, now + CLAIM):
+                attempt = asyncio.create_task(self._attempt(claimed))
+                self._attempts.add(attempt)
+                attempt.add_done_callback(self._ended)
+        return max(0.0, next_due - self._clock())
+
+    def _ended(self, attempt: asyncio.Task[None]) -> None:
+        self._attempts.discard(attempt)
+        self._wake.set()
+        if not attempt.cancelled() and (error := attempt.exception()) and not isinstance(error, StoreUnavailable):
+            logger.error("unexpected error", exc_info=error)
+
+    async def _moved(self, delivery: _Delivery, attempts: int, due: float) -> _Delivery | None:
+        """Replace the record of a delivery; None if another process has done so first."""
+        moved = delivery._replace(attempts=attempts, due=due)
+        change = Change(BUCKET, {moved.name: moved.record()}, delete=[delivery.name], given=delivery.name)
+        return moved if await self._store.apply(change) else None
+
+    async def _attempt(self, delivery: _Delivery) -> None:
+        """Send an event once, and note what became of it."""
+        failure = await self._send(delivery)
+        fields = {
+            "webhook": delivery.endpoint,
+            "event": delivery.event["type"],
+            "response_id": delivery.event["data"]["id"],
+            "attempt": delivery.attempts,
+        }
+        if not failure:
+            await self._store.delete(BUCKET, delivery.name)
+            logger.info("webhook delivered", extra=fields)
+        elif delivery.attempts > len(self._delays):
+            await self._store.delete(BUCKET, delivery.name)
+            logger.error("webhook given up", extra={**fields, "reason": failure})
+        else:
+            delay = self._delays[delivery.attempts - 1] * random.uniform(0.9, 1.1)
+            await self._moved(delivery, delivery.attempts, self._clock() + delay)
+            logger.warning("webhook failed", extra={**fields, "reason": failure, "retry_in": round(delay)})
+
+    async def _send(self, delivery: _Delivery) -> str:
+        """Return why an event was not accepted; empty if it was."""
+        endpoint = self._endpoints[delivery.endpoint]
+        body = json.dumps(delivery.event, separators=(",", ":")).encode()
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "antiphon",
+            **signature_headers(endpoint.key, delivery.event["id"], int(self._clock()), body),
+        }
+        request = httpx.Request("POST", endpoint.url, headers=headers, content=body)
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                response = await self._http.handle_async_request(request)
+                await response.aclose()
+        except TimeoutError:
+            return f"no answer within {TIMEOUT:g} seconds"
+        except Exception as error:  # of the transport, or of the guard around it
+            return type(error).__name__
+        return "" if response.is_success else f"HTTP {response.status_code}"
+
+
+def signature_headers(key: bytes, id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Return the headers of Standard Webhooks for an event; `timestamp` is the Unix time of sending."""
+    digest = hmac.digest(key, f"{id}.{timestamp}.".encode() + body, hashlib.sha256)
+    return {
+        "webhook-id": id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
+    }

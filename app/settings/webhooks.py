@@ -1,0 +1,100 @@
+"""The settings of one webhook: a table `[webhooks.NAME]` of the TOML file."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    PrivateAttr,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from app.settings.loading import environment
+
+WebhookEvent = Literal["response.completed", "response.failed", "response.incomplete", "response.cancelled"]
+SECRET_PREFIX = "whsec_"
+_KEY_BYTES = range(24, 65)  # what Standard Webhooks asks for
+
+
+def signing_key(secret: str) -> bytes:
+    """Return the key in a secret of the form `whsec_` and base64; raises `ValueError`."""
+    try:
+        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except binascii.Error:
+        key = b""
+    if not secret.startswith(SECRET_PREFIX) or len(key) not in _KEY_BYTES:
+        raise ValueError(
+            "should be `whsec_` and 24 to 64 bytes in base64, as `echo whsec_$(openssl rand -base64 32)` prints it"
+        )
+    return key
+
+
+def _webhook_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("should be an http or https URL, such as https://example.com/webhook")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("should have no user or password: the signature says who sends")
+    return url
+
+
+def _secret(secret: SecretStr) -> SecretStr:
+    signing_key(secret.get_secret_value())
+    return secret
+
+
+class WebhookSettings(BaseModel):
+    """One server that is told of background responses."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    url: Annotated[str, AfterValidator(_webhook_url)]
+    """Where events are sent by POST."""
+    secret: Annotated[SecretStr, AfterValidator(_secret)] | None = None
+    """`whsec_` and a key in base64: signs events, as OpenAI's are signed."""
+    secret_env: str | None = None
+    """Name of the variable, in the environment or `.env`, that holds the secret; in place of `secret`."""
+    events: list[WebhookEvent] = [
+        "response.completed",
+        "response.failed",
+        "response.incomplete",
+        "response.cancelled",
+    ]
+    """The events to send."""
+
+    _key: bytes = PrivateAttr(b"")
+
+    @field_validator("secret_env")
+    @classmethod
+    def _is_set(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name and not environment().get(name):
+            raise ValueError(f"the environment variable {name} is not set")
+        if name:
+            signing_key(environment()[name])
+        return name
+
+    @model_validator(mode="after")
+    def _with_key(self) -> WebhookSettings:
+        if (self.secret is None) == (self.secret_env is None):
+            raise ValueError("should have either `secret` or `secret_env`")
+        self._key = signing_key(self.signing_secret)
+        return self
+
+    @property
+    def signing_secret(self) -> str:
+        """The secret as it is written, with its prefix."""
+        return self.secret.get_secret_value() if self.secret else environment()[self.secret_env or ""]
+
+    @property
+    def key(self) -> bytes:
+        """The key that signs."""
+        return self._key

@@ -1,0 +1,257 @@
+"""Webhooks of background responses: signed as OpenAI's are, sent until they are accepted, also by another process."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from app.errors import BackendError
+from app.main import build_store, create_app
+from app.responses.background.webhooks import BUCKET, WebhookEndpoint, Webhooks, _Delivery
+from app.settings import SettingsError, load_settings
+from app.stores import Change, Store
+from app.stores.memory import MemoryStore
+from tests.support.build import delta, finish
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon, serving, settings
+from tests.support.upstream import CLOSE, HANG, Received, Upstream, status
+
+KEY = b"k" * 32
+SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
+ASK = {"model": "m", "input": "Hi", "background": True}
+ACCEPTED = status(200)
+
+
+class Receiver(Upstream):
+    """A server that takes webhooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always(ACCEPTED)
+        self.arrived = asyncio.Condition()
+
+    def answer_to(self, request: Received) -> list[Any]:
+        asyncio.get_running_loop().create_task(self._notify())
+        return super().answer_to(request)
+
+    async def _notify(self) -> None:
+        async with self.arrived:
+            self.arrived.notify_all()
+
+    async def received(self, count: int) -> list[Received]:
+        """Wait until so many requests have come."""
+        async with asyncio.timeout(60), self.arrived:
+            await self.arrived.wait_for(lambda: len(self.requests) >= count)
+        return self.requests
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with Receiver() as server:
+        yield server
+
+
+def told(receiver: Receiver, **options: Any) -> dict[str, Any]:
+    return {"webhooks": {"one": {"url": f"{receiver.url}/hook?a=b", "secret": SECRET, **options}}}
+
+
+def unwrapped(request: Received) -> Any:
+    """Return the event, as the official client reads it and verifies its signature."""
+    client = openai.OpenAI(api_key="x", webhook_secret=SECRET)
+    return client.webhooks.unwrap(request.body, request.headers)
+
+
+async def test_the_official_client_verifies_the_event(receiver: Receiver) -> None:
+    backend = Scripted([delta(content="Hi"), finish("stop")])
+    async with antiphon(backend, **told(receiver)) as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
+        response = (await http.post("/responses", json=ASK)).json()
+        (request,) = await receiver.received(1)
+        event = unwrapped(request)
+        assert (event.type, event.object, event.data.id) == ("response.completed", "event", response["id"])
+        assert event.id == request.headers["webhook-id"]
+        # What it tells of can be retrieved, and is over.
+        assert (await http.get(f"/responses/{event.data.id}")).json()["status"] == "completed"
+        assert request.path == "/v1/hook?a=b"
+    with pytest.raises(openai.InvalidWebhookSignatureError):
+        openai.OpenAI(api_key="x", webhook_secret=SECRET).webhooks.unwrap(
+            request.body.replace(b"completed", b"cancelled"), request.headers
+        )
+
+
+@pytest.mark.parametrize("ending", ["incomplete", "failed", "cancelled"])
+async def test_every_ending_has_its_event(receiver: Receiver, ending: str) -> None:
+    last: dict[str, Any] = {
+        "incomplete": finish("length"),
+        "failed": BackendError("The backend failed."),
+        "cancelled": asyncio.Event(),
+    }
+    backend = Scripted([delta(content="Hi"), last[ending]])
+    async with antiphon(backend, **told(receiver)) as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
+        response = (await http.post("/responses", json=ASK)).json()
+        if ending == "cancelled":
+            await http.post(f"/responses/{response['id']}/cancel")
+        event = unwrapped((await receiver.received(1))[0])
+    assert (event.type, event.data.id) == (f"response.{ending}", response["id"])
+
+
+async def test_only_background_responses_and_the_named_events_are_told(receiver: Receiver) -> None:
+    backend = Scripted([delta(content="Hi"), finish("stop")], [delta(content="Hi"), finish("length")])
+    options = told(receiver, events=["response.incomplete"])
+    async with antiphon(backend, **options) as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
+        await http.post("/responses", json={"model": "m", "input": "Hi"})
+        incomplete = (await http.post("/responses", json=ASK)).json()
+        (request,) = await receiver.received(1)
+        assert unwrapped(request).data.id == incomplete["id"]
+
+
+# Delivery, by a clock that the test moves.
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def sender(store: Store, receiver: Receiver, clock: Clock, name: str = "one") -> Webhooks:
+    endpoint = WebhookEndpoint(name, f"{receiver.url}/hook", KEY, frozenset({"response.completed"}))
+    return Webhooks({name: endpoint}, store, httpx.AsyncHTTPTransport(), clock=clock)
+
+
+async def settled(webhooks: Webhooks) -> None:
+    """Begin what is due now, and wait until it has ended."""
+    await webhooks._begin_due()
+    while webhooks._attempts:
+        await asyncio.wait(webhooks._attempts)
+        await asyncio.sleep(0)
+
+
+RESPONSE: Any = {"id": "resp_1", "status": "completed", "output": [], "completed_at": 999_999}
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [status(500), status(302, None, {"Location": "http://127.0.0.1:9/"}), [CLOSE]],
+    ids=["fails", "redirects", "breaks off"],
+)
+async def test_what_is_not_accepted_is_sent_again_later(receiver: Receiver, failure: Any) -> None:
+    store, clock = MemoryStore(ttl=3600), Clock()
+    webhooks = sender(store, receiver, clock)
+    await webhooks.announce(RESPONSE)
+    receiver.say(failure)
+    await settled(webhooks)
+    assert len(receiver.requests) == 1
+    await settled(webhooks)
+    assert len(receiver.requests) == 1  # not yet
+    clock.now += 10
+    await settled(webhooks)
+    first, second = receiver.requests
+    assert first.body == second.body
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert int(second.headers["webhook-timestamp"]) == int(first.headers["webhook-timestamp"]) + 10
+    assert await store.all(BUCKET) == {}
+    await webhooks.aclose()
+
+
+async def test_a_server_that_never_accepts_is_given_up(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    store, clock = MemoryStore(ttl=3600), Clock()
+    webhooks = sender(store, receiver, clock)
+    await webhooks.announce(RESPONSE)
+    receiver.always(status(500))
+    for _ in range(20):
+        await settled(webhooks)
+        clock.now += 30 * 3600
+    assert len(receiver.requests) == 11
+    assert await store.all(BUCKET) == {}
+    assert "webhook given up" in caplog.text
+    await webhooks.aclose()
+
+
+async def test_a_server_that_stalls_does_not_hold_up_others(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.responses.background.webhooks.TIMEOUT", 0.2)
+    store, clock = MemoryStore(ttl=3600), Clock()
+    receiver.say(HANG)
+    webhooks = sender(store, receiver, clock)
+    for number in range(2):
+        await webhooks.announce({**RESPONSE, "id": f"resp_{number}"})
+    await settled(webhooks)
+    assert len(receiver.requests) == 2
+    assert len(await store.all(BUCKET)) == 1
+    await webhooks.aclose()
+
+
+async def test_one_of_several_processes_sends_an_event(receiver: Receiver) -> None:
+    store, clock = MemoryStore(ttl=3600), Clock()
+    processes = [sender(store, receiver, clock) for _ in range(4)]
+    for number in range(10):
+        await processes[0].announce({**RESPONSE, "id": f"resp_{number}"})
+    await asyncio.gather(*map(settled, processes))
+    ids = [request.headers["webhook-id"] for request in receiver.requests]
+    assert len(ids) == len(set(ids)) == 10
+    for process in processes:
+        await process.aclose()
+
+
+async def test_another_process_sends_what_one_that_died_had_taken(receiver: Receiver) -> None:
+    store, clock = MemoryStore(ttl=3600), Clock()
+    dead, alive = sender(store, receiver, clock), sender(store, receiver, clock)
+    await dead.announce(RESPONSE)
+    receiver.say(HANG)
+    await dead._begin_due()
+    await receiver.received(1)
+    for attempt in dead._attempts:
+        attempt.cancel()
+    await settled(alive)
+    assert len(receiver.requests) == 1
+    clock.now += 61
+    await settled(alive)
+    assert len(receiver.requests) == 2
+    await dead.aclose()
+    await alive.aclose()
+
+
+async def test_an_event_survives_a_restart(receiver: Receiver, tmp_path: Path) -> None:
+    values = {**told(receiver), "store_url": f"sqlite:///{tmp_path}/store.db"}
+    receiver.say(HANG)
+    async with antiphon(Scripted([delta(content="Hi"), finish("stop")]), **values) as url, httpx.AsyncClient() as http:
+        response = (await http.post(f"{url}/v1/responses", json=ASK)).json()
+        await receiver.received(1)
+    store = build_store(settings(**values))
+    ((name, record),) = (await store.all(BUCKET)).items()  # taken by a process that has gone: due in a minute
+    due = _Delivery.of(record)._replace(due=0.0)
+    await store.apply(Change(BUCKET, {due.name: due.record()}, delete=[name]))
+    async with serving(create_app(settings(**values), backend=Scripted([]), store=store)):
+        *_, request = await receiver.received(2)
+    assert unwrapped(request).data.id == response["id"]
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ({"url": "ftp://x", "secret": SECRET}, "http or https"),
+        ({"url": "https://me:pw@x/", "secret": SECRET}, "no user or password"),
+        ({"url": "https://x", "secret": "whsec_short"}, "whsec_"),
+        ({"url": "https://x", "secret": "k" * 32}, "whsec_"),
+        ({"url": "https://x"}, "either `secret` or `secret_env`"),
+        ({"url": "https://x", "secret": SECRET, "event": []}, "unknown key; did you mean events?"),
+        ({"url": "https://x", "secret": SECRET, "events": ["response.done"]}, "response.completed"),
+    ],
+)
+def test_a_wrong_table_is_refused(table: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        load_settings(webhooks={"one": table})
+    assert problem in str(raised.value)
+    assert "whsec_short" not in str(raised.value).replace("`whsec_`", "")
