@@ -48,7 +48,7 @@ from app.responses.background import Background
 from app.responses.background.webhooks import WebhookEndpoint, Webhooks
 from app.responses.encryption import ContentCipher
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
-from app.settings.loading import environment
+from app.settings.loading import WORKERS_DIRECTORY, environment
 from app.settings.reloading import compare_settings
 from app.settings.validation import PageAccess
 from app.stores import STORES, Store
@@ -406,6 +406,7 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
         directory=settings.config.expanduser().parent if settings.config else Path(),
         environment=environment(),
         max_result_chars=limits.max_result_chars,
+        workers_directory=Path(directory) if (directory := environment().get(WORKERS_DIRECTORY)) else None,
     )
     tools: dict[str, HostedTool] = {}
     for name, table in settings.tool_tables().items():

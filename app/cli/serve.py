@@ -23,7 +23,7 @@ from app.cli.listening import default_pid_file, pid_file
 from app.core.redaction import without_password
 from app.observability import logging as logs
 from app.settings import Settings
-from app.settings.loading import environment
+from app.settings.loading import WORKERS_DIRECTORY, environment
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
     )
-    with _shared_metrics(settings):
+    with _shared_metrics(settings), _workers_directory(settings):
         if watch_files:
             ChangeReload(config, target=uvicorn.Server(config).run, sockets=[*sockets]).run()
             return
@@ -87,6 +87,18 @@ def _shared_metrics(settings: Settings) -> Iterator[None]:
         return
     with tempfile.TemporaryDirectory(prefix="antiphon-metrics-") as directory:
         os.environ[_MULTIPROCESS] = directory
+        yield
+
+
+@contextmanager
+def _workers_directory(settings: Settings) -> Iterator[None]:
+    """Create a directory in which several workers meet, such as for the socket of containers."""
+    if settings.workers == 1:
+        os.environ.pop(WORKERS_DIRECTORY, None)
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="antiphon-workers-") as directory:
+        os.environ[WORKERS_DIRECTORY] = directory
         yield
 
 

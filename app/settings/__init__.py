@@ -296,8 +296,6 @@ class Settings(BaseSettings):
                 f"ANTIPHON_STORE_URL: should be a store that {self.workers} workers can share, such as "
                 "sqlite:///antiphon.db or redis://localhost:6379/0; or set ANTIPHON_WORKERS=1"
             )
-        if self.workers > 1 and "code_interpreter" in self.tools:
-            raise ValueError("tools.code_interpreter: containers live in one process, so set ANTIPHON_WORKERS=1")
         for name, backend in self.backends.items():
             for other in backend.fallbacks or ():
                 if other not in self.backends and other != "default":

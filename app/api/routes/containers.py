@@ -83,15 +83,15 @@ def container_routes(api: ApiContext, containers: Containers) -> APIRouter:
     async def listed(
         request: Request, limit: _Limit = "20", order: _Order = "desc", after: _After = None, name: str | None = None
     ) -> Response:
-        return json_response(containers.list(owner(request), parse_page(limit, order, after), name))
+        return json_response(await containers.list(owner(request), parse_page(limit, order, after), name))
 
     @router.get("/containers/{container_id}", summary="Retrieve a container")
     async def retrieve(request: Request, container_id: str) -> Response:
-        return json_response(containers.get(owner(request), container_id).resource())
+        return json_response((await containers.get(owner(request), container_id)).resource())
 
     @router.delete("/containers/{container_id}", summary="Delete a container with its files")
     async def delete(request: Request, container_id: str) -> Response:
-        return json_response(containers.delete(owner(request), container_id))
+        return json_response(await containers.delete(owner(request), container_id))
 
     _add_files(router, api, containers)
     return router
@@ -100,12 +100,12 @@ def container_routes(api: ApiContext, containers: Containers) -> APIRouter:
 def _add_files(router: APIRouter, api: ApiContext, containers: Containers) -> None:
     """Add the routes of a container's files."""
 
-    def container_of(request: Request, id: str) -> Container:
-        return containers.get(api.owner(request.headers, *_TOOLS), id)
+    async def container_of(request: Request, id: str) -> Container:
+        return await containers.get(api.owner(request.headers, *_TOOLS), id)
 
     @router.post("/containers/{container_id}/files", summary="Add a file: multipart, or an uploaded one by `file_id`")
     async def add(request: Request, container_id: str) -> Response:
-        container = container_of(request, container_id)
+        container = await container_of(request, container_id)
         if request.headers.get("content-type", "").lower().startswith("multipart/"):
             return json_response(await _from_form(request, containers, container))
         body = await read_body(request, AddContainerFile, api.body_limits)
@@ -116,15 +116,15 @@ def _add_files(router: APIRouter, api: ApiContext, containers: Containers) -> No
         request: Request, container_id: str, limit: _Limit = "20", order: _Order = "desc", after: _After = None
     ) -> Response:
         page = parse_page(limit, order, after)
-        return json_response(await containers.files(container_of(request, container_id), page))
+        return json_response(await containers.files(await container_of(request, container_id), page))
 
     @router.get("/containers/{container_id}/files/{file_id}", summary="Retrieve a file's description")
     async def retrieve(request: Request, container_id: str, file_id: str) -> Response:
-        return json_response((await containers.file(container_of(request, container_id), file_id)).resource())
+        return json_response((await containers.file(await container_of(request, container_id), file_id)).resource())
 
     @router.get("/containers/{container_id}/files/{file_id}/content", summary="Retrieve a file's content")
     async def content(request: Request, container_id: str, file_id: str) -> Response:
-        container = container_of(request, container_id)
+        container = await container_of(request, container_id)
         file = await containers.file(container, file_id)
         # Whatever the code has written, no browser shows it as a page of this server.
         headers = {
@@ -136,7 +136,7 @@ def _add_files(router: APIRouter, api: ApiContext, containers: Containers) -> No
 
     @router.delete("/containers/{container_id}/files/{file_id}", summary="Delete a file of a container")
     async def delete(request: Request, container_id: str, file_id: str) -> Response:
-        return json_response(await containers.delete_file(container_of(request, container_id), file_id))
+        return json_response(await containers.delete_file(await container_of(request, container_id), file_id))
 
 
 async def _from_form(request: Request, containers: Containers, container: Container) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 Containers: a sandbox each, with the state of a Python process and files under `/mnt/data`.
 
 A container belongs to its owner, the hash of a caller's key: another owner's id is answered like one that never was.
-Its sandbox is started when it is first used. Containers live in the memory of this process and end with it.
+Its sandbox is started when it is first used. Sandboxes are children of one process and end with it; `shared.py` lets
+several workers use them.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import base64
 import binascii
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from app.errors import APIError, InvalidRequest, NotFound
-from app.tools.code_interpreter.bubblewrap import Bubblewrap, Sandbox, SandboxEnded, SandboxLimits
+from app.tools.code_interpreter.bubblewrap import STOP_GRACE, Bubblewrap, Sandbox, SandboxEnded, SandboxLimits
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit, memory_bytes
 from app.tools.files import File, Page, UnknownCursor
 from app.tools.files.uploads import Files, list_page
@@ -100,23 +102,22 @@ class Container:
         }
 
 
-class Containers:
-    """The containers of all callers, each visible to its owner alone."""
+class SandboxChannel(Protocol):
+    """What a container in use is reached by."""
 
-    def __init__(
-        self, bubblewrap: Bubblewrap, settings: CodeSettings, *, clock: Callable[[], float] = time.time
-    ) -> None:
+    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> dict[str, Any]:
+        """Make a request, and return the answer; see `Sandbox.request`."""
+        ...
+
+
+class Containers(ABC):
+    """The containers of all callers, each visible to its owner alone, and what is done with their files."""
+
+    def __init__(self, settings: CodeSettings) -> None:
         self.settings = settings
         self.uploads: Files | None = None  # the file store, where there is one
-        self._bubblewrap = bubblewrap
-        self._clock = clock
-        self._containers: dict[str, Container] = {}
-        self._conversations: dict[tuple[str, str], str] = {}  # containers by owner and chain
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
 
-    # Containers.
-
+    @abstractmethod
     async def create(
         self,
         owner: str,
@@ -127,22 +128,40 @@ class Containers:
         idle_minutes: int | None = None,
     ) -> Container:
         """Return a new container; raises `NotFound` for a file, and `InvalidRequest`."""
-        memory_limit = memory_limit or "1g"
-        if memory_bytes(memory_limit) > memory_bytes(self.settings.memory_limit):
-            message = f"Invalid 'memory_limit': containers of this server have at most {self.settings.memory_limit}."
-            raise InvalidRequest(message, param="memory_limit", code="invalid_value")
-        mounts = [await self._upload(owner, id) for id in file_ids]
-        self.expire()
-        if len(self._containers) >= self.settings.max_containers:
-            message = "There are too many containers. Delete one, or wait until one expires."
-            raise APIError(message, status=429, type="too_many_requests", code="too_many_containers", retry_after=60)
-        now = self._clock()
-        id = f"cntr_{secrets.token_hex(24)}"
-        minutes = idle_minutes or self.settings.idle_minutes
-        container = Container(id, owner, name, int(now), now, minutes, memory_limit, mounts)
-        self._containers[id] = container
-        self._plan()
-        return container
+
+    @abstractmethod
+    async def get(self, owner: str, id: str) -> Container:
+        """Return a container; raises `NotFound`."""
+
+    @abstractmethod
+    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
+        """
+        Return the container of a conversation, a new one where there is none; raises what `create` does.
+
+        `earlier` are the containers that calls of the conversation ran in, latest first; `options` are of `create`.
+        """
+
+    @abstractmethod
+    async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
+        """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
+
+    @abstractmethod
+    async def delete(self, owner: str, id: str) -> dict[str, object]:
+        """End a container; raises `NotFound`."""
+
+    @abstractmethod
+    def use(self, container: Container) -> AbstractAsyncContextManager[SandboxChannel]:
+        """Give the sandbox of a container, to one caller at a time; raises `ContainerFailed` where there is none."""
+
+    @abstractmethod
+    async def changes(
+        self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
+    ) -> Sequence[ContainerFile]:
+        """Look at the files of a container that is in use, and return those that are new or were written to."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """End all containers of this process."""
 
     async def _upload(self, owner: str, id: str) -> File:
         if self.uploads is None:
@@ -154,124 +173,7 @@ class Containers:
             error.param = "file_ids"
             raise
 
-    def get(self, owner: str, id: str) -> Container:
-        """Return a container; raises `NotFound`."""
-        self.expire()
-        container = self._containers.get(id)
-        if container is None or container.owner != owner:
-            raise NotFound(f"Container with id '{id}' not found.", param="container_id")
-        return container
-
-    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
-        """
-        Return the container of a conversation, a new one where there is none; raises what `create` does.
-
-        `earlier` are the containers that calls of the conversation ran in, latest first; `options` are of `create`.
-        """
-        known = self._conversations.get((owner, chain))
-        for id in (*earlier, *([known] if known else ())):
-            try:
-                return self.get(owner, id)
-            except NotFound:
-                continue
-        container = await self.create(owner, **options)
-        self._conversations[owner, chain] = container.id
-        return container
-
-    def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
-        """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
-        self.expire()
-        found = [one.resource() for one in self._containers.values() if one.owner == owner and name in (None, one.name)]
-        return _page(found, page)
-
-    def delete(self, owner: str, id: str) -> dict[str, object]:
-        """End a container; raises `NotFound`."""
-        self._drop(self.get(owner, id))
-        return {"id": id, "object": "container.deleted", "deleted": True}
-
-    def expire(self) -> None:
-        """End the containers that were not used for too long."""
-        now = self._clock()
-        for container in [*self._containers.values()]:
-            if container.last_active_at + container.idle_minutes * 60 <= now and not container.lock.locked():
-                self._drop(container)
-
-    def _plan(self) -> None:
-        """Look for containers to be ended when the next one may have expired."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-        if self._containers:
-            ends = min(one.last_active_at + one.idle_minutes * 60 for one in self._containers.values())
-            delay = max(1.0, ends - self._clock())
-            self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
-
-    def _tick(self) -> None:
-        self.expire()
-        self._plan()
-
-    def _drop(self, container: Container) -> None:
-        container.deleted = True
-        del self._containers[container.id]
-        self._conversations = {key: id for key, id in self._conversations.items() if id != container.id}
-        if container.sandbox:
-            container.sandbox.kill()
-            task = asyncio.create_task(container.sandbox.aclose())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    # What is done in one.
-
-    @asynccontextmanager
-    async def use(self, container: Container) -> AsyncIterator[Sandbox]:
-        """Give the sandbox of a container, to one caller at a time; raises `ContainerFailed` where there is none."""
-        async with container.lock:
-            try:
-                container.last_active_at = self._clock()
-                yield await self._started(container)
-            except SandboxEnded:
-                raise ContainerFailed from None
-            finally:
-                container.last_active_at = self._clock()
-                if container.deleted and container.sandbox:
-                    await container.sandbox.aclose()
-
-    async def _started(self, container: Container) -> Sandbox:
-        if container.deleted:
-            raise NotFound(f"Container with id '{container.id}' not found.", param="container_id")
-        if container.sandbox and container.sandbox.alive:
-            return container.sandbox
-        settings = self.settings
-        memory = memory_bytes(container.memory_limit)
-        limits = SandboxLimits(memory, settings.disk, settings.processes, settings.cpus)
-        container.files.clear()
-        container.sandbox = sandbox = await self._bubblewrap.start(limits)
-        for file in container.mounts:
-            assert self.uploads
-            await self._write(sandbox, _path_for(file.filename), self.uploads.content(file))
-        await self.changes(container, sandbox, "user")
-        return sandbox
-
-    async def changes(
-        self, container: Container, sandbox: Sandbox, source: str = "assistant"
-    ) -> Sequence[ContainerFile]:
-        """Look at the files of a container that is in use, and return those that are new or were written to."""
-        changed: list[ContainerFile] = []
-        listed = await _listed(sandbox)
-        known, container.files = container.files, {}
-        for path, size, time_changed in listed:
-            file = known.get(path)
-            if file is None or (file.bytes, file.changed) != (size, time_changed):
-                id, created = (file.id, file.created_at) if file else (f"cfile_{secrets.token_hex(16)}", self._now())
-                file = ContainerFile(id, container.id, path, size, time_changed, created, source)
-                changed.append(file)
-            container.files[path] = file
-        return changed
-
-    def _now(self) -> int:
-        return int(self._clock())
-
-    async def read(self, sandbox: Sandbox, path: str, offset: int = 0, size: int = _PIECE) -> bytes:
+    async def read(self, sandbox: SandboxChannel, path: str, offset: int = 0, size: int = _PIECE) -> bytes:
         """Return a piece of a file, less at its end; raises `NotFound`."""
         answer = await sandbox.request("read", path=path, offset=offset, size=size)
         data = answer.get("data")
@@ -282,7 +184,7 @@ class Containers:
         except binascii.Error:
             raise SandboxEnded from None
 
-    async def _write(self, sandbox: Sandbox, path: str, pieces: AsyncIterator[bytes]) -> None:
+    async def _write(self, sandbox: SandboxChannel, path: str, pieces: AsyncIterator[bytes]) -> None:
         append = False
         async for data in pieces:
             for start in range(0, max(len(data), 1), _PIECE):
@@ -353,6 +255,172 @@ class Containers:
             await self.changes(container, sandbox)
         return {"id": id, "object": "container.file.deleted", "deleted": True}
 
+
+class LocalContainers(Containers):
+    """Containers whose sandboxes are children of this process; they end with it."""
+
+    def __init__(
+        self, bubblewrap: Bubblewrap, settings: CodeSettings, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(settings)
+        self._bubblewrap = bubblewrap
+        self._clock = clock
+        self._containers: dict[str, Container] = {}
+        self._conversations: dict[tuple[str, str], str] = {}  # containers by owner and chain
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # Containers.
+
+    async def create(
+        self,
+        owner: str,
+        *,
+        name: str = "auto",
+        file_ids: Sequence[str] = (),
+        memory_limit: MemoryLimit | None = None,
+        idle_minutes: int | None = None,
+    ) -> Container:
+        """Return a new container, whose sandbox is started when it is used."""
+        memory_limit = memory_limit or "1g"
+        if memory_bytes(memory_limit) > memory_bytes(self.settings.memory_limit):
+            message = f"Invalid 'memory_limit': containers of this server have at most {self.settings.memory_limit}."
+            raise InvalidRequest(message, param="memory_limit", code="invalid_value")
+        mounts = [await self._upload(owner, id) for id in file_ids]
+        self.expire()
+        if len(self._containers) >= self.settings.max_containers:
+            message = "There are too many containers. Delete one, or wait until one expires."
+            raise APIError(message, status=429, type="too_many_requests", code="too_many_containers", retry_after=60)
+        now = self._clock()
+        id = f"cntr_{secrets.token_hex(24)}"
+        minutes = idle_minutes or self.settings.idle_minutes
+        container = Container(id, owner, name, int(now), now, minutes, memory_limit, mounts)
+        self._containers[id] = container
+        self._plan()
+        return container
+
+    async def get(self, owner: str, id: str) -> Container:
+        """Return a container; raises `NotFound`."""
+        self.expire()
+        container = self._containers.get(id)
+        if container is None or container.owner != owner:
+            raise NotFound(f"Container with id '{id}' not found.", param="container_id")
+        return container
+
+    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
+        """
+        Return the container of a conversation, a new one where there is none; raises what `create` does.
+
+        `earlier` are the containers that calls of the conversation ran in, latest first; `options` are of `create`.
+        """
+        known = self._conversations.get((owner, chain))
+        for id in (*earlier, *([known] if known else ())):
+            try:
+                return await self.get(owner, id)
+            except NotFound:
+                continue
+        container = await self.create(owner, **options)
+        self._conversations[owner, chain] = container.id
+        return container
+
+    async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
+        """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
+        self.expire()
+        found = [one.resource() for one in self._containers.values() if one.owner == owner and name in (None, one.name)]
+        return _page(found, page)
+
+    async def delete(self, owner: str, id: str) -> dict[str, object]:
+        """End a container; raises `NotFound`."""
+        self._drop(await self.get(owner, id))
+        return {"id": id, "object": "container.deleted", "deleted": True}
+
+    def expire(self) -> None:
+        """End the containers that were not used for too long."""
+        now = self._clock()
+        for container in [*self._containers.values()]:
+            if container.last_active_at + container.idle_minutes * 60 <= now and not container.lock.locked():
+                self._drop(container)
+
+    def _plan(self) -> None:
+        """Look for containers to be ended when the next one may have expired."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if self._containers:
+            ends = min(one.last_active_at + one.idle_minutes * 60 for one in self._containers.values())
+            delay = max(1.0, ends - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self.expire()
+        self._plan()
+
+    def _drop(self, container: Container) -> None:
+        container.deleted = True
+        del self._containers[container.id]
+        self._conversations = {key: id for key, id in self._conversations.items() if id != container.id}
+        if container.sandbox:
+            container.sandbox.kill()
+            task = asyncio.create_task(container.sandbox.aclose())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    # What is done in one.
+
+    @asynccontextmanager
+    async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
+        """Give the sandbox of a container, to one caller at a time; raises `ContainerFailed` where there is none."""
+        async with container.lock:
+            try:
+                container.last_active_at = self._clock()
+                yield await self._started(container)
+            except SandboxEnded:
+                raise ContainerFailed from None
+            finally:
+                container.last_active_at = self._clock()
+                if container.deleted and container.sandbox:
+                    await container.sandbox.aclose()
+
+    async def _started(self, container: Container) -> Sandbox:
+        if container.deleted:
+            raise NotFound(f"Container with id '{container.id}' not found.", param="container_id")
+        if container.sandbox and container.sandbox.alive:
+            return container.sandbox
+        settings = self.settings
+        memory = memory_bytes(container.memory_limit)
+        limits = SandboxLimits(memory, settings.disk, settings.processes, settings.cpus)
+        container.files.clear()
+        container.sandbox = sandbox = await self._bubblewrap.start(limits)
+        for file in container.mounts:
+            assert self.uploads
+            await self._write(sandbox, _path_for(file.filename), self.uploads.content(file))
+        await self.changes(container, sandbox, "user")
+        return sandbox
+
+    async def changes(
+        self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
+    ) -> Sequence[ContainerFile]:
+        """Look at the files of a container that is in use, and return those that are new or were written to."""
+        changed: list[ContainerFile] = []
+        try:
+            listed = await _listed(sandbox)
+        except SandboxEnded:
+            if container.sandbox:
+                await container.sandbox.aclose()
+            raise
+        known, container.files = container.files, {}
+        for path, size, time_changed in listed:
+            file = known.get(path)
+            if file is None or (file.bytes, file.changed) != (size, time_changed):
+                id, created = (file.id, file.created_at) if file else (f"cfile_{secrets.token_hex(16)}", self._now())
+                file = ContainerFile(id, container.id, path, size, time_changed, created, source)
+                changed.append(file)
+            container.files[path] = file
+        return changed
+
+    def _now(self) -> int:
+        return int(self._clock())
+
     async def aclose(self) -> None:
         """End all containers."""
         if self._timer:
@@ -363,13 +431,12 @@ class Containers:
             await asyncio.wait({*self._tasks})
 
 
-async def _listed(sandbox: Sandbox) -> Sequence[tuple[str, int, int]]:
+async def _listed(sandbox: SandboxChannel) -> Sequence[tuple[str, int, int]]:
     """Return path, bytes and time of each file; raises `SandboxEnded` for an answer that is no list of files."""
     answer = await sandbox.request("files")
     try:
         return [(str(entry["path"]), int(entry["bytes"]), int(entry["changed"])) for entry in answer["files"]]
     except (KeyError, TypeError, ValueError):
-        await sandbox.aclose()
         raise SandboxEnded from None
 
 

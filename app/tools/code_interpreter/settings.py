@@ -31,7 +31,7 @@ class CodeSettings(BaseModel):
     idle_minutes: int = Field(20, ge=1, le=24 * 60)
     """Minutes after its last use in which a container is deleted, with its files."""
     max_containers: int = Field(16, ge=1)
-    """Containers of all callers, in each process of the server."""
+    """Containers of all callers."""
     max_output_chars: int = Field(100_000, ge=1000)
     """Characters of what one call prints; the rest is dropped."""
 

@@ -15,8 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.core.types.request import Item
 from app.errors import APIError, InvalidRequest, NotFound
 from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
-from app.tools.code_interpreter.bubblewrap import Bubblewrap, Sandbox
-from app.tools.code_interpreter.containers import Container, ContainerFile, Containers
+from app.tools.code_interpreter.bubblewrap import Bubblewrap
+from app.tools.code_interpreter.containers import (
+    Container,
+    ContainerFile,
+    Containers,
+    LocalContainers,
+    SandboxChannel,
+)
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.validation import read_declaration, read_table
 
@@ -107,7 +113,11 @@ class CodeInterpreter:
             raise ValueError("needs more packages: pip install 'antiphon[files]'")
         bubblewrap = Bubblewrap(settings)
         bubblewrap.probe()
-        return cls(Containers(bubblewrap, settings))
+        if host.workers_directory:
+            from app.tools.code_interpreter.shared import SharedContainers
+
+            return cls(SharedContainers(bubblewrap, settings, host.workers_directory))
+        return cls(LocalContainers(bubblewrap, settings))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
         """Return the session for a declaration; None for a shell of the client. Raises `InvalidRequest`."""
@@ -162,7 +172,7 @@ class _Session:
         owner, wanted, place = self._declaration.owner, self._wanted, self._place
         try:
             if isinstance(wanted, ContainerReference):
-                self._container = self._containers.get(owner, wanted.container_id)
+                self._container = await self._containers.get(owner, wanted.container_id)
             else:
                 self._container = await self._containers.of_conversation(
                     owner,
@@ -239,7 +249,7 @@ class PythonSession(_Session):
             shown = [seen, *({"type": "input_image", "image_url": url} for url in images)]
         return Outcome(shown, {"outputs": outputs}, "failed" if ending else "completed", sources=sources)
 
-    async def _saved(self, sandbox: Sandbox, files: Sequence[ContainerFile]) -> list[str]:
+    async def _saved(self, sandbox: SandboxChannel, files: Sequence[ContainerFile]) -> list[str]:
         """Return image files as data URLs, where they are not too large."""
         urls: list[str] = []
         for file in files:
@@ -298,7 +308,7 @@ class ShellSession(_Session):
             output.close(status, output=entries)
         return Outcome("", sources=sources)
 
-    async def _command(self, sandbox: Sandbox, command: str, seconds: float, limit: int) -> dict[str, object]:
+    async def _command(self, sandbox: SandboxChannel, command: str, seconds: float, limit: int) -> dict[str, object]:
         answer = await sandbox.request("shell", within=seconds, command=command, timeout=seconds, limit=limit)
         stdout, stderr = (str(answer.get(name) or "") for name in ("stdout", "stderr"))
         if answer.get("over_memory"):

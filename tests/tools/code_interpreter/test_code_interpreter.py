@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 from app.errors import NotFound
 from app.tools import ToolHost
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
-from app.tools.code_interpreter.containers import Containers
+from app.tools.code_interpreter.containers import LocalContainers
 from app.tools.code_interpreter.settings import CodeSettings
 from app.tools.code_interpreter.tool import CodeInterpreter
 from app.tools.files import Page
@@ -366,16 +366,16 @@ async def test_there_are_only_so_many_containers(place: Place) -> None:
 
 async def test_an_idle_container_expires_with_its_processes(bubblewrap: Bubblewrap) -> None:
     now = 1000.0
-    containers = Containers(bubblewrap, CodeSettings(provider="bubblewrap"), clock=lambda: now)
+    containers = LocalContainers(bubblewrap, CodeSettings(provider="bubblewrap"), clock=lambda: now)
     container = await containers.create("ada")
     assert (await containers.files(container, Page()))["data"] == []
     sandbox = container.sandbox
     assert sandbox
     now += 19 * 60
-    assert containers.get("ada", container.id) is container
+    assert await containers.get("ada", container.id) is container
     now += 60
     with pytest.raises(NotFound):
-        containers.get("ada", container.id)
+        await containers.get("ada", container.id)
     await containers.aclose()
     assert not sandbox.alive
 

@@ -1,0 +1,289 @@
+"""
+Containers that several workers use: one worker has the sandboxes, the others reach them over a Unix socket.
+
+The worker that holds the lock file is the *host*. When it dies its sandboxes die with it, and the next worker that
+needs a container becomes the host.
+
+Messages are JSON objects, one a line. A connection is for one operation. `use` is followed by requests to the sandbox:
+closing the connection stops a request that runs, and gives the container back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from app.errors import APIError
+from app.tools.code_interpreter.bubblewrap import MAX_ANSWER, STOP_GRACE, Bubblewrap, SandboxEnded
+from app.tools.code_interpreter.containers import (
+    Container,
+    ContainerFailed,
+    ContainerFile,
+    Containers,
+    LocalContainers,
+    SandboxChannel,
+)
+from app.tools.code_interpreter.settings import CodeSettings
+from app.tools.files import Page
+
+logger = logging.getLogger(__name__)
+
+HOST_TIMEOUT = 10.0  # seconds in which a host has to listen
+_RETRY_INTERVAL = 0.05  # seconds between two attempts to reach a host that is just starting
+_MAX_LINE = 2 * MAX_ANSWER  # bytes
+
+
+class SharedContainers(Containers):
+    """The containers of all workers of one server."""
+
+    def __init__(self, bubblewrap: Bubblewrap, settings: CodeSettings, directory: Path) -> None:
+        """`directory` is the workers' own: no other user may write to it."""
+        super().__init__(settings)
+        self._bubblewrap = bubblewrap
+        self._lock_path, self._socket_path = directory / "containers.lock", directory / "containers.socket"
+        self._lock: int | None = None  # the file descriptor, where this worker is the host
+        self._local: LocalContainers | None = None
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    # Where the containers are.
+
+    async def _host(self) -> LocalContainers | None:
+        """Return the containers if they are in this process; it becomes the host where there is none."""
+        if self._local or not self._take_lock():
+            return self._local
+        self._local = LocalContainers(self._bubblewrap, self.settings)
+        self._local.uploads = self.uploads
+        self._socket_path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._accept, self._socket_path, limit=_MAX_LINE)
+        return self._local
+
+    def _take_lock(self) -> bool:
+        lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        self._lock = lock
+        return True
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | LocalContainers:
+        """Return a connection to the host, or its containers where that is this process; raises `ContainerFailed`."""
+        try:
+            async with asyncio.timeout(HOST_TIMEOUT):
+                while True:
+                    if host := await self._host():
+                        return host
+                    with contextlib.suppress(ConnectionError, FileNotFoundError):
+                        return await asyncio.open_unix_connection(self._socket_path, limit=_MAX_LINE)
+                    await asyncio.sleep(_RETRY_INTERVAL)
+        except TimeoutError:
+            raise ContainerFailed from None
+
+    async def _do(self, operation: str, **fields: Any) -> Any:
+        """Run an operation on the containers, wherever they are; raises what it raises."""
+        place = await self._connect()
+        if isinstance(place, LocalContainers):
+            return await _run(place, operation, fields)
+        channel = _RemoteSandbox(*place)
+        try:
+            return await channel.send(operation, fields)
+        except SandboxEnded:
+            raise ContainerFailed from None
+        finally:
+            await channel.close()
+
+    # What is done to them.
+
+    async def create(self, owner: str, **options: Any) -> Container:
+        """Return a new container; raises `NotFound` for a file, and `InvalidRequest`."""
+        return _container(await self._do("create", owner=owner, **options))
+
+    async def get(self, owner: str, id: str) -> Container:
+        """Return a container; raises `NotFound`."""
+        return _container(await self._do("get", owner=owner, id=id))
+
+    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
+        """Return the container of a conversation; see `Containers`."""
+        fields = {"owner": owner, "chain": chain, "earlier": [*earlier], **options}
+        return _container(await self._do("of_conversation", **fields))
+
+    async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
+        """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
+        found: dict[str, object] = await self._do("list", owner=owner, page=asdict(page), name=name)
+        return found
+
+    async def delete(self, owner: str, id: str) -> dict[str, object]:
+        """End a container; raises `NotFound`."""
+        deleted: dict[str, object] = await self._do("delete", owner=owner, id=id)
+        return deleted
+
+    @asynccontextmanager
+    async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
+        """Give the sandbox of a container, to one caller at a time; raises `ContainerFailed` where there is none."""
+        place = await self._connect()
+        if isinstance(place, LocalContainers):
+            async with place.use(await place.get(container.owner, container.id)) as sandbox:
+                yield sandbox
+            return
+        remote = _RemoteSandbox(*place)
+        try:
+            await remote.send("use", {"owner": container.owner, "id": container.id})
+            yield remote
+        except SandboxEnded:
+            raise ContainerFailed from None
+        finally:
+            await remote.close()
+
+    async def changes(
+        self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
+    ) -> Sequence[ContainerFile]:
+        """Look at the files of a container that is in use, and return those that are new or were written to."""
+        if not isinstance(sandbox, _RemoteSandbox):
+            assert self._local
+            return await self._local.changes(container, sandbox, source)
+        answer = await sandbox.send("changes", {"source": source})
+        container.files = {fields["path"]: ContainerFile(**fields) for fields in answer["files"]}
+        return [container.files[path] for path in answer["changed"]]
+
+    async def aclose(self) -> None:
+        """End all containers of this process."""
+        if self._server:
+            self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        if self._connections:
+            await asyncio.wait({*self._connections})
+        if self._local:
+            await self._local.aclose()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # The host's side.
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Run the operation of a connection; closing the connection cancels it."""
+        assert self._local
+        lines: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+        work = asyncio.create_task(self._work(self._local, lines, writer))
+        try:
+            while line := await reader.readline():
+                lines.put_nowait(orjson.loads(line))
+        except (ConnectionError, ValueError):
+            pass
+        finally:
+            writer.close()
+            work.cancel()
+            await asyncio.wait({work})
+
+    async def _work(
+        self, host: LocalContainers, lines: asyncio.Queue[Mapping[str, Any]], writer: asyncio.StreamWriter
+    ) -> None:
+        message = await lines.get()
+        try:
+            if message["operation"] != "use":
+                _write(writer, {"result": _plain(await _run(host, message["operation"], message["fields"]))})
+                return
+            container = await host.get(**message["fields"])
+            async with host.use(container) as sandbox:
+                _write(writer, {"result": None})
+                while True:
+                    message = await lines.get()
+                    fields = message["fields"]
+                    if message["operation"] == "changes":
+                        changed = await host.changes(container, sandbox, **fields)
+                        files = [asdict(file) for file in container.files.values()]
+                        _write(writer, {"result": {"changed": [file.path for file in changed], "files": files}})
+                    else:
+                        _write(writer, {"result": await sandbox.request(message["operation"], **fields)})
+        except APIError as error:
+            _write(writer, {"error": {**error.payload(), "status": error.status, "retry_after": error.retry_after}})
+        except ConnectionError:
+            pass
+        except Exception:
+            logger.exception("a worker's request to a container failed")
+            writer.close()
+
+
+class _RemoteSandbox:
+    """A connection to the host: of one operation, or of a sandbox that is in use."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> dict[str, Any]:
+        """Make a request to the sandbox, and return the answer; raises `SandboxEnded`."""
+        answer: dict[str, Any] = await self.send(op, {"within": within, **fields})
+        return answer
+
+    async def send(self, operation: str, fields: Mapping[str, Any]) -> Any:
+        """Send a message, and return the result; raises `APIError`, and `SandboxEnded` where the host has gone."""
+        try:
+            _write(self._writer, {"operation": operation, "fields": fields})
+            await self._writer.drain()
+            answer = orjson.loads(await self._reader.readline())
+        except (OSError, ValueError):
+            raise SandboxEnded from None
+        if error := answer.get("error"):
+            raise APIError(**error)
+        return answer["result"]
+
+    async def close(self) -> None:
+        """Give the container back."""
+        await _close(self._writer)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+def _write(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
+    writer.write(orjson.dumps(message) + b"\n")
+
+
+async def _run(host: LocalContainers, operation: str, fields: Mapping[str, Any]) -> Any:
+    """Run an operation on the host's own containers."""
+    fields = dict(fields)
+    match operation:
+        case "create":
+            return await host.create(**fields)
+        case "get":
+            return await host.get(**fields)
+        case "of_conversation":
+            return await host.of_conversation(**fields)
+        case "list":
+            return await host.list(fields["owner"], Page(**fields["page"]), fields["name"])
+        case _:
+            return await host.delete(**fields)
+
+
+_FIELDS = ("id", "owner", "name", "created_at", "last_active_at", "idle_minutes", "memory_limit")
+
+
+def _plain(result: Any) -> Any:
+    """Return the result of an operation as JSON."""
+    return {name: getattr(result, name) for name in _FIELDS} if isinstance(result, Container) else result
+
+
+def _container(result: Any) -> Container:
+    """Return a container of the host, or a copy of it where it is in another process."""
+    return result if isinstance(result, Container) else Container(**result)
