@@ -21,6 +21,7 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from app.backends import PASSTHROUGH
@@ -53,8 +54,12 @@ def _escaped(character: str) -> str:
 
 
 def _time(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{_second(int(record.created))}.{int(record.created * 1000) % 1000:03d}Z"
+
+
+@lru_cache(maxsize=1)
+def _second(timestamp: int) -> str:
+    return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
@@ -71,6 +76,8 @@ _QUOTED = re.compile(r'[ "\r\n]|\A\Z')  # in strings that are quoted
 
 def _format_value(value: object) -> str:
     """Return a value as one word, or quoted as JSON."""
+    if type(value) is int:
+        return str(value)
     if isinstance(value, str) and not _QUOTED.search(value):
         return value
     return _to_json(value)

@@ -55,6 +55,9 @@ def is_sent_back(policy: str, turn: int, *, last: int, with_tools: Collection[in
     return False
 
 
+_DEFAULT_TAGS = ThinkTagOptions()
+
+
 class ReasoningFields:
     """What a profile wants back, and how."""
 
@@ -63,7 +66,7 @@ class ReasoningFields:
         self._field = options.reasoning_field
         self._placeholder = options.reasoning_placeholder
         tags = profile.response.think_tags
-        self._tags = tags if isinstance(tags, ThinkTagOptions) else ThinkTagOptions()
+        self._tags = tags if isinstance(tags, ThinkTagOptions) else _DEFAULT_TAGS
 
     def reasoning(self, sources: Sequence[Mapping[str, object]]) -> tuple[str, dict[str, object]]:
         """Return what stands before the text of an assistant message (in think tags), and the message's fields."""

@@ -285,6 +285,9 @@ class TextOptions(_Body):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
+_PLAIN_TEXT = TextOptions()  # of all requests without `text`
+
+
 class ReasoningOptions(_Body):
     effort: Effort | None = None
     summary: Literal["concise", "detailed", "auto"] | None = None
@@ -334,7 +337,7 @@ class CreateResponse(_Body):
     tools: list[Tool] = Field(default_factory=list)
     tool_choice: ToolChoice = "auto"
     metadata: Metadata = Field(default_factory=dict)
-    text: TextOptions = Field(default_factory=TextOptions)
+    text: TextOptions = Field(default_factory=lambda: _PLAIN_TEXT)
     temperature: Annotated[StrictFloat, Field(ge=0, le=2)] | None = None
     top_p: Annotated[StrictFloat, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[StrictFloat, Field(ge=-2, le=2)] | None = None

@@ -51,6 +51,8 @@ def added_usage(usage: Usage | None, more: Usage) -> Usage:
 
 def _share(output_tokens: int, output: Sequence[Item | str]) -> int:
     """Return how many of the output's tokens are reasoning, by its share of the text."""
+    if not any(map(_is_reasoning, output)):
+        return 0
     reasoning, rest = _estimates(output)
     return -(-output_tokens * reasoning // (reasoning + rest)) if reasoning else 0
 
@@ -60,11 +62,15 @@ def _estimates(output: Iterable[Item | str]) -> tuple[int, int]:
     reasoning = rest = 0
     for item in output:
         tokens = sum(map(estimate, _texts_of(item)))
-        if isinstance(item, Mapping) and item.get("type") == "reasoning":
+        if _is_reasoning(item):
             reasoning += tokens
         else:
             rest += tokens
     return reasoning, rest
+
+
+def _is_reasoning(item: Item | str) -> bool:
+    return isinstance(item, Mapping) and item.get("type") == "reasoning"
 
 
 def _usage(input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0, reasoning: int = 0) -> Usage:
