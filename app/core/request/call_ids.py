@@ -1,10 +1,10 @@
 """
-The ids of tool calls, as a backend takes them.
+The ids of tool calls in the form that a backend accepts.
 
-Ids go as they came, which Kimi insists on, unless the backend has a rule for them: Mistral takes nine letters and
-digits. Nobody takes more than 64 characters, except the server that made the id: LiteLLM hides Gemini's signatures in
-ids, and wants them back. An id that has to change always becomes the same other one, so that the prompt of the next
-turn begins as that of this one did.
+Ids are sent unchanged, which Kimi requires, unless the profile has a pattern for them: Mistral accepts nine letters and
+digits. Ids longer than 64 characters are replaced, except for the server that made them: LiteLLM hides Gemini's
+signatures in its ids and needs them back. A replacement is a hash of the original id, so that prompts of later turns
+begin with the same tokens and can be cached.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ATTEMPTS = 1000
 
 
 class _Form(NamedTuple):
-    """A way to make ids out of hashes."""
+    """A format of ids, generated from a hash."""
 
     prefix: str
     alphabet: str
@@ -54,27 +54,27 @@ _FORM = _Form("call_", _ALPHABETS[0], 32)
 
 class CallIds:
     """
-    Gives each call its id, which no other call of the request has.
+    Assigns a unique id to each call of a request.
 
-    `pattern` is `verbatim`, or a regular expression that ids have to match from end to end.
+    `pattern` is `verbatim`, or a regular expression that ids must match from end to end.
     """
 
     def __init__(self, pattern: str = VERBATIM) -> None:
         self._pattern = None if pattern == VERBATIM else re.compile(pattern)
         self._form = _FORM if pattern == VERBATIM else _form(pattern)
         self._used: set[str] = set()
-        self._tried: dict[str, int] = {}  # how many others were made of an id
+        self._tried: dict[str, int] = {}  # replacements generated so far, by original id
 
-    def take(self, id: str, said: object = None) -> str:
+    def take(self, id: str, original: object = None) -> str:
         """
-        Return the id for a call that has this one; a second call of the same id gets another.
+        Return the id to send for a call; a second call with the same id gets a different one.
 
-        `said` is the id that the backend gave the call, where that was too long to be told.
+        `original` is the backend's own id of the call, if it was too long to be shown to the client.
         """
-        kept = id if self._fits(id) else self._other(id)
-        taken = said if isinstance(said, str) and self._is_free(said) else kept
-        self._used.add(taken)
-        return taken
+        accepted = id if self._fits(id) else self._replacement(id)
+        result = original if isinstance(original, str) and self._is_free(original) else accepted
+        self._used.add(result)
+        return result
 
     def _fits(self, id: str) -> bool:
         return len(id) <= MAX_CALL_ID and self._is_free(id)
@@ -82,25 +82,25 @@ class CallIds:
     def _is_free(self, id: str) -> bool:
         return id not in self._used and (self._pattern is None or self._pattern.fullmatch(id) is not None)
 
-    def _other(self, id: str) -> str:
+    def _replacement(self, id: str) -> str:
         for attempt in range(self._tried.get(id, 0), self._tried.get(id, 0) + _ATTEMPTS):
             self._tried[id] = attempt + 1
-            other = self._form.id(f"{id}\n{attempt}")
-            if self._fits(other):
-                return other
-        return _FORM.id(f"{id}\n{self._tried[id]}")  # the pattern has no id left: better a strange one than a wrong one
+            candidate = self._form.id(f"{id}\n{attempt}")
+            if self._fits(candidate):
+                return candidate
+        return _FORM.id(f"{id}\n{self._tried[id]}")  # the pattern has no unused id: uniqueness matters more
 
 
 @lru_cache(maxsize=64)
 def _form(pattern: str) -> _Form:
-    """Find out how to make ids that match: for the fewest collisions, the longest of the usual lengths."""
+    """Return a format whose ids match the pattern: the longest of the usual lengths, for the fewest collisions."""
     fits = re.compile(pattern).fullmatch
-    best, most = _FORM, 0
+    best, best_matches = _FORM, 0
     for length, prefix, alphabet in product(_LENGTHS, _PREFIXES, _ALPHABETS):
         form = _Form(prefix, alphabet, length)
         matches = sum(fits(form.id(seed)) is not None for seed in _SAMPLES)
-        if matches > most and len(prefix) + length <= MAX_CALL_ID:
-            best, most = form, matches
-        if most == len(_SAMPLES):
+        if matches > best_matches and len(prefix) + length <= MAX_CALL_ID:
+            best, best_matches = form, matches
+        if best_matches == len(_SAMPLES):
             break
     return best

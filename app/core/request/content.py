@@ -1,8 +1,8 @@
 """
-From the content of an item to the content of a chat message.
+Translate the content of an item into the content of a chat message.
 
-Content that is only text goes as a plain string: Ollama makes a message of each part of a list, and llama-cpp-python
-loses them. A kind of part is a row of a table here.
+Text is sent as a plain string: Ollama makes a message of each part of a list, and llama-cpp-python drops the parts. A
+new type of part is a row of `_PARTS`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ChatPart: TypeAlias = dict[str, Any]
 
 
 class PartError(Exception):
-    """A part cannot be sent: which one (`index`), which of its fields ("" for the part itself), and why."""
+    """A part that cannot be sent: its `index`, the invalid `field` ("" for the part itself), and the reason."""
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class PartError(Exception):
 
     @property
     def where(self) -> str:
-        """The place inside the content, such as `[1].file_id`."""
+        """The path within the content, such as `[1].file_id`."""
         return f"[{self.index}].{self.field}" if self.field else f"[{self.index}]"
 
 
@@ -38,10 +38,10 @@ def _text(part: Part, options: ContentOptions) -> ChatPart:
 
 
 def _refusal(part: Part, options: ContentOptions) -> ChatPart:
-    return {"type": "text", "text": part["refusal"]}  # servers reject `refusal` parts that come back to them
+    return {"type": "text", "text": part["refusal"]}  # servers reject `refusal` parts in requests
 
 
-_DETAILS = {"original": "high"}  # the Responses API has one more than chat
+_DETAILS = {"original": "high"}  # a value that Chat Completions do not have
 
 
 def _image(part: Part, options: ContentOptions) -> ChatPart:
@@ -86,7 +86,7 @@ def _missing(part: Part, field: str, wanted: str) -> PartError:
     return PartError(f"There is nothing here: send {wanted}.", field)
 
 
-# Some clients send `output_text` where `input_text` belongs, and the other way round.
+# Some clients send `output_text` instead of `input_text`, or the reverse.
 _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
     "input_text": _text,
     "output_text": _text,
@@ -103,7 +103,7 @@ _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
 
 PART_TYPES = frozenset(_PARTS)
 
-# The option that says whether a backend takes what is not text.
+# The option that says whether a backend accepts the type of part.
 _LIMITS = {"input_image": "images", "input_file": "files", "input_audio": "audio"}
 
 
@@ -111,8 +111,7 @@ def read_content(content: str | Sequence[Part] | None, options: ContentOptions, 
     """
     Return the chat parts of an item's content.
 
-    A part of a type that we do not know is left out, with a warning. Raises `PartError` for one that is known but
-    cannot be sent.
+    Parts of an unknown type are left out with a warning. Raises `PartError` for a known part that cannot be sent.
     """
     if not content:
         return []
@@ -136,14 +135,14 @@ def read_content(content: str | Sequence[Part] | None, options: ContentOptions, 
 
 
 def _is_dropped(part: Part, options: ContentOptions) -> bool:
-    """Tell whether a backend takes no such part, and goes without."""
+    """Return whether the part is to be left out, since the backend does not accept its type."""
     if (limit := _LIMITS.get(part["type"])) is None or getattr(options, limit) != "drop":
         return False
     return limit != "files" or (part.get(PDF_TEXT) is None and file_text(part) is None)
 
 
 def texts(parts: Sequence[ChatPart]) -> list[str]:
-    """Return what the text parts say."""
+    """Return the texts of the text parts."""
     return [part["text"] for part in parts if part["type"] == "text"]
 
 
@@ -153,24 +152,24 @@ def media(parts: Sequence[ChatPart]) -> list[ChatPart]:
 
 
 def joined_text(
-    content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, *, by: str, joint: str
+    content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, *, role: str, separator: str
 ) -> str:
-    """Return the text of a message whose role can only have text in chat; what else it holds is left out."""
+    """Return the text of a message whose role allows only text in chat; other parts are left out with a warning."""
     if isinstance(content, str):
         return content
     parts = read_content(content, options, warnings)
     for part in media(parts):
-        warnings.add(f"Content of type {part['type']} is left out of messages of the role {by}.")
-    return joint.join(texts(parts))
+        warnings.add(f"Content of type {part['type']} is left out of messages of the role {role}.")
+    return separator.join(texts(parts))
 
 
 def text_content(text: str, form: str) -> str | list[ChatPart]:
-    """Return the content of a message that is only text."""
+    """Return a text as message content: a string, or a list of one part for the form `array`."""
     return [{"type": "text", "text": text}] if form == "array" else text
 
 
 def string_or_parts(parts: list[ChatPart], form: str) -> str | list[ChatPart]:
-    """Return content that is only text as one string, or as it is where the backend wants lists (`array`)."""
+    """Return content without media as one string; as a list of parts otherwise, or for the form `array`."""
     if media(parts) or (form == "array" and parts):
         return parts
     return "\n".join(texts(parts))

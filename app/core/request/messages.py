@@ -125,14 +125,16 @@ class _Conversation:
     def message(self, position: int, item: Item) -> None:
         role, content = item["role"], item.get("content")
         if role == "assistant":
-            self.text(self.text_content(position, content, by=role, joint=""))  # joined like `output_text` in the SDKs
+            self.text(
+                self.text_content(position, content, role=role, separator="")
+            )  # joined like `output_text` in the SDKs
             return
         self.check_known(position, content)
         self.close()
         if role == "user":
             self.turn += 1
             self.add(role, string_or_parts(self.parts(position, "content"), self.content.parts))
-        elif text := self.text_content(position, content, by=role, joint="\n"):
+        elif text := self.text_content(position, content, role=role, separator="\n"):
             role = self.options.roles.developer if role == "developer" else role
             self.add(role, text_content(text, self.content.parts))
 
@@ -316,9 +318,9 @@ class _Conversation:
             message = f"No part of this message has a known type. Known are {', '.join(sorted(PART_TYPES))}."
             raise InvalidRequest(message, param=self.place(position, ".content"), code="invalid_value")
 
-    def text_content(self, position: int, content: Any, *, by: str, joint: str) -> str:
+    def text_content(self, position: int, content: Any, *, role: str, separator: str) -> str:
         try:
-            return joined_text(content, self.content, self.warnings, by=by, joint=joint)
+            return joined_text(content, self.content, self.warnings, role=role, separator=separator)
         except PartError as error:
             raise self.refused(position, "content", error) from None
 

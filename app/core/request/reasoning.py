@@ -1,8 +1,8 @@
 """
-Send earlier reasoning back to the backend that thought it: where it is wanted, and under the name it had.
+Send earlier reasoning back to the backend that generated it, if the profile says so, in the field that it came in.
 
-There are backends that refuse a conversation without it (DeepSeek, Kimi, Gemini's signatures, MiniMax), those that
-make use of it, and those that refuse it (Groq, Mistral): the profile tells.
+Some backends reject a conversation without it (DeepSeek, Kimi, Gemini's signatures, MiniMax), some use it if it is
+there, and some reject it (Groq, Mistral).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "think_tags")
 
 def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Mapping[str, object]:
     """
-    Return what was thought in a reasoning item, by the backend's own names of fields.
+    Return the reasoning of an item, by the backend's field names.
 
-    `upstream` is what the backend really said; of an item that is not ours there is only its own content, else its
-    summary.
+    `upstream` has the fields that the backend sent. For items of other servers there is only the item's own content,
+    or else its summary.
     """
-    if upstream and (said := {name: value for name, value in upstream.items() if value}):
-        return said
+    if upstream and (fields := {name: value for name, value in upstream.items() if value}):
+        return fields
     parts = list_field(item, "content") or list_field(item, "summary")
     text = "\n".join(text for part in parts if isinstance(text := part.get("text"), str) and text)
     return {_DEFAULT: text} if text else {}
@@ -39,11 +39,11 @@ def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Map
 
 def is_sent_back(policy: str, turn: int, *, last: int, with_tools: Collection[int]) -> bool:
     """
-    Tell if the reasoning of a turn goes back.
+    Return whether the reasoning of a turn is sent back, by the `reasoning_replay` policy of the profile.
 
-    A turn is all that the model said between two messages of the user; `last` is the present one and `with_tools` are
-    those in which it called a tool. DeepSeek wants the reasoning of all messages of such a turn, not only of those
-    that make the calls.
+    A turn is everything that the model generated between two user messages; `last` is the current one, and
+    `with_tools` are those with tool calls. DeepSeek requires the reasoning of all messages of such a turn, not only of
+    those with the calls.
     """
     match policy:
         case "always":
@@ -59,7 +59,7 @@ _DEFAULT_TAGS = ThinkTagOptions()
 
 
 class ReasoningFields:
-    """What a profile wants back, and how."""
+    """Builds the fields in which a profile wants reasoning sent back."""
 
     def __init__(self, profile: Profile) -> None:
         options = profile.request
@@ -69,20 +69,20 @@ class ReasoningFields:
         self._tags = tags if isinstance(tags, ThinkTagOptions) else _DEFAULT_TAGS
 
     def reasoning(self, sources: Sequence[Mapping[str, object]]) -> tuple[str, dict[str, object]]:
-        """Return what stands before the text of an assistant message (in think tags), and the message's fields."""
+        """Return the prefix of an assistant message's text (reasoning in think tags), and the message's fields."""
         make = _FIELDS.get(self._field)
         fields = make(sources) if make else {}
         if not fields and self._placeholder and self._field != "extra_content":
             name = _DEFAULT if self._field == "auto" else self._field
             fields = _FIELDS[name]([{_DEFAULT: self._placeholder}])
-        thought = fields.pop("think_tags", "")
-        return (f"{self._tags.open}\n{thought}\n{self._tags.close}\n\n" if thought else ""), fields
+        tagged = fields.pop("think_tags", "")
+        return (f"{self._tags.open}\n{tagged}\n{self._tags.close}\n\n" if tagged else ""), fields
 
     def calls(self, sources: Sequence[Mapping[str, object] | None]) -> list[dict[str, object]]:
         """
         Return the extra fields of each tool call of one message, such as Gemini's `extra_content`.
 
-        The placeholder of a backend that keeps its thoughts there is a JSON object, and goes on the first call.
+        For a backend with its reasoning in `extra_content` the placeholder is a JSON object, for the first call.
         """
         if self._field not in ("auto", "extra_content"):
             return [{} for _ in sources]
@@ -99,7 +99,7 @@ class ReasoningFields:
         )
 
 
-def _as_it_came(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
+def _unchanged(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
     names = dict.fromkeys(name for source in sources for name in source)
     return {name: joined([source[name] for source in sources if name in source], "\n") for name in names}
 
@@ -115,8 +115,8 @@ def _text_as(name: str) -> Callable[[Sequence[Mapping[str, object]]], dict[str, 
 def _details(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
     details: list[object] = []
     for source in sources:
-        if isinstance(known := source.get("reasoning_details"), list):
-            details += known
+        if isinstance(original := source.get("reasoning_details"), list):
+            details += original
         elif text := _text(source):
             details.append({"type": "reasoning.text", "text": text})
     return {"reasoning_details": details} if details else {}
@@ -128,14 +128,14 @@ def _extra(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
 
 _FIELDS: dict[str, Callable[[Sequence[Mapping[str, object]]], dict[str, object]]] = {
-    "auto": _as_it_came,
+    "auto": _unchanged,
     "reasoning_details": _details,
     "extra_content": _extra,
 } | {name: _text_as(name) for name in _TEXTS}
 
 
 def _text(source: Mapping[str, object]) -> str:
-    """Return the thought in plain words: gateways repeat it under several names, so the first one counts."""
+    """Return the reasoning as text, from the first field that has it: gateways repeat it under several names."""
     for name in _TEXTS:
         if isinstance(text := source.get(name), str) and text:
             return text

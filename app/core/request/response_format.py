@@ -1,7 +1,7 @@
 """
-From `text.format` to `response_format`, by what a backend is able to force.
+Translate `text.format` into `response_format`, as far as the backend supports it.
 
-Where it cannot hold the model to a schema, the schema is shown to the model instead.
+For backends that cannot enforce a schema, the schema is put into the prompt instead.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from app.core.profile import ResponseFormatOptions
 from app.core.request.translation_context import TranslationContext
 from app.core.types.request import JsonSchemaFormat
 
-# The value of `response_format`, None for none, and what to tell the model in words.
+# The value of `response_format` (None: not sent), and an instruction for the model.
 Form: TypeAlias = tuple[dict[str, Any] | None, str]
 
 
 def response_format(context: TranslationContext) -> Form:
-    """Return the `response_format` of a request's `text.format`, and what the model is told in its place."""
+    """Return the `response_format` of a request, and an instruction for the model where the backend has none."""
     format, options = context.request.text.format, context.options.response_format
     if isinstance(format, JsonSchemaFormat):
         if options.json_schema == "drop":
@@ -42,7 +42,7 @@ def _native(format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
 
 
 def _as_object(format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
-    # No warning if not even an object can be forced: the model is told in any case.
+    # No warning if the backend cannot enforce JSON at all: the instruction asks for it.
     return _object(options), _prompt(format)
 
 

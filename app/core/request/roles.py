@@ -1,8 +1,8 @@
 """
-Who may speak when: bring messages into the order that a backend's chat template demands.
+Arrange messages in the order of roles that a backend's chat template accepts.
 
-Templates raise errors at a second system message, at two users in a row, or at a user who follows a tool. The texts
-of messages are kept, whatever has to be moved or merged for it.
+Templates raise errors for a second system message, for two user messages in a row, or for a user message after a tool
+message. Messages are moved and merged; no text is lost.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Message: TypeAlias = dict[str, Any]
 
 SYSTEM = frozenset({"system", "developer"})
 
-OPENING: Message = {"role": "user", "content": "Continue."}  # where the user has to begin, and does not
-BRIDGE: Message = {"role": "assistant", "content": "Understood."}  # where the user may not follow a tool
+OPENING: Message = {"role": "user", "content": "Continue."}  # inserted where a user message must come first
+BRIDGE: Message = {"role": "assistant", "content": "Understood."}  # inserted between a tool and a user message
 
 
 def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
-    """Return the messages as `roles` wants them; the tool messages of an assistant message stay right behind it."""
+    """Return the messages arranged by `roles`; tool messages stay directly behind the message with their calls."""
     placement = roles.system
     if roles.alternate and placement == "any":
-        placement = "first_only"  # nothing may stand between user and assistant
+        placement = "first_only"  # no system message between user and assistant
     if place := _PLACEMENTS.get(placement):
         system = [message for message in messages if message["role"] in SYSTEM]
         messages = place(system, [message for message in messages if message["role"] not in SYSTEM])
@@ -38,9 +38,9 @@ def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
 
 def _in_place(messages: list[Message]) -> list[Message]:
     """
-    Merge the first messages, as long as the system speaks on.
+    Merge the system messages at the start.
 
-    Many templates take one such message and no more, and clients send instructions and a message of the developer.
+    Many templates accept only one, and clients send instructions as well as a developer message.
     """
     lead = list(
         takewhile(lambda message: message["role"] in SYSTEM and message["role"] == messages[0]["role"], messages)
@@ -74,10 +74,10 @@ _PLACEMENTS: dict[str, Callable[[list[Message], list[Message]], list[Message]]] 
 
 def _alternate(messages: list[Message]) -> list[Message]:
     """
-    Let user and assistant take turns, beginning with the user; system messages stand in front.
+    Make user and assistant messages alternate, starting with the user's; system messages come first.
 
-    An assistant message that calls tools is no turn of its own to the templates that count, so a user who follows
-    the result of a tool gets an assistant message before it in any case.
+    Templates that check this do not count assistant messages with tool calls, so there is always an assistant message
+    between the result of a tool and a user message.
     """
     system = [message for message in messages if message["role"] in SYSTEM]
     runs: list[list[Message]] = []
@@ -96,7 +96,7 @@ def _alternate(messages: list[Message]) -> list[Message]:
 
 
 def _bridge(messages: list[Message]) -> list[Message]:
-    """Mistral: "Unexpected role 'user' after role 'tool'"."""
+    """Insert an assistant message after results of tools. Mistral: "Unexpected role 'user' after role 'tool'"."""
     bridged: list[Message] = []
     for message in messages:
         if bridged and bridged[-1]["role"] == "tool" and message["role"] not in ("tool", "assistant"):
@@ -106,7 +106,7 @@ def _bridge(messages: list[Message]) -> list[Message]:
 
 
 def merge(messages: Iterable[Message]) -> Message:
-    """Return one message, of the role of the first, that says what all of them say."""
+    """Merge messages into one with the role of the first."""
     first, *others = messages
     if not others:
         return first
@@ -117,11 +117,11 @@ def merge(messages: Iterable[Message]) -> Message:
     return merged
 
 
-def joined(values: list[Any], joint: str = "\n\n") -> object:
-    """Join the values of one field: texts with `joint`, objects field by field, lists (a text is a part) end to end."""
+def joined(values: list[Any], separator: str = "\n\n") -> object:
+    """Join values of one field: strings with `separator`, objects by field, lists end to end (a string as a part)."""
     if all(isinstance(value, str) for value in values):
-        return joint.join(values)
+        return separator.join(values)
     if all(isinstance(value, dict) for value in values):
-        return {name: one[name] for one in values for name in one}
+        return {name: value[name] for value in values for name in value}
     lists = [[{"type": "text", "text": value}] if isinstance(value, str) else value for value in values]
-    return [one for values in lists for one in (values if isinstance(values, list) else [values])]
+    return [part for parts in lists for part in (parts if isinstance(parts, list) else [parts])]

@@ -1,4 +1,4 @@
-"""Which of its functions a backend is told of, and what it is told of calling them: a `tool_choice` in its terms."""
+"""Translate `tool_choice` for a backend: which functions it is sent, and with which `tool_choice` of its own."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from app.errors import InvalidRequest, label
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the backend is told of the tools."""
+    """The tools and the `tool_choice` of a chat request."""
 
-    functions: Mapping[str, Function]  # those that are sent
-    value: object = None  # of `tool_choice`; None: not sent
-    allowed: frozenset[str] | None = None  # see `Chat.allowed`
-    request: str | None = None  # what to ask of the model in words, where the backend cannot be told
+    functions: Mapping[str, Function]  # the functions that are sent
+    value: object = None  # value of `tool_choice`; None: not sent
+    allowed: frozenset[str] | None = None  # see `ChatTranslation.allowed`
+    request: str | None = None  # a message that asks the model for a call, where the backend cannot force one
 
 
 def choose(choice: Any, offered: ToolSet, context: TranslationContext) -> Choice:
     """
-    Decide what is sent for a `tool_choice` (None: the caller gave none), in the backend's own terms.
+    Translate a `tool_choice` (None: the caller set none) for the backend.
 
-    Raises `InvalidRequest` if it names a function that is not among the tools, or forces a call where no tool can be
-    called.
+    Raises `InvalidRequest` if it names a function that is not among the tools, or forces a call where there is no tool
+    to call.
     """
     if choice is None or isinstance(choice, str):
         return _by_mode(choice, offered, context)
@@ -38,23 +38,23 @@ def choose(choice: Any, offered: ToolSet, context: TranslationContext) -> Choice
     if choice["type"] in offered.hosted_types:
         return _one_of_hosted(offered.find_hosted(choice), offered, context)
     if choice["type"] not in TOOL_TYPES:
-        raise _cannot_be_kept(f"tools of the type {label(choice['type'])} cannot be run here")
-    return _named(offered.find(*_wanted(choice)), offered, context)
+        raise _impossible(f"tools of the type {label(choice['type'])} cannot be run here")
+    return _named(offered.find(*_tool_key(choice)), offered, context)
 
 
 _NO_TOOL = "there is no tool that this server can offer to the model"
 
 
-def _cannot_be_kept(reason: str) -> InvalidRequest:
-    """Return the error for a call that is forced and cannot be: the response would say that it was."""
+def _impossible(reason: str) -> InvalidRequest:
+    """Return the error for a forced call that is impossible; the response would claim that it was made."""
     return InvalidRequest(f"This tool_choice cannot be kept: {reason}.", param="tool_choice")
 
 
 def _by_mode(mode: str | None, offered: ToolSet, context: TranslationContext) -> Choice:
     if not offered.functions:
         if mode == "required":
-            raise _cannot_be_kept(_NO_TOOL)
-        # A model that calls what it was never offered is not kept from it: the caller will know what to say to that.
+            raise _impossible(_NO_TOOL)
+        # Without tools in the request, calls that the model makes all the same are passed on to the caller.
         return Choice({}, allowed=frozenset() if mode == "none" else None)
     if mode == "none":
         return _none(offered, context.options)
@@ -64,7 +64,7 @@ def _by_mode(mode: str | None, offered: ToolSet, context: TranslationContext) ->
 
 
 def _none(offered: ToolSet, options: RequestOptions) -> Choice:
-    # Servers that ignore `none` call tools all the same, so they do not get to see any.
+    # Some servers ignore `none`; they are sent no tools.
     if options.tool_choice.none == "drop_tools" and not options.tools_for_history:
         return Choice({}, allowed=frozenset())
     value = "none" if options.tool_choice.none == "none" else None
@@ -108,14 +108,14 @@ def _allowed_tools(choice: Mapping[str, Any], offered: ToolSet, context: Transla
         if tool["type"] in offered.hosted_types:
             names += offered.find_hosted(tool)
         elif tool["type"] in TOOL_TYPES:
-            if (wanted := _wanted(tool)) not in offered.deferred:
-                names.append(offered.find(*wanted))
+            if (key := _tool_key(tool)) not in offered.deferred:
+                names.append(offered.find(*key))
         else:
             context.warnings.add(f"The allowed tool {label(tool['type'])} is no function and was left out.")
     allowed = frozenset(names)
     mode = choice.get("mode") or "auto"
     if mode == "required" and not allowed:
-        raise _cannot_be_kept(_NO_TOOL)
+        raise _impossible(_NO_TOOL)
     if not offered.functions:
         return Choice({}, allowed=allowed)
     if mode == "none" or not allowed:
@@ -125,7 +125,7 @@ def _allowed_tools(choice: Mapping[str, Any], offered: ToolSet, context: Transla
         value = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
         return Choice(offered.functions, value, allowed)
     if mode == "required" and len(allowed) == 1:
-        return _named(names[0], offered, context)  # where it can be, the list of tools stays as it was
+        return _named(names[0], offered, context)  # with the whole list of tools where possible, for the prompt cache
     only = _only(offered, allowed)
     return _required(only, allowed, context) if mode == "required" else Choice(only, "auto", allowed)
 
@@ -134,8 +134,8 @@ def _only(offered: ToolSet, names: frozenset[str]) -> dict[str, Function]:
     return {name: function for name, function in offered.functions.items() if name in names}
 
 
-def _wanted(tool: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Return the namespace and name of the tool that is meant; some clients name it as chat requests do."""
+def _tool_key(tool: Mapping[str, Any]) -> tuple[str | None, str]:
+    """Return namespace and name of the tool of a choice; some clients nest the name as in Chat Completions."""
     if fixed := TOOL_TYPES[tool["type"]].name:
         return UNNAMED, fixed
     nested = tool.get(tool["type"])

@@ -1,9 +1,8 @@
 """
-Calls of other kinds, and their outputs, as those of functions: it is as functions that a backend knows all tools.
+Convert all types of calls and outputs to function calls and their outputs, which are all that backends know.
 
-How each type of item is read is in the table of item types. What is decided here is the order. A hosted item holds a
-call and its result; the calls that the model made in one answer (a *round*) are one message to a backend, with all of
-their results behind it.
+The table of item types has the conversion of each type; this module decides the order. A hosted item is a call and its
+result in one. The calls that the model made in one answer (a *round*) become one message, followed by all results.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ def tool_items_as_functions(
     items: Sequence[Item], names: Names, upstream: Mapping[str, Mapping[str, object]]
 ) -> tuple[list[Item], list[int]]:
     """
-    Return the items with calls and outputs as those of functions, where they can be read so.
+    Return the items with all calls and outputs converted to function calls where possible.
 
-    Beside them is the position among `items` that each is from. `upstream` has the notes of items, by their ids.
+    The second list has, for each of them, its position among `items`. `upstream` has the notes of items, by item id.
     """
     notes = [_notes(item, upstream) for item in items]
-    _decide(items, notes)
+    _add_decisions(items, notes)
     rounds = _rounds(items, notes)
-    read: list[Item] = []
+    result: list[Item] = []
     positions: list[int] = []
-    waiting: list[tuple[Item, int]] = []  # the results of the round
+    waiting: list[tuple[Item, int]] = []  # results of the current round, and their positions
     for position, item in enumerate(items):
         row = ITEM_TYPES.get(item["type"])
-        found = row.read(item, names, notes[position]) if row and row.read else [item]
-        split = len(found) > 1 and position in rounds
-        read += found[:1] if split else found
-        positions += [position] * (1 if split else len(found))
-        waiting += [(output, position) for output in found[1:]] if split else ()
+        converted = row.read(item, names, notes[position]) if row and row.read else [item]
+        split = len(converted) > 1 and position in rounds
+        result += converted[:1] if split else converted
+        positions += [position] * (1 if split else len(converted))
+        waiting += [(output, position) for output in converted[1:]] if split else ()
         if waiting and rounds.get(position, position) == position:
-            read += [output for output, _ in waiting]
+            result += [output for output, _ in waiting]
             positions += [place for _, place in waiting]
             waiting = []
-    return read, positions
+    return result, positions
 
 
 def _notes(item: Item, upstream: Mapping[str, Mapping[str, object]]) -> Mapping[str, object]:
@@ -50,8 +49,8 @@ def _notes(item: Item, upstream: Mapping[str, Mapping[str, object]]) -> Mapping[
     return notes if isinstance(notes, Mapping) else {}
 
 
-def _decide(items: Sequence[Item], notes: list[Mapping[str, object]]) -> None:
-    """Note for each request for approval what was decided; one whose call was made says nothing, for the call does."""
+def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> None:
+    """Add to the notes of each approval request whether it was decided, and whether its call was made."""
     made = {item.get("approval_request_id") for item in items if item["type"] == "mcp_call"}
     decided = {item.get("approval_request_id"): item for item in items if item["type"] == "mcp_approval_response"}
     for position, item in enumerate(items):
@@ -61,18 +60,18 @@ def _decide(items: Sequence[Item], notes: list[Mapping[str, object]]) -> None:
 
 
 def _rounds(items: Sequence[Item], notes: Sequence[Mapping[str, object]]) -> dict[int, int]:
-    """Return the position of the last call of its round, by that of each item from the first call to it."""
+    """Return the position of the round's last call, by the position of each item of the round."""
     last: dict[int, int] = {}
-    begun: tuple[int, object] | None = None  # where a round was begun, and which it is
+    current: tuple[int, object] | None = None  # position and number of the current round
     for position, item in enumerate(items):
         round = notes[position].get("round")
-        if round is not None and begun and begun[1] == round:
-            last.update(dict.fromkeys(range(begun[0], position + 1), position))
+        if round is not None and current and current[1] == round:
+            last.update(dict.fromkeys(range(current[0], position + 1), position))
         elif round is not None:
-            begun = (position, round)
+            current = (position, round)
             last[position] = position
         elif not _is_by_model(item):
-            begun = None
+            current = None
     return last
 
 

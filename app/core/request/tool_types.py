@@ -1,7 +1,7 @@
 """
-How each type of tool is told to a backend, which knows functions only.
+Declare each type of tool that clients run as a function, the only type that backends know.
 
-A type of tool that can be offered is a row of a table here.
+A new type of tool is a row of `TOOL_TYPES`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,15 @@ ToolFields = Mapping[str, Any]
 class ToolType(NamedTuple):
     """One type of tool that the client runs."""
 
-    call: ItemType  # how a call of it comes back
-    declare: Callable[
-        [ToolFields, RequestOptions], dict[str, object]
-    ]  # all but the name of the function that it is to a backend
-    name: str | None = None  # of the function, where the tool has none of its own
-    offered: Callable[[ToolFields], bool] = lambda tool: True  # is this one run by the client?
-    fields: Mapping[str, object] = {}  # of each call
+    call: ItemType  # the item that a call becomes
+    declare: Callable[[ToolFields, RequestOptions], dict[str, object]]  # the function for the backend, without its name
+    name: str | None = None  # name of the function, for tools without a name
+    offered: Callable[[ToolFields], bool] = lambda tool: True  # whether the client runs this tool
+    fields: Mapping[str, object] = {}  # fields of each call item
 
 
 def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """No nulls, and always `parameters`, or servers answer 400 and 500."""
+    """Declare a function without nulls and always with `parameters`: some servers answer 400 or 500 otherwise."""
     function: dict[str, object] = {}
     if isinstance(description := tool.get("description"), str) and description:
         function["description"] = description
@@ -59,7 +57,7 @@ def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     return {**function, "strict": strict} if isinstance(strict, bool) else function
 
 
-# OpenAI seals what the model writes for such a parameter, and refuses the keyword elsewhere. Codex's agents talk so.
+# OpenAI encrypts what the model writes for such a parameter; other servers reject the keyword. Codex's agents use it.
 _SEALING = ("encrypted",)
 
 
@@ -86,18 +84,18 @@ _GRAMMARS = {
 
 
 def _custom(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """A function of one string, in which the model writes its free text."""
+    """Declare a custom tool as a function with one string parameter for the free text."""
     text: dict[str, object] = {"type": "string", "description": "The text for the tool."}
-    said = [tool.get("description"), _FREE_TEXT]
+    paragraphs = [tool.get("description"), _FREE_TEXT]
     format = tool.get("format")
     if isinstance(format, Mapping) and isinstance(definition := format.get("definition"), str):
         syntax = str(format.get("syntax"))
-        said.append(f"{_GRAMMARS.get(syntax, 'The text has to match this grammar:')}\n\n{definition}")
+        paragraphs.append(f"{_GRAMMARS.get(syntax, 'The text has to match this grammar:')}\n\n{definition}")
         if pattern := _pattern(syntax, definition, options.grammar):
             text["pattern"] = pattern
     parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
-    description = "\n\n".join(one for one in said if isinstance(one, str) and one)
-    # There are servers that hold a call to its schema only where they are told to be strict.
+    description = "\n\n".join(paragraph for paragraph in paragraphs if isinstance(paragraph, str) and paragraph)
+    # Some servers enforce the schema of a call only with `strict`.
     strict = {"strict": True} if "pattern" in text else {}
     return _function({"description": description, "parameters": parameters, **strict}, options)
 
@@ -107,11 +105,11 @@ def _pattern(syntax: str, definition: str, form: str) -> str | None:
         return None
     if form != "pattern" or syntax != "regex":
         return lark.pattern(syntax, definition, form)
-    # As it is: the server may know more of regular expressions than is understood here. It matches anywhere otherwise.
+    # Unchanged, since the server may support more than is parsed here; anchored, since it would match anywhere.
     return definition if definition.startswith("^") and definition.endswith("$") else f"^({definition})$"
 
 
-TOOL_SEARCH: dict[str, Any] = {  # in our words, where the client has none
+TOOL_SEARCH: dict[str, Any] = {  # for clients that send no description
     "description": "Search for more tools by what they do. The tools that are found can be called from then on.",
     "parameters": {
         "type": "object",
@@ -126,14 +124,14 @@ TOOL_SEARCH: dict[str, Any] = {  # in our words, where the client has none
 
 
 def _tool_search(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """The search that the client runs, in its own words if it has any."""
+    """Declare the search that the client runs, with its own description if it has one."""
     return _function({name: tool.get(name) or default for name, default in TOOL_SEARCH.items()}, options)
 
 
 def _fixed(
     description: str, properties: dict[str, object], *required: str
 ) -> Callable[[ToolFields, RequestOptions], dict[str, object]]:
-    """Return how to declare a tool that is the same in every request."""
+    """Return a `declare` function for a tool that has the same schema in every request."""
     schema = {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
     return lambda tool, options: _function({"description": description, "parameters": schema}, options)
 
@@ -206,7 +204,7 @@ def _computer(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
 
 
 def _computer_preview(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """The older tool, which says how large the screen is, and takes one action."""
+    """Declare the older computer tool, which has the size of the screen and takes one action a call."""
     width, height = tool.get("display_width"), tool.get("display_height")
     screen = f" The screen is {width} pixels wide and {height} high." if width and height else ""
     return _function({"description": f"{_COMPUTER}{screen}", "parameters": _ACTION}, options)
@@ -243,12 +241,12 @@ def stripped(schema: object, keywords: frozenset[str]) -> Any:
         return [stripped(one, keywords) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {}
+    result: dict[str, object] = {}
     for keyword, value in schema.items():
         if keyword in keywords:
             continue
         if keyword in _NAMED and isinstance(value, dict):
-            kept[keyword] = {name: stripped(one, keywords) for name, one in value.items()}
+            result[keyword] = {name: stripped(inner, keywords) for name, inner in value.items()}
         else:
-            kept[keyword] = value if keyword in _DATA else stripped(value, keywords)
-    return kept
+            result[keyword] = value if keyword in _DATA else stripped(value, keywords)
+    return result

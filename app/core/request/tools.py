@@ -1,13 +1,13 @@
 """
-From the tools of a request, and of its conversation, to the functions of a chat request.
+Translate the tools of a request and of its conversation into the functions of a chat request.
 
-Backends know functions only, each by one name. A tool in a namespace (`{"type": "namespace", "name": "mcp__lab",
-"tools": [...]}`, as Codex sends them) is the function `mcp__lab__add` to them. A tool of a type that cannot be offered
-is left out with a warning, never refused: Codex always sends some, and works well without.
+Backends know only functions, each with one name. A tool in a namespace (`{"type": "namespace", "name": "mcp__lab",
+"tools": [...]}`, as Codex sends them) becomes the function `mcp__lab__add`. Tools of unsupported types are left out
+with a warning instead of an error: Codex always sends some, and works without them.
 
-Tools come in the request's `tools`, in items of type `additional_tools`, and in those of type `tool_search_output`, of
-this turn or of an earlier one. What the request's `tools` say counts for more than what stands in items, and a later
-item for more than an earlier one.
+Tools are declared in the request's `tools`, in items of type `additional_tools` and in items of type
+`tool_search_output`, of this turn or an earlier one. The request's `tools` override those of items, and a later item
+overrides an earlier one.
 """
 
 from __future__ import annotations
@@ -30,122 +30,125 @@ from app.errors import InvalidRequest, did_you_mean, label
 
 _MAX_NAME = 64  # characters, by the spec
 
-# Functions that a backend is offered at most: OpenAI's own ceiling, and many servers fail beyond it.
-MOST_FUNCTIONS = 128
+# Maximum number of functions in a request: OpenAI's limit, beyond which many servers fail.
+MAX_FUNCTIONS = 128
 
 SEARCH = (UNNAMED, "tool_search")
 
 
 class Function(NamedTuple):
-    """A function as the backend is told of it, and what it is to the client."""
+    """A function as it is declared to the backend, and the tool that it stands for."""
 
     tool: dict[str, Any]
     callee: ToolBinding
 
 
 class ToolSet:
-    """The functions of a request, by the names that the backend knows them by."""
+    """The functions of a request, by their names in the chat request."""
 
     def __init__(self) -> None:
         self.functions: dict[str, Function] = {}
-        self.deferred: set[tuple[str | None, str]] = set()  # they have to be searched for first
-        self.hosted_types: frozenset[str] = frozenset()  # the types of tools that the server runs itself
-        self._names: dict[tuple[str | None, str], str] = {}  # by namespace and name, as the client knows them
+        self.deferred: set[tuple[str | None, str]] = set()  # not offered until a search has found them
+        self.hosted_types: frozenset[str] = frozenset()  # types of the tools that the server runs
+        self._names: dict[tuple[str | None, str], str] = {}  # chat names, by the client's namespace and name
         self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
     def add(self, namespace: str | None, name: str, tool: ToolFields, options: RequestOptions) -> None:
-        """Add a function, or say anew what it is."""
-        known = self._names[namespace, name] = self.name(namespace, name)
+        """Add a function, or replace it."""
+        chat_name = self._names[namespace, name] = self.name(namespace, name)
         kind = TOOL_TYPES[tool["type"]]
-        declared = {"type": "function", "function": {"name": known, **kind.declare(tool, options)}}
+        declared = {"type": "function", "function": {"name": chat_name, **kind.declare(tool, options)}}
         fields = {**named(namespace, name)} if kind.name is None else {**kind.fields}
         if tool.get("async") is True:
-            fields["async"] = True  # its calls say so, too: their outputs may come in any later turn
-        self.functions[known] = Function(declared, ToolBinding(kind.call, fields))
+            fields["async"] = True  # also in its calls: their outputs may come in any later turn
+        self.functions[chat_name] = Function(declared, ToolBinding(kind.call, fields))
 
     def add_hosted(self, function: HostedFunction, types: Collection[str], options: RequestOptions) -> bool:
-        """Add a function that the server runs itself; tell whether there was room for it and its name."""
-        if function.key in self._names or len(self.functions) >= MOST_FUNCTIONS:
+        """Add a function that the server runs; return False if its name is taken or there are too many."""
+        if function.key in self._names or len(self.functions) >= MAX_FUNCTIONS:
             return False
-        known = self._names[function.key] = self.name(*function.key)
+        chat_name = self._names[function.key] = self.name(*function.key)
         tool = {"description": function.description, "parameters": function.parameters, "strict": function.strict}
-        declared = {"type": "function", "function": {"name": known, **TOOL_TYPES["function"].declare(tool, options)}}
+        declared = {
+            "type": "function",
+            "function": {"name": chat_name, **TOOL_TYPES["function"].declare(tool, options)},
+        }
         if function.needs_approval:
             fields = {"server_label": function.server_label, "name": function.name}
             callee = ToolBinding(MCP_APPROVAL_REQUEST, fields)
         else:
             kind = ITEM_TYPES[function.item]
-            # A search for tools is of one type, whoever runs it.
+            # A tool search has one type of item, whether client or server runs it.
             kind = kind if kind.hosted else dataclasses.replace(kind, role="hosted", waits=False)
             callee = ToolBinding(kind, function.fields, function)
-        self.functions[known] = Function(declared, callee)
+        self.functions[chat_name] = Function(declared, callee)
         self._chosen.append((function, types))
         return True
 
     def name(self, namespace: str | None, name: str) -> str:
-        """Return the name by which the backend knows a function, also of one that is not offered any more."""
-        if known := self._names.get((namespace, name)):
-            return known
+        """Return the chat name of a function, even if it is not offered any more."""
+        if chat_name := self._names.get((namespace, name)):
+            return chat_name
         if namespace is None:
             return name
         flat = re.sub(r"[^a-zA-Z0-9_-]", "_", "__".join(filter(None, (namespace, name))))
         if len(flat) <= _MAX_NAME and flat not in self.functions:
             return flat
-        mark = hashlib.sha256(f"{namespace}\n{name}".encode(errors="replace")).hexdigest()[:8]
-        return f"{flat[: _MAX_NAME - 9]}_{mark}"
+        digest = hashlib.sha256(f"{namespace}\n{name}".encode(errors="replace")).hexdigest()[:8]
+        return f"{flat[: _MAX_NAME - 9]}_{digest}"
 
     def called(self, item: Item) -> str:
-        """Return the name by which the backend knows the function of a `function_call` item."""
+        """Return the chat name of the function of a `function_call` item."""
         return self.name(namespace_of(item), item["name"])
 
     def find(self, namespace: str | None, name: str) -> str:
-        """Return the name by which the backend knows a function that the request must have."""
-        if (known := self._names.get((namespace, name))) is None:
+        """Return the chat name of a function; raises `InvalidRequest` if the request does not declare it."""
+        if (chat_name := self._names.get((namespace, name))) is None:
             hint = did_you_mean(name, (other for _, other in self._names))
             raise InvalidRequest(f"There is no tool {label(name)} among the tools on offer.{hint}", param="tool_choice")
-        return known
+        return chat_name
 
     def find_hosted(self, choice: Mapping[str, object]) -> list[str]:
-        """Return the names of the hosted functions that a choice such as `{"type": "mcp", "server_label"}` means."""
+        """Return the chat names of the hosted functions of a choice such as `{"type": "mcp", "server_label"}`."""
         label_, name = choice.get("server_label"), choice.get("name")
-        found = [
+        names = [
             self.name(*function.key)
             for function, types in self._chosen
             if choice["type"] in types
             and label_ in (None, function.server_label)
             and (name in (None, function.name) or choice["type"] == name)
         ]
-        if not found:
+        if not names:
             raise InvalidRequest(
                 f"There is no function of {label(label_ or choice['type'])} among the tools on offer.",
                 param="tool_choice",
             )
-        return found
+        return names
 
-    def brought(self, item: Item) -> list[tuple[str, ToolFields]]:
-        """Return the tools of an item that brings some, each with the name by which the backend knows it."""
+    def declared_in(self, item: Item) -> list[tuple[str, ToolFields]]:
+        """Return the tools that an item declares, each with its chat name."""
         entries = _entries(list_field(item, "tools"), lambda *_: None)
         return [(self.name(*entry.key), entry.tool) for entry in entries]
 
 
 def named(namespace: str | None, name: str) -> dict[str, object]:
-    """Return how a call names the tool that it calls."""
+    """Return the fields with which a call names its tool."""
     return {"name": name} if namespace is None else {"name": name, "namespace": namespace}
 
 
 def namespace_of(named: Mapping[str, object]) -> str | None:
-    """Return the namespace of a call or a choice: clients replay it as null where there is none."""
+    """Return the namespace of a call or a choice, None if it is null or missing."""
     return namespace if isinstance(namespace := named.get("namespace"), str) and namespace else None
 
 
 class _Entry(NamedTuple):
-    """A tool somewhere in a request."""
+    """A tool declared in a request or an item."""
 
     namespace: str | None
     name: str
     tool: ToolFields
-    place: str = ""  # among the request's own tools; the tools of items have none
-    found: bool = False
+    place: str = ""  # path in the request's own `tools`; "" for tools of items
+    found: bool = False  # by a tool search
 
     @property
     def key(self) -> tuple[str | None, str]:
@@ -174,7 +177,9 @@ def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet
     entries = [entry for entry in entries if not (entry.found and (entry.namespace or UNNAMED, entry.name) in own_keys)]
     offered = ToolSet()
     own: set[tuple[str | None, str]] = set()
-    entries.sort(key=lambda entry: entry.namespace is not None)  # flat names give way to those of the functions
+    entries.sort(
+        key=lambda entry: entry.namespace is not None
+    )  # names of functions have precedence over those made of namespaces
     for entry in entries:
         if entry.place and entry.key in own:
             raise InvalidRequest(f"There are two tools named '{entry.name}'.", param=f"{entry.place}.name")
@@ -198,35 +203,37 @@ def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet
 def _without_deferred(
     functions: Sequence[tuple[HostedFunction, Collection[str]]], items: Iterable[Item], searchable: bool
 ) -> list[tuple[HostedFunction, Collection[str]]]:
-    """Leave out hosted functions that have to be searched for first, and a search that can find nothing."""
+    """Return the hosted functions without deferred ones that no search has found, and without a needless search."""
     deferred = [function.key for function, _ in functions if function.deferred]
     if not deferred:
-        return [one for one in functions if one[0].key != SEARCH]
+        return [entry for entry in functions if entry[0].key != SEARCH]
     if not searchable and SEARCH not in [function.key for function, _ in functions]:
         return list(functions)
-    unknown = set(deferred) - _found_keys(items)
-    return [one for one in functions if one[0].key not in unknown]
+    missing = set(deferred) - _found_keys(items)
+    return [entry for entry in functions if entry[0].key not in missing]
 
 
 def _found_keys(items: Iterable[Item]) -> set[tuple[str, str]]:
-    """Return namespaces and names of the tools that searches have found."""
-    found = set()
+    """Return namespace and name of each tool that a search has found."""
+    keys = set()
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.brings == "found":
             for tool in filter(_is_object, list_field(item, "tools")):
                 inner = tool.get("tools")
-                names = [one.get("name") for one in filter(_is_object, inner)] if isinstance(inner, list) else []
-                found |= {(str(tool.get("name")), str(name)) for name in names} or {(UNNAMED, str(tool.get("name")))}
-    return found
+                names = (
+                    [function.get("name") for function in filter(_is_object, inner)] if isinstance(inner, list) else []
+                )
+                keys |= {(str(tool.get("name")), str(name)) for name in names} or {(UNNAMED, str(tool.get("name")))}
+    return keys
 
 
 def _is_object(value: object) -> bool:
     return isinstance(value, dict)
 
 
-_FULL = f"their names are taken, or there are more than {MOST_FUNCTIONS} functions."
+_FULL = f"their names are taken, or there are more than {MAX_FUNCTIONS} functions."
 
-# What is done about a tool that cannot be offered: its message without an end, the type of the tool, and its place.
+# Called for a tool that cannot be offered, with a message without a full stop, the tool's type, and its path.
 _Unoffered: TypeAlias = Callable[[str, object, str], None]
 
 
@@ -243,7 +250,7 @@ def _entries(
     found: bool = False,
     served: Collection[int] = frozenset(),
 ) -> Iterator[_Entry]:
-    """Yield the tools of a list that the client runs and that can be offered, those of namespaces among them."""
+    """Yield the tools of a list that the client runs and that can be offered, including those in namespaces."""
     for index, tool in enumerate(tools):
         type_ = tool.get("type") if isinstance(tool, dict) else None
         where = f"{place}[{index}]" if place else ""
@@ -272,7 +279,7 @@ def _inner(namespace: ToolFields, unoffered: _Unoffered, place: str, found: bool
 
 
 def _is_named(tool: Any) -> bool:
-    """Tell if a tool is called by a name of its own."""
+    """Return whether a tool has a valid name of its own."""
     if not isinstance(tool, dict) or tool.get("type") not in ("function", "custom"):
         return False
     return isinstance(name := tool.get("name"), str) and TOOL_NAME.fullmatch(name) is not None
@@ -280,13 +287,15 @@ def _is_named(tool: Any) -> bool:
 
 def of_history(items: Iterable[Item], offered: ToolSet) -> dict[str, Function]:
     """
-    Return functions for the calls in a conversation, for backends that refuse it without their declaration.
+    Return functions for the calls in a conversation, for backends that reject calls of undeclared functions.
 
-    They are only declared, with no parameters known, and not to be called.
+    They are declared without parameters, and are not to be called.
     """
     functions = {}
     for item in items:
-        if item["type"] == "function_call" and (known := offered.called(item)) not in functions:
-            declared = {"type": "function", "function": {"name": known, "parameters": NO_PARAMETERS}}
-            functions[known] = Function(declared, ToolBinding(FUNCTION_CALL, named(namespace_of(item), item["name"])))
+        if item["type"] == "function_call" and (chat_name := offered.called(item)) not in functions:
+            declared = {"type": "function", "function": {"name": chat_name, "parameters": NO_PARAMETERS}}
+            functions[chat_name] = Function(
+                declared, ToolBinding(FUNCTION_CALL, named(namespace_of(item), item["name"]))
+            )
     return functions

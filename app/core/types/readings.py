@@ -36,7 +36,7 @@ class Names(Protocol):
         """Return the name of a function, also of one that is not offered any more."""
         ...
 
-    def brought(self, item: Item) -> list[tuple[str, Mapping[str, object]]]:
+    def declared_in(self, item: Item) -> list[tuple[str, Mapping[str, object]]]:
         """Return the tools that an item brings, each with its name."""
         ...
 
@@ -80,7 +80,7 @@ def tool_search_call(item: Item, names: Names, notes: Mapping[str, object]) -> l
 
 
 def tool_search_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    found = [f"- {name}{_description(tool)}" for name, tool in names.brought(item)]
+    found = [f"- {name}{_description(tool)}" for name, tool in names.declared_in(item)]
     shown = "\n".join(["These tools were found, and can be called:", *found]) if found else "No tools were found."
     return _output(item, item.get("call_id"), shown)
 

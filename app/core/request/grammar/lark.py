@@ -1,10 +1,10 @@
 """
-The grammar of a custom tool as a regular expression, for servers that hold the arguments of a call to one.
+Translate the grammar of a custom tool into a regular expression, for servers that enforce one on arguments of calls.
 
     pattern("lark", 'start: "a" line+\\nline: /.+/ LF\\n%import common.LF')    # ^(a([^\\n]+\\n)+)$
 
-A grammar is one where no rule leads back to itself, as that of Codex's `apply_patch`. What is beyond that, or beyond
-what is understood here, has no pattern: the model is told of the grammar in words all the same.
+Only grammars without recursion can be translated, such as that of Codex's `apply_patch`. Other grammars, and those with
+unsupported syntax, have no pattern; the grammar is described to the model in any case.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from app.core.request.grammar.regex import (
 
 def pattern(syntax: str, definition: str, form: str = "pattern") -> str | None:
     """
-    Return the regular expression, from end to end, of a grammar in `lark` or `regex`; None if there is none.
+    Return an anchored regular expression for a grammar in the syntax `lark` or `regex`; None if there is none.
 
-    `form` is one of `request.grammar`: `pattern` is for a text as it is, `json_pattern` for how it stands in a JSON
-    string, between its quotation marks. `xgrammar` is the same, but none where some texts have something to escape and
-    others have not: of such a pattern that library (0.2.8) allows only the others.
+    `form` is a value of the option `request.grammar`: `pattern` matches the text itself, `json_pattern` its encoding in
+    a JSON string, without the quotation marks. `xgrammar` is the same, but None if only some of the texts contain
+    escapes: from such a pattern that library (0.2.8) allows only the texts without.
     """
     if syntax not in _SYNTAXES or len(definition) > _LONGEST_DEFINITION:
         return None
     try:
         node = _SYNTAXES[syntax](definition)
         expression = f"^({render(node, escaped=form != 'pattern')})$"
-    except (ValueError, RecursionError):  # it is irregular, or has a number that Python does not read
+    except (ValueError, RecursionError):  # unsupported, or a number that Python cannot parse
         return None
     if len(expression) > MAX_PATTERN_LENGTH or (form == "xgrammar" and not (is_escaped(node) or is_plain(node))):
         return None
     return expression
 
 
-# Names and comments are not written, so a definition may be longer than its expression, but not by any length.
+# Names and comments are not part of the expression, so a definition may be longer.
 _LONGEST_DEFINITION = 4 * MAX_PATTERN_LENGTH
 
-# What `%import common.NAME` brings.
+# The terminals of `%import common.NAME`.
 _COMMON = {
     "LF": r"\n",
     "CR": r"\r",
@@ -74,7 +74,7 @@ _COMMON = {
 
 
 class LarkParser:
-    """A Lark grammar; raises `Irregular` for one with recursion, flags, templates or directives other than imports."""
+    """Parses a Lark grammar; raises `UnsupportedPattern` for recursion, flags, templates, and most directives."""
 
     _TOKEN = re.compile(
         r"(?P<skip>\s+|//[^\n]*)"
@@ -86,7 +86,7 @@ class LarkParser:
 
     def __init__(self, text: str) -> None:
         self._rules: dict[str, Node | list[re.Match[str]]] = {}
-        self._open: set[str] = set()  # the rules that are being read
+        self._open: set[str] = set()  # the rules being parsed, to detect recursion
         self._tokens: list[re.Match[str]] = []
         rule: list[re.Match[str]] = []
         at = 0
@@ -107,7 +107,7 @@ class LarkParser:
                 rule.append(token)
 
     def start(self) -> Node:
-        """Return what the whole of it says."""
+        """Return the node of the rule `start`."""
         return self._rule("start")
 
     def _rule(self, name: str) -> Node:

@@ -1,11 +1,11 @@
 """
-Regular expressions, read and written again: for texts, or for texts as they stand in a JSON string.
+Parse regular expressions and write them again, for texts or for their encoding in a JSON string.
 
-    written(Regex("a.").whole())                  # a[^\\n]
-    written(Regex('"?').whole(), escaped=True)    # (\\\\")?
+    render(Regex("a.").whole())                  # a[^\\n]
+    render(Regex('"?').whole(), escaped=True)    # (\\\\")?
 
-Servers that hold a model to one have engines of their own, so what is written is plain: groups without names, classes,
-repetitions, and no `.`.
+Servers that enforce patterns have engines of their own, so only basic syntax is written: unnamed groups, classes and
+repetitions, without `.`.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 _LAST = 0x10FFFF
-_MOST = 1000  # repetitions
-MAX_PATTERN_LENGTH = 8000  # characters; what is longer says more than a server should have to work out
+_MAX_REPETITIONS = 1000  # repetitions
+MAX_PATTERN_LENGTH = 8000  # characters; longer ones are too much work for a server
 
 
 class Chars(NamedTuple):
-    """One character out of some: ranges, in order and apart from each other."""
+    """One character of a class: ranges of code points, sorted and disjoint."""
 
     ranges: tuple[tuple[int, int], ...]
 
 
 class Seq(NamedTuple):
-    """One after the other."""
+    """A concatenation."""
 
     parts: tuple[Node, ...]
 
 
 class Alt(NamedTuple):
-    """One of several."""
+    """An alternation."""
 
     parts: tuple[Node, ...]
 
 
 class Many(NamedTuple):
-    """Several times; `most` is None where there is no end."""
+    """A repetition; `most` is None for no limit."""
 
     part: Node
     least: int
@@ -49,15 +49,15 @@ Node: TypeAlias = Chars | Seq | Alt | Many
 
 
 class UnsupportedPattern(ValueError):
-    """No regular expression, or none that is understood here."""
+    """Not a regular expression, or one with unsupported syntax."""
 
 
 TIMES: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 def many(part: Node, least: int, most: int | None) -> Many:
-    """Return a repetition; raises `UnsupportedPattern` for one that there is not, or that is too much."""
-    if max(least, most or 0) > _MOST or (most is not None and most < least):
+    """Return a repetition; raises `UnsupportedPattern` for invalid or too large bounds."""
+    if max(least, most or 0) > _MAX_REPETITIONS or (most is not None and most < least):
         raise UnsupportedPattern
     return Many(part, least, most)
 
@@ -72,31 +72,31 @@ def _chars(ranges: Iterable[tuple[int, int]]) -> Chars:
     return Chars(tuple(joined))
 
 
-def _others(chars: Chars) -> Chars:
-    """Return all characters but these."""
+def _complement(chars: Chars) -> Chars:
+    """Return the complement."""
     ends = [-1, *(end for low, high in chars.ranges for end in (low - 1, high + 1)), _LAST + 1]
     ends = [ends[0] + 1, *ends[1:-1], ends[-1] - 1]
     return Chars(tuple((low, high) for low, high in zip(ends[::2], ends[1::2], strict=True) if low <= high))
 
 
 def literal(text: str) -> Seq:
-    """Return a text as it is."""
-    return Seq(tuple(Chars(((ord(one), ord(one)),)) for one in text))
+    """Return a node that matches exactly this text."""
+    return Seq(tuple(Chars(((ord(character), ord(character)),)) for character in text))
 
 
 def _of(members: str) -> Chars:
-    """Return characters and ranges, as `a-z0-9_` says them."""
-    return _chars((ord(one[0]), ord(one[-1])) for one in re.findall(r".-.|.", members, re.DOTALL))
+    """Return the class of characters and ranges in a notation such as `a-z0-9_`."""
+    return _chars((ord(item[0]), ord(item[-1])) for item in re.findall(r".-.|.", members, re.DOTALL))
 
 
 _DIGITS, _WORD, _SPACE, _LINE_END = _of("0-9"), _of("a-zA-Z0-9_"), _of(" \t\n\r\f\v"), _of("\n")
 _CLASSES = {"d": _DIGITS, "w": _WORD, "s": _SPACE}
-_CLASSES |= {name.upper(): _others(chars) for name, chars in _CLASSES.items()}
+_CLASSES |= {name.upper(): _complement(chars) for name, chars in _CLASSES.items()}
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"}
 
 
 class Regex:
-    """A regular expression, read from the left; raises `UnsupportedPattern` for what looks around, back or at flags."""
+    """Parses a regular expression; raises `UnsupportedPattern` for lookaround, back-references and flags."""
 
     _GROUP = re.compile(r"\(\?(?::|P?<[A-Za-z_]\w*>)")
     _TIMES = re.compile(r"([*+?]|\{(\d+)(,?)(\d*)\})\??")
@@ -108,7 +108,7 @@ class Regex:
         self._at = 0
 
     def whole(self) -> Node:
-        """Return what it says."""
+        """Return the node of the whole expression."""
         node = self._either()
         if self._at < len(self._text):
             raise UnsupportedPattern
@@ -150,7 +150,7 @@ class Regex:
         if first == "\\":
             return self._escape()
         if first == ".":
-            return _others(_LINE_END)
+            return _complement(_LINE_END)
         if (first == "^" and self._at == 1) or (first == "$" and self._at == len(self._text)):
             return Seq(())
         if first in "^$*+?" or self._ODD_TIMES.match(self._text, self._at - 1):
@@ -173,8 +173,8 @@ class Regex:
             self._at = code.end()
             return _of(chr(int(code[1] or code[2], 16)))
         name, self._at = self._next, self._at + 1
-        if known := _CLASSES.get(name):
-            return known
+        if chars := _CLASSES.get(name):
+            return chars
         if not name or (name.isalnum() and name not in _CONTROLS):
             raise UnsupportedPattern
         return _of(_CONTROLS.get(name, name))
@@ -196,7 +196,7 @@ class Regex:
             else:
                 ranges += low.ranges
         self._at += 1
-        return _others(_chars(ranges)) if negated else _chars(ranges)
+        return _complement(_chars(ranges)) if negated else _chars(ranges)
 
     def _member(self) -> Chars:
         first, self._at = self._next, self._at + 1
@@ -207,39 +207,39 @@ class Regex:
 
 def render(node: Node, *, escaped: bool = False) -> str:
     """
-    Return the regular expression; raises `UnsupportedPattern` where there is none, or only one that is too long.
+    Return the regular expression of a node; raises `UnsupportedPattern` if there is none, or if it is too long.
 
-    `escaped`: for texts as they stand in a JSON string, between its quotation marks.
+    With `escaped` it matches the encoding of the texts in a JSON string, without the quotation marks.
     """
     if _size(node, {}) > MAX_PATTERN_LENGTH:
         raise UnsupportedPattern
-    return _written(node, escaped)
+    return _rendered(node, escaped)
 
 
-def _size(node: Node, known: dict[int, int]) -> int:
-    """Count the characters to be written, about, without writing them: rules may double with each step."""
-    if id(node) not in known:
+def _size(node: Node, sizes: dict[int, int]) -> int:
+    """Estimate the length of the expression without rendering it, which may take exponential space."""
+    if id(node) not in sizes:
         match node:
             case Chars(ranges):
-                known[id(node)] = len(ranges)
+                sizes[id(node)] = len(ranges)
             case Many(part):
-                known[id(node)] = 1 + _size(part, known)
+                sizes[id(node)] = 1 + _size(part, sizes)
             case Seq(parts) | Alt(parts):
-                known[id(node)] = sum(1 + _size(part, known) for part in parts)
-    return known[id(node)]
+                sizes[id(node)] = sum(1 + _size(part, sizes) for part in parts)
+    return sizes[id(node)]
 
 
-def _written(node: Node, escaped: bool) -> str:
+def _rendered(node: Node, escaped: bool) -> str:
     match node:
         case Chars():
             return _escaped(node) if escaped else _plain(node)
         case Seq(parts):
-            texts = [(one, _written(one, escaped)) for one in parts]
-            return "".join(f"({text})" if isinstance(one, Alt) else text for one, text in texts)
+            texts = [(part, _rendered(part, escaped)) for part in parts]
+            return "".join(f"({text})" if isinstance(part, Alt) else text for part, text in texts)
         case Alt(parts):
-            return "|".join(_written(one, escaped) for one in parts)
+            return "|".join(_rendered(part, escaped) for part in parts)
         case Many(part, least, most):
-            text = _written(part, escaped)
+            text = _rendered(part, escaped)
             alone = isinstance(part, Chars) and (not escaped or len(text) == 1 or text[0] == "[")
             return f"{text if alone else f'({text})'}{_times(least, most)}"
 
@@ -251,24 +251,24 @@ def _times(least: int, most: int | None) -> str:
     return f"{{{least}}}" if least == most else f"{{{least},{'' if most is None else most}}}"
 
 
-_MARKED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def _member(code: int, special: str) -> str:
-    one = chr(code)
-    if one in _MARKED:
-        return _MARKED[one]
+    character = chr(code)
+    if character in _ESCAPES:
+        return _ESCAPES[character]
     if code < 0x20:
         return f"\\x{code:02x}"
-    return f"\\{one}" if one in special else one
+    return f"\\{character}" if character in special else character
 
 
 def _plain(chars: Chars) -> str:
-    """Write one character of a text, as a class where there are several."""
+    """Render one character, or a class."""
     if len(chars.ranges) == 1 and chars.ranges[0][0] == chars.ranges[0][1]:
         return _member(chars.ranges[0][0], r"\^$.|?*+()[]{}")
     negated = bool(chars.ranges) and chars.ranges[-1][1] == _LAST
-    ranges = _others(chars).ranges if negated else chars.ranges
+    ranges = _complement(chars).ranges if negated else chars.ranges
     if not ranges:
         raise UnsupportedPattern  # any character, or none
     return f"[{'^' * negated}{''.join(_range(low, high) for low, high in ranges)}]"
@@ -279,27 +279,27 @@ def _range(low: int, high: int) -> str:
     return ends[0] if low == high else "-".join(ends) if high > low + 1 else "".join(ends)
 
 
-# What stands for itself in a JSON string, and what may be written with a backslash.
+# Characters that need no escape in a JSON string, and the short escapes.
 _RAW = Chars(((0x20, 0x21), (0x23, 0x5B), (0x5D, _LAST)))
 _SHORT = {'"': '"', "\\": "\\\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 
 
 def _escaped(chars: Chars) -> str:
-    """Write one character as it stands in a JSON string: as it is, or in an escape."""
+    """Render one character as it is encoded in a JSON string: raw, or as an escape."""
     raw = _raw(chars)
-    ways = [_plain(raw)] if raw.ranges else []
-    short = "".join(written for one, written in _SHORT.items() if _holds(chars, ord(one)))
+    options = [_plain(raw)] if raw.ranges else []
+    short = "".join(escape for character, escape in _SHORT.items() if _holds(chars, ord(character)))
     if short:
-        ways.append(rf"\\[{short}]" if short not in _SHORT.values() else rf"\\{short}")
+        options.append(rf"\\[{short}]" if short not in _SHORT.values() else rf"\\{short}")
     if chars.ranges and chars.ranges[-1][1] == _LAST:
-        ways.append(r"\\u[0-9a-fA-F]{4}")
-    if not ways:
+        options.append(r"\\u[0-9a-fA-F]{4}")
+    if not options:
         raise UnsupportedPattern
-    return ways[0] if len(ways) == 1 else f"({'|'.join(ways)})"
+    return options[0] if len(options) == 1 else f"({'|'.join(options)})"
 
 
 def _raw(chars: Chars) -> Chars:
-    return _others(_chars([*_others(chars).ranges, *_others(_RAW).ranges]))
+    return _complement(_chars([*_complement(chars).ranges, *_complement(_RAW).ranges]))
 
 
 def _holds(chars: Chars, code: int) -> bool:
@@ -307,7 +307,7 @@ def _holds(chars: Chars, code: int) -> bool:
 
 
 def is_escaped(node: Node) -> bool:
-    """Tell if every text of an expression has something that is escaped in a JSON string."""
+    """Return whether every matching text contains an escape when encoded in a JSON string."""
     match node:
         case Chars():
             return not _raw(node).ranges
@@ -320,7 +320,7 @@ def is_escaped(node: Node) -> bool:
 
 
 def is_plain(node: Node) -> bool:
-    """Tell if no text of an expression has anything that is escaped in a JSON string."""
+    """Return whether no matching text contains an escape when encoded in a JSON string."""
     match node:
         case Chars():
             return _raw(node) == node
