@@ -9,6 +9,7 @@ not for a bill.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 # thousand tokens of a picture.
 MEDIUM = 1000
 _MESSAGE = 4  # the role, and the marks around a message
-_SAMPLE = 100_000  # characters of a text that are looked at; the rest is taken to be like them
+_SAMPLE = 100_000  # characters of texts that are looked at; the rest is taken to be like them
 
 # Chinese, Japanese, Korean, Thai and their neighbours, and pictographs.
 _WIDE = r"\u0e00-\u0fff\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00010000-\U0010ffff"
@@ -31,25 +32,56 @@ _PER_TOKEN = {"word": 7, "digits": 3, "sign": 2, "space": 16, "wide": 1, "letter
 def estimate(text: str) -> int:
     """Return about how many tokens a text is."""
     sample = text[:_SAMPLE]
-    tokens = 0
-    for piece in _PIECES.finditer(sample):
-        tokens += -(-len(piece[0]) // _PER_TOKEN[piece.lastgroup or "word"])
+    tokens = _tokens(sample)
     return tokens * len(text) // len(sample) if len(text) > len(sample) else tokens
+
+
+def _tokens(text: str) -> int:
+    tokens = 0
+    for piece in _PIECES.finditer(text):
+        tokens += -(-len(piece[0]) // _PER_TOKEN[piece.lastgroup or "word"])
+    return tokens
 
 
 def estimate_json(value: object) -> int:
     """
     Return about how many tokens the texts of a JSON value are; the names of its fields are not counted.
 
-    Data of pictures, sound and files counts as one of them, however long it is.
+    Data of pictures, sound and files counts as one of them, however long it is. Of many texts the beginning of each is
+    looked at, so that a long conversation takes no longer than one text.
     """
-    if isinstance(value, str):
-        return estimate(value)
-    if isinstance(value, Mapping):
-        return sum(MEDIUM if name in _DATA and one else estimate_json(one) for name, one in value.items())
-    if isinstance(value, Iterable):
-        return sum(map(estimate_json, value))
-    return 0 if value is None else 1
+    texts: list[str] = []
+    others = _collect(value, texts)
+    length = sum(map(len, texts))
+    if length <= _SAMPLE:
+        return others + sum(map(_tokens, texts))
+    share = _SAMPLE / length
+    sample = [text[: math.ceil(len(text) * share)] for text in texts]
+    # A single space between texts counts nothing.
+    return others + _tokens(" ".join(sample)) * length // sum(map(len, sample))
+
+
+def _collect(value: Any, texts: list[str]) -> int:
+    """Add the texts of a JSON value to a list, in no order, and return the tokens of all else in it."""
+    others = 0
+    values = [value]
+    while values:
+        one = values.pop()
+        if isinstance(one, str):
+            texts.append(one)
+        elif isinstance(one, dict):
+            for name, inner in one.items():
+                if name in _DATA and inner:
+                    others += MEDIUM
+                else:
+                    values.append(inner)
+        elif isinstance(one, Mapping):
+            values.append(dict(one))
+        elif isinstance(one, Iterable):
+            values.extend(one)
+        elif one is not None:
+            others += 1
+    return others
 
 
 _DATA = frozenset({"data", "file_data", "file_url", "image_url", "input_audio", "video_url"})
@@ -57,7 +89,8 @@ _DATA = frozenset({"data", "file_data", "file_url", "image_url", "input_audio", 
 
 def estimate_chat(body: Mapping[str, Any]) -> int:
     """Return about how many tokens the prompt of a Chat Completions request is: its messages and its tools."""
-    tokens = sum(_MESSAGE + estimate_json(message) - 1 for message in body.get("messages") or ())
+    messages = body.get("messages") or ()
+    tokens = (_MESSAGE - 1) * len(messages) + estimate_json(messages)  # the role of each message is a text of one
     if tools := body.get("tools"):
         tokens += estimate(json.dumps(tools, ensure_ascii=False))
     return tokens
