@@ -14,7 +14,14 @@ import zstandard
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from app.core.types.bounded_json import MAX_VALUES, TooManyValues, check_values
+from app.core.types.bounded_json import (
+    LARGE,
+    MAX_VALUES,
+    TextsTooLarge,
+    TooManyValues,
+    check_values,
+    loads_in_pieces,
+)
 from app.errors import InvalidRequest
 from app.responses.off_loop import off_loop
 
@@ -101,12 +108,17 @@ def _decode(data: bytes, source: str, max_values: int) -> object:
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         check_values(data, limit=max_values)
+        if len(data) > LARGE:
+            return loads_in_pieces(data, _without_lone_surrogates)
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError as error:
             if "surrogate" not in error.msg:
                 raise
             return orjson.loads(_without_lone_surrogates(data))
+    except TextsTooLarge as error:
+        message = f"The {source} has texts that take many times their size in memory. Send less at once."
+        raise InvalidRequest(message, code="request_too_large", status=413) from error
     except TooManyValues as error:
         message = f"The {source} has more than {max_values} JSON values (objects, arrays, strings, numbers)."
         raise InvalidRequest(message, code="request_too_large", status=413) from error
@@ -123,7 +135,7 @@ _LONE_SURROGATE = re.compile(
 _PAIR = 12  # bytes of a surrogate pair, written as two escapes
 
 
-def _without_lone_surrogates(data: bytes) -> bytes | bytearray:
+def _without_lone_surrogates(data: bytes) -> bytes:
     """Return JSON with U+FFFD for each lone surrogate, substituted piecewise, since `re.sub` holds the GIL."""
     if b"\0" in data:
         return data  # not valid JSON
@@ -134,7 +146,7 @@ def _without_lone_surrogates(data: bytes) -> bytes | bytearray:
         piece = single[start - before : start + _PIECE + _PAIR]
         piece = _LONE_SURROGATE.sub(rb"\\ufffd", piece)[before : before + _PIECE]
         joined[start : start + len(piece)] = piece.replace(b"\0", b"\\")
-    return joined
+    return bytes(joined)
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

@@ -21,6 +21,7 @@ from app.core.history.turns import Turn
 from app.core.request import FRAMEWORK_EVENTS, known_extra_parameters
 from app.core.stream.citations import noted_sources
 from app.core.stream.event_builder import EventBuilder
+from app.core.types.bounded_json import is_large
 from app.core.types.ids import bucket_of, new_id
 from app.core.types.request import TERMINAL, CreateResponse, Item, Response
 from app.core.types.response import new_response
@@ -387,12 +388,13 @@ class Responses:
         id = turn.response["id"]
         bucket = bucket_of(caller.owner, id)
         assert bucket
+        record = await off_loop(is_large(turn.input), turn.record)
         if turn.response["store"]:
             given = id if again else None
-            change = Change(bucket, {id: turn.record()}, given=given, entries={id: turn.entry()})
+            change = Change(bucket, {id: record}, given=given, entries={id: turn.entry()})
             await apply_with(layers.store, change, addition)
         else:
-            await layers.remember(bucket, id, turn.record())
+            await layers.remember(bucket, id, record)
 
     async def _load(self, response_id: str, caller: Caller) -> Turn:
         bucket = bucket_of(caller.owner, response_id)

@@ -37,6 +37,7 @@ from app.backends.transport import HTTPToolsTransport
 from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, check_piece
+from app.core.types.bounded_json import dumps_in_pieces, is_large
 from app.core.types.chunk import RawChunk
 from app.errors import BackendError
 
@@ -151,7 +152,7 @@ class OpenAIBackend:
         """Return how many tokens the prompt of a request is; None if the server does not say."""
 
         async def post(url: httpx.URL, body: dict[str, Any]) -> Any:
-            return await self._read_json("POST", url, _encode(body), request.caller_key, seconds=15)
+            return await self._read_json("POST", url, await _encode(body), request.caller_key, seconds=15)
 
         return await self._tokenizer.count(request.body, post)
 
@@ -211,7 +212,7 @@ class OpenAIBackend:
     async def _ask(self, request: ChatRequest) -> httpx.Response:
         """Return a good answer whose body is to be read, asking again as long as that makes sense."""
         asked = self._unwanted.ask(request.body)
-        content = _encode(asked.body)
+        content = await _encode(asked.body)
         url = self._url or self._url_of(asked.body.get("model"))
         attempt = 0
         while True:
@@ -219,7 +220,7 @@ class OpenAIBackend:
                 response = await self._send("POST", url, content, request.caller_key, request.headers)
             except _Refusal as refusal:
                 if asked.without(refusal.error):
-                    content = _encode(asked.body)
+                    content = await _encode(asked.body)
                     continue
                 wait = refusal.wait(attempt) if request.retry_allowed and attempt < self._retries else None
                 if wait is None:
@@ -408,9 +409,9 @@ def _unstreamed(request: ChatRequest) -> ChatRequest:
     return replace(request, body={**body, "stream": False})
 
 
-def _encode(body: dict[str, Any]) -> bytes:
+async def _encode(body: dict[str, Any]) -> bytes:
     try:
-        return orjson.dumps(body)
+        return await asyncio.to_thread(dumps_in_pieces, body) if is_large(body.get("messages")) else orjson.dumps(body)
     except TypeError:  # halves of characters, or integers beyond 64 bits, which a caller may send
         return json.dumps(body).encode()
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import orjson
 
 from app.core.stream.event_builder import Upstream
+from app.core.types.bounded_json import dumps_in_pieces, is_large
 from app.core.types.ids import new_id
 from app.core.types.items import OUTPUTS, id_prefix
 from app.core.types.request import CreateResponse, Item, Part, Response
@@ -32,7 +33,8 @@ class Turn(NamedTuple):
 
     def record(self) -> bytes:
         """Return the turn as it is stored."""
-        return orjson.dumps(self._asdict())
+        turn = self._asdict()
+        return dumps_in_pieces(turn) if is_large(self.input) else orjson.dumps(turn)
 
     def entry(self) -> bytes:
         """Return the entry of this turn in a list of responses, as JSON."""

@@ -1,12 +1,20 @@
 """
-Parse JSON that strangers wrote, with a bound on the number of its values.
+Parse JSON that strangers wrote, with a bound on the number of its values, and JSON of any size a piece at a time.
 
 An empty array takes three bytes of JSON and sixty of memory, and every value costs its time in each pass over them. So
 the values are counted before they are made.
+
+orjson holds the GIL as long as it works: for 60 MB a tenth of a second, and a quarter if there is much to escape. What
+works in a thread has to give others their turns, so texts are decoded and encoded in pieces there.
 """
 
 from __future__ import annotations
 
+import re
+import secrets
+import sys
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -61,3 +69,143 @@ def _structure(document: bytes | str) -> int:
     if isinstance(document, str):
         return 1 + document.count(",") + document.count("[") + document.count("{")
     return 1 + document.count(b",") + document.count(b"[") + document.count(b"{")
+
+
+LARGE = 2 * 1024 * 1024  # bytes or characters from which JSON is read and written in pieces
+_PIECE = 256 * 1024
+_SHORT = 256  # bytes of a text that is decoded with the document it is in
+_MANY = 5000  # values after which `is_large` stops looking
+
+# Bytes that texts may take in memory, where they are more than 2.5 times their document: one character beyond the BMP
+# makes all others of its text take four bytes.
+_TEXT_BYTES = 64 * 1024 * 1024
+_TEXT_RATIO = 2.5
+
+_TEXT = re.compile(rb'(?:[^"\\]++|\\u[0-9a-fA-F]{4}|\\[^u])*+')
+_LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+
+
+class TextsTooLarge(orjson.JSONDecodeError):
+    """The texts of a document take too much memory."""
+
+    def __init__(self) -> None:
+        super().__init__("texts that take many times their size", "", 0)
+
+
+def loads_in_pieces(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
+    """
+    Return the value of a JSON document, as `orjson.loads`, without holding the GIL for long.
+
+    `mend` is called with a piece of JSON that has surrogates without the other half, and returns it without these.
+    Raises `orjson.JSONDecodeError`, and of these `TextsTooLarge`.
+    """
+    mark = secrets.token_hex(16)  # of the names that stand for long texts
+    texts: dict[str, str] = {}
+    rest: list[bytes] = []  # the document with names in the place of long texts
+    taken = size = 0
+    largest = max(_TEXT_BYTES, int(_TEXT_RATIO * len(data)))
+    begin = data.find(b'"')
+    while begin >= 0:
+        cuts = _text_at(data, begin + 1)
+        if cuts is None:
+            return orjson.loads(data)  # which tells what is wrong with it
+        end = cuts[-1]
+        if end - begin > _SHORT:
+            name = f"{mark}{len(texts)}"
+            pieces = [_load(b'"%b"' % data[at:to], mend) for at, to in pairwise(cuts) if at < to]
+            size += max(map(_width, pieces)) * sum(map(len, pieces))
+            if size > largest:
+                raise TextsTooLarge
+            texts[name] = "".join(pieces)
+            rest += [data[taken:begin], b'"%b"' % name.encode()]
+            taken = end + 1
+        begin = data.find(b'"', end + 1)
+    rest.append(data[taken:])
+    value = _load(b"".join(rest), mend)
+    return _with_texts(value, texts) if texts else value
+
+
+def _text_at(data: bytes, begin: int) -> list[int] | None:
+    """Return where the pieces of a text begin, and where it ends; None where it has no end."""
+    cuts = [begin]
+    while True:
+        match = _TEXT.match(data, cuts[-1], cuts[-1] + _PIECE)
+        assert match
+        end = match.end()
+        if data[end : end + 1] == b'"':
+            return [*cuts, end]
+        if end == cuts[-1]:
+            return None
+        while 0x80 <= (data[end : end + 1] or b"\0")[0] < 0xC0 and end - cuts[-1] < _PIECE + 4:
+            end += 1  # a character of several bytes is not cut
+        if low := _LOW_SURROGATE.match(data, end):
+            end = low.end()  # nor one of two escapes
+        cuts.append(end)
+
+
+def _width(text: str) -> int:
+    """Return how many bytes each character of a text takes in memory."""
+    return 1 if text.isascii() else min(4, sys.getsizeof(text) // len(text))
+
+
+def _load(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        if "surrogate" not in error.msg:
+            raise
+        return orjson.loads(mend(data))
+
+
+def _with_texts(value: Any, texts: dict[str, str]) -> Any:
+    """Return a value with texts in the place of their names."""
+    if isinstance(value, str):
+        return texts.get(value, value)
+    nodes = [value]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict) and not texts.keys().isdisjoint(node):
+            named = {texts.get(name, name): inner for name, inner in node.items()}
+            node.clear()
+            node.update(named)
+        for place, inner in node.items() if isinstance(node, dict) else enumerate(node):
+            if isinstance(inner, str):
+                node[place] = texts.get(inner, inner)
+            elif isinstance(inner, (dict, list)):
+                nodes.append(inner)
+    return value
+
+
+def is_large(value: Any) -> bool:
+    """Return whether a JSON value has too much text or too many values to be encoded in the event loop."""
+    length = seen = 0
+    values = [value]
+    while values:
+        one = values.pop()
+        seen += 1
+        if isinstance(one, str):
+            length += len(one)
+        elif isinstance(one, dict):
+            values.extend(one.values())
+        elif isinstance(one, (list, tuple)):
+            values.extend(one)
+        if length > LARGE or seen > _MANY:
+            return True
+    return False
+
+
+def dumps_in_pieces(value: Any) -> bytes:
+    """Return a value as JSON, as `orjson.dumps`, without holding the GIL for long."""
+    return orjson.dumps(_in_pieces(value))
+
+
+def _in_pieces(value: Any) -> Any:
+    """Return a value with its long texts encoded already."""
+    if isinstance(value, str) and len(value) > _PIECE:
+        pieces = (orjson.dumps(value[at : at + _PIECE])[1:-1] for at in range(0, len(value), _PIECE))
+        return orjson.Fragment(b'"%b"' % b"".join(pieces))
+    if isinstance(value, dict):
+        return {name: _in_pieces(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_in_pieces(inner) for inner in value]
+    return value

@@ -1,0 +1,109 @@
+"""JSON of any size is read and written in pieces, and says the same as at once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.api.request_body import load_json
+from app.core.types import bounded_json
+from app.core.types.bounded_json import LARGE, TextsTooLarge, dumps_in_pieces, is_large, loads_in_pieces
+from app.errors import InvalidRequest
+
+TEXTS = st.text(
+    st.one_of(
+        st.sampled_from('"\\/\n\t \x00a{}[],:é你😀'), st.characters(exclude_categories=["Cs"]), st.sampled_from("du8")
+    ),
+    max_size=60,
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXTS, inner, max_size=4)),
+    max_leaves=20,
+)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_json, "_PIECE", 12)
+    monkeypatch.setattr(bounded_json, "_SHORT", 8)
+
+
+def refused(piece: bytes) -> bytes:
+    raise AssertionError(piece)
+
+
+@settings(max_examples=400)
+@given(VALUES, st.booleans())
+def test_a_document_is_read_as_by_orjson(value: Any, ascii: bool) -> None:
+    document = json.dumps(value, ensure_ascii=ascii).encode()
+    assert loads_in_pieces(document, refused) == orjson.loads(document) == value
+
+
+@settings(max_examples=400)
+@given(VALUES)
+def test_a_value_is_written_as_by_orjson(value: Any) -> None:
+    assert dumps_in_pieces(value) == orjson.dumps(value)
+
+
+@settings(max_examples=400)
+@given(st.one_of(st.binary(), st.text('"\\u[]{}:,a0 d8😀\n').map(str.encode)))
+def test_what_is_not_valid_is_refused_alike(document: bytes) -> None:
+    try:
+        value: Any = orjson.loads(document)
+    except orjson.JSONDecodeError:
+        with pytest.raises(orjson.JSONDecodeError):
+            loads_in_pieces(document, lambda piece: piece)
+    else:
+        assert loads_in_pieces(document, refused) == value
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(["\\ud83d", "\\ude00", "\\\\", "\\n", "ud83d", "a", "😀", '\\"']), max_size=40))
+def test_halves_of_characters_are_mended_wherever_they_are_cut(parts: list[str]) -> None:
+    document = '{"input": "' + "".join(parts) + '"}'
+    expected = json.loads(document)["input"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    pieces = bounded_json.loads_in_pieces(document.encode(), _mended)
+    assert pieces["input"] == expected == load_json(document.encode(), "body")["input"]
+
+
+def _mended(piece: bytes) -> bytes:
+    """Mend as an independent reading does: json.loads keeps halves, UTF-16 replaces them."""
+    text = json.loads(piece)
+    if not isinstance(text, str):
+        return orjson.dumps({name: _whole(inner) for name, inner in text.items()})
+    return orjson.dumps(_whole(text))
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def test_names_may_be_long_too() -> None:
+    document = orjson.dumps({"a name of many letters": {"another one of them": 1}, "b": "a name of many letters"})
+    assert loads_in_pieces(document, refused) == orjson.loads(document)
+    assert [*loads_in_pieces(document, refused)] == ["a name of many letters", "b"]
+
+
+def test_texts_that_take_many_times_their_size_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_json, "_TEXT_BYTES", 1000)
+    monkeypatch.setattr(bounded_json, "_PIECE", 100)
+    assert loads_in_pieces(orjson.dumps(["a" * 10_000]), refused)
+    assert loads_in_pieces(orjson.dumps(["😀" * 1000]), refused)
+    with pytest.raises(TextsTooLarge):
+        loads_in_pieces(orjson.dumps(["a" * 1000 + "😀"]), refused)
+    monkeypatch.setattr("app.api.request_body.LARGE", 100)
+    with pytest.raises(InvalidRequest, match="many times their size") as refusal:
+        load_json(orjson.dumps({"input": "a" * 1000 + "😀"}), "body")
+    assert refusal.value.status == 413
+
+
+def test_what_is_large_is_so_by_its_text_or_its_values() -> None:
+    assert not is_large([{"role": "user", "content": [{"type": "text", "text": "a" * 1000}]}] * 100)
+    assert is_large([{"role": "user", "content": "a" * 1000}] * (LARGE // 1000 + 1))
+    assert is_large([1] * 10_000)
