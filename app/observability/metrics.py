@@ -8,6 +8,7 @@ the metrics of all.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,6 +28,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from app import __version__
@@ -170,8 +172,8 @@ class Metrics:
         """Set whether a server is up; None: it has been removed."""
         if up is None and self._directory is None:
             self._up.remove(backend, replica)
-        else:  # series cannot be removed from the files of several processes
-            self._up.labels(backend, replica).set(up is not False)
+        else:
+            self._up.labels(backend, replica).set(_REMOVED if up is None else up)
 
     @contextmanager
     def socket(self) -> Iterator[None]:
@@ -202,7 +204,7 @@ class Metrics:
             if not _alive(pid := int(path.stem.rpartition("_")[2])):
                 mark_process_dead(pid, self._directory)  # type: ignore[no-untyped-call]
         registry = CollectorRegistry()
-        MultiProcessCollector(registry, self._directory)  # type: ignore[no-untyped-call]
+        _AllProcesses(registry, self._directory)  # type: ignore[no-untyped-call]
         return registry
 
     # Wrappers that measure.
@@ -238,6 +240,21 @@ class Metrics:
     def failed(self, server: tuple[str, str], error: BackendError) -> None:
         """Count a failure or refusal of a backend."""
         self._errors(*server, self._kinds(error.code)).inc()
+
+
+# The value of a gauge of a removed server: series cannot be removed from the files of several processes. The least
+# value of all processes counts, so a server is shown as long as one of them has it.
+_REMOVED = math.inf
+
+
+class _AllProcesses(MultiProcessCollector):
+    """The metrics of all processes, without those of removed servers."""
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in super().collect():  # type: ignore[no-untyped-call]
+            if metric.name == "antiphon_backend_up":
+                metric.samples = [sample for sample in metric.samples if sample.value != _REMOVED]
+            yield metric
 
 
 class _MeasuredStore:

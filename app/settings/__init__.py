@@ -245,13 +245,6 @@ class Settings(BaseSettings):
             )
         return port
 
-    @field_validator("backend_url")
-    @classmethod
-    def _has_url(cls, url: str, info: ValidationInfo) -> str:
-        if not url and info.data.get("backend") == "openai":
-            raise ValueError("should be the base URL of a Chat Completions server, such as http://localhost:8000/v1")
-        return url
-
     @field_validator("otel")
     @classmethod
     def _is_installed(cls, otel: bool) -> bool:

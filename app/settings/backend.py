@@ -103,13 +103,6 @@ class BackendSettings(BaseModel):
 
     _key: SecretStr | None = PrivateAttr(None)  # compared, too, so a reload notices a changed variable
 
-    @field_validator("url")
-    @classmethod
-    def _has_url(cls, url: str, info: ValidationInfo) -> str:
-        if not url and info.data.get("backend") == "openai":
-            raise ValueError("should be the base URL of a Chat Completions server, such as http://localhost:8000/v1")
-        return url
-
     @field_validator("api_key_env")
     @classmethod
     def _is_set(cls, name: str | None, info: ValidationInfo) -> str | None:

@@ -22,6 +22,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
@@ -78,6 +79,13 @@ def check_backend_url(url: str) -> str:
         raise ValueError("should be an http or https URL, such as http://localhost:8000/v1")
     if url.endswith(("/chat/completions", "/responses")):
         raise ValueError("should be the base URL, such as http://localhost:8000/v1, without the endpoint's own path")
+    return url
+
+
+def _required_by_openai(url: str, info: ValidationInfo) -> str:
+    """Check that a backend that is asked over HTTP has a base URL; the field `backend` comes before this one."""
+    if not url and info.data.get("backend") == "openai":
+        raise ValueError("should be the base URL of a Chat Completions server, such as http://localhost:8000/v1")
     return url
 
 
@@ -168,7 +176,9 @@ Lifetime: TypeAlias = Annotated[int, Field(ge=1, le=10**12)]  # seconds; Redis c
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 BackendName: TypeAlias = Annotated[str, AfterValidator(_backend)]
 SingleBackendName: TypeAlias = Annotated[str, AfterValidator(_single_backend)]
-BackendURL: TypeAlias = Annotated[str, AfterValidator(check_backend_url), Field(validate_default=True)]
+BackendURL: TypeAlias = Annotated[
+    str, AfterValidator(check_backend_url), AfterValidator(_required_by_openai), Field(validate_default=True)
+]
 StoreURL: TypeAlias = Annotated[str, AfterValidator(_store_url)]
 LimitStoreURL: TypeAlias = Annotated[str, AfterValidator(_limit_store_url)]
 ProfileName: TypeAlias = Annotated[str, AfterValidator(_profile_name)]

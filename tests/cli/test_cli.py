@@ -284,6 +284,9 @@ def test_at_sighup_every_worker_takes_the_new_backends_and_goes_on(tmp_path: Pat
         for _ in range(8):
             assert ask(f"{address}/v1/responses", {"model": "after", "input": "Hello!"})["status"] == "completed"
         assert log_of(tmp_path).count("Started server process") == 2
+        with urllib.request.urlopen(f"{address}/metrics", timeout=TIMEOUT) as answer:
+            up = re.findall(r'^antiphon_backend_up\{backend="(\w+)",replica="1"\} (\S+)$', answer.read().decode(), re.M)
+        assert up == [("after", "1.0")]
 
 
 def log_of(place: Path) -> str:

@@ -19,11 +19,11 @@ import pytest
 from app.main import create_app
 from app.settings import BackendSettings, load_settings
 from tests.api.routes.test_responses import client, events_of
-from tests.support import laws
+from tests.support import laws, sockets
 from tests.support.routing import DOWN, HELLO, nobody, three
 from tests.support.serving import antiphon, serving
 from tests.support.upstream import DONE as END
-from tests.support.upstream import Upstream, call, chunk, finish, sse, status
+from tests.support.upstream import HANG, Upstream, call, chunk, finish, sse, status
 
 __all__ = ["three"]  # a fixture
 
@@ -266,6 +266,23 @@ async def test_at_sighup_new_requests_see_the_new_backends_and_streams_go_on_wit
         assert await ask(http, "x") == "No backend serves the model 'x'. There are: m*."
         go.set()
         assert await running == "old"
+
+
+async def test_a_websocket_that_is_open_at_sighup_takes_the_new_limits_of_a_response(
+    configure: Callable[[str], None], three: list[Upstream], capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = f'[backends.local]\nurl = "{three[0].url}"\n'
+    configure(backend)
+    app = create_app(load_settings(), reload=load_settings)
+    async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url, sockets.dial(url) as socket:
+        assert (await sockets.ask(socket, input="word " * 100))[-1]["type"] == "response.completed"
+        configure(f"max_input_tokens = 50\nmax_output_seconds = 0.001\n{backend}")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: "settings reloaded" in capsys.readouterr().err)
+        assert (await sockets.refusal(socket, input="word " * 100)) == (400, "context_length_exceeded")
+        three[0].always(sse(chunk("Hel"), HANG))
+        ended = (await sockets.ask(socket))[-1]["response"]
+        assert (ended["status"], ended["incomplete_details"]) == ("incomplete", {"reason": "max_output_seconds"})
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,22 @@ async def test_the_reference_works_without_the_internet(browser: Browser) -> Non
         await expect(studio.page.get_by_text("List the recent responses of the caller").first).to_be_visible()
 
 
+async def test_pages_answer_head_as_get_without_the_body() -> None:
+    async with antiphon() as url, httpx.AsyncClient(base_url=url) as http:
+        for path, accept in (
+            ("/", "text/html"),
+            ("/", "*/*"),
+            ("/studio", "*/*"),
+            ("/docs", "*/*"),
+            ("/healthz", "*/*"),
+        ):
+            got, head = [await http.request(method, path, headers={"Accept": accept}) for method in ("GET", "HEAD")]
+            assert head.status_code == got.status_code
+            assert head.headers.get("location") == got.headers.get("location")
+            assert head.headers.get("content-type") == got.headers.get("content-type")
+            assert head.content == b""
+
+
 async def test_the_studio_can_be_switched_off() -> None:
     async with antiphon(studio=False) as url, httpx.AsyncClient(base_url=url) as http:
         for path in ("/", "/studio", "/studio/js/main.js"):

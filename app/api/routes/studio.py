@@ -41,12 +41,14 @@ def studio_routes() -> APIRouter:
     """Return the routes of the studio."""
     router = APIRouter(include_in_schema=False)
 
+    @router.head("/")
     @router.get("/")
     async def root(request: Request) -> Response:
         if "text/html" not in request.headers.get("accept", ""):
-            raise NotFound("There is no GET / here; the API is under /v1.", code="unknown_url")
+            raise NotFound(f"There is no {request.method} / here; the API is under /v1.", code="unknown_url")
         return RedirectResponse("studio")
 
+    @router.head("/studio")
     @router.get("/studio")
     async def studio() -> Response:
         return _page("index.html", STUDIO_POLICY)
@@ -64,6 +66,7 @@ def docs_routes() -> APIRouter:
     """Return the routes of the API reference."""
     router = APIRouter(include_in_schema=False)
 
+    @router.head("/docs")
     @router.get("/docs")
     async def docs() -> Response:
         return _page("docs/index.html", DOCS_POLICY)
