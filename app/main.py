@@ -406,6 +406,7 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
         directory=settings.config.expanduser().parent if settings.config else Path(),
         environment=environment(),
         max_result_chars=limits.max_result_chars,
+        tables=settings.tool_tables(),
         workers_directory=Path(directory) if (directory := environment().get(WORKERS_DIRECTORY)) else None,
     )
     tools: dict[str, HostedTool] = {}

@@ -102,6 +102,7 @@ class ToolHost:
     directory: Path = Path()  # that relative paths of the settings start from
     environment: Mapping[str, str] = field(default_factory=dict)  # its variables, for settings such as `api_key_env`
     max_result_chars: int = 60_000  # of what the model is shown of one call; the loop cuts what is longer
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of all tools, by name
     workers_directory: Path | None = None  # private to the workers of this server; None where there is only one
 
 

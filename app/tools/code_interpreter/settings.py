@@ -15,7 +15,8 @@ class CodeSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
 
     provider: Literal["bubblewrap"]
-    """What the containers are made with: `bubblewrap`, a sandbox on this machine (Linux)."""
+    """What the containers are made with: `bubblewrap`, a sandbox on this machine (Linux). With `mcp:NAME` a server of
+    `[tools.mcp.servers]` runs the code: see `app.tools.mcp.code`."""
     python: str = Field("", pattern=r"^(/usr/.*)?$")
     """The Python of the containers, under `/usr`; left out: `/usr/bin/python3`, or that of `/usr/local`."""
     memory_limit: MemoryLimit = "1g"

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.types.request import Item
 from app.errors import APIError, InvalidRequest, NotFound
-from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
+from app.importing import import_object
+from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.containers import (
     Container,
@@ -66,6 +67,7 @@ _ENDINGS = {
 }
 _STOPPED = "The code was stopped. Its variables are lost; the files are there."
 _CUT = "\n[The output was cut off here: it is too long.]"
+_BY_MCP = "app.tools.mcp.code:MCPCodeInterpreter"
 
 
 class NetworkPolicy(BaseModel):
@@ -106,8 +108,15 @@ class CodeInterpreter:
         self.containers = containers
 
     @classmethod
-    def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> CodeInterpreter:
-        """Make the tool of its table; raises `ValueError`, also where this machine can make no sandboxes."""
+    def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> HostedTool:
+        """
+        Make the tool of its table; raises `ValueError`, also where this machine can make no sandboxes.
+
+        With the provider `mcp:NAME` it is another one, which has no containers of its own.
+        """
+        if str(table.get("provider")).startswith("mcp:"):
+            tool: HostedTool = import_object(_BY_MCP).from_settings(table, host)
+            return tool
         settings = read_table(CodeSettings, table)
         if not find_spec("python_multipart"):
             raise ValueError("needs more packages: pip install 'antiphon[files]'")

@@ -13,6 +13,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TypeVar
 
@@ -82,7 +83,8 @@ class MCPTool:
             address = self._named_by_caller(declaration)
             allowed, approval = [], [_given(_APPROVAL, declaration, "require_approval", "always")]
         else:
-            address = _address(name, server, declaration)
+            address = server_address(server)
+            address = replace(address, headers=_with_token(name, address.headers, declaration))
             own = server.require_approval
             approval = [self._settings.require_approval if own is None else own]
             approval.append(_given(_APPROVAL, declaration, "require_approval", "never"))
@@ -131,8 +133,8 @@ class MCPTool:
 
     async def check(self) -> Mapping[str, str | None]:
         """Connect to every declared server and list its tools."""
-        servers = self._settings.servers.items()
-        found = await asyncio.gather(*(self._check(_address(name, server, None)) for name, server in servers))
+        servers = self._settings.servers.values()
+        found = await asyncio.gather(*(self._check(server_address(server)) for server in servers))
         return dict(zip(self._settings.servers, found, strict=True))
 
     async def _check(self, address: ServerAddress) -> str | None:
@@ -155,10 +157,9 @@ class MCPTool:
                 task.cancel()
 
 
-def _address(name: str, server: MCPServer, declaration: Declaration | None) -> ServerAddress:
+def server_address(server: MCPServer) -> ServerAddress:
+    """Return where a declared server is, and what is sent to it."""
     headers = {header: value.get_secret_value() for header, value in server.headers.items()}
-    if declaration is not None:
-        headers = _with_token(name, headers, declaration)
     return ServerAddress(
         url=server.url or "",
         headers=headers,
@@ -172,7 +173,7 @@ def _address(name: str, server: MCPServer, declaration: Declaration | None) -> S
     )
 
 
-def _with_token(name: str, headers: dict[str, str], declaration: Declaration) -> dict[str, str]:
+def _with_token(name: str, headers: Mapping[str, str], declaration: Declaration) -> Mapping[str, str]:
     """Add the token that a caller gives for a declared server; headers are the operator's alone."""
     if _secret(declaration, "headers"):
         message = f"The headers of the MCP server '{name}' are set by its operator; send `authorization` alone."

@@ -1,0 +1,213 @@
+"""
+`code_interpreter` by an MCP server: `provider = "mcp:NAME"` in the table `[tools.code_interpreter]`.
+
+The server has a tool that runs code, such as `run_python`. Where the tool takes a session, it is given one for each
+container, so that state may stay between calls and turns; what else a container is, the server decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from hashlib import sha256
+from importlib.util import find_spec
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.core.types.request import Item
+from app.errors import InvalidRequest
+from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost
+from app.tools.mcp import server_address
+from app.tools.mcp.results import outcome_of, redactor_for
+from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
+from app.tools.mcp.session import MCPSession, open_connection, opened
+from app.tools.mcp.settings import MCPServer, read_settings
+from app.tools.validation import read_declaration, read_table
+
+_CODE = ("code", "source", "script", "python_code")  # arguments that hold the code, in order of preference
+_SESSION = ("session_id", "container_id", "session")  # arguments that name what the code runs in
+_DESCRIPTION = (
+    "Run Python code in a sandbox of its own, and see what it prints. Variables and files may be gone at the next call."
+)
+_STATEFUL = "Run Python code in a sandbox of its own, and see what it prints. State is kept between calls."
+_SCHEMA: dict[str, object] = {
+    "type": "object",
+    "properties": {"code": {"type": "string", "description": "Python code."}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
+
+
+class MCPCodeSettings(BaseModel):
+    """`code_interpreter` by an MCP server."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    provider: str = Field(pattern=r"^mcp:.+$")
+    """`mcp:` and the name of a server of `[tools.mcp.servers]`."""
+    function: str = ""
+    """The server's tool; left out: the first one that has an argument for code."""
+    stateful: bool = False
+    """Says to the model that variables and files stay between calls, as they do where the server has sessions."""
+
+
+class MCPCodeContainer(BaseModel):
+    """What a request may say of a container that an MCP server provides."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["auto"]
+    file_ids: Annotated[list[str], Field(max_length=0)] = []
+    network_policy: None = None  # the server's own
+    skills: Annotated[list[object], Field(max_length=0)] | None = None
+
+
+class MCPCodeInterpreter:
+    """The hosted tool `code_interpreter`, where an MCP server runs the code."""
+
+    types = ("code_interpreter",)
+
+    def __init__(self, settings: MCPCodeSettings, server: MCPServer, max_result_chars: int) -> None:
+        self._settings = settings
+        self._server = server
+        self._address = server_address(server)
+        self._max_chars = max_result_chars
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPCodeInterpreter:
+        """Make the tool of its table; raises `ValueError`."""
+        settings = read_table(MCPCodeSettings, table)
+        if find_spec("mcp") is None:
+            raise ValueError("needs more packages: pip install 'antiphon[mcp]'")
+        servers = read_settings(host.tables.get("mcp", {}), host.environment, host.directory).servers
+        name = settings.provider.removeprefix("mcp:")
+        if name not in servers:
+            known = f"there are {', '.join(servers)}" if servers else "there is none"
+            raise ValueError(f"provider: there is no MCP server {name!r} in [tools.mcp.servers]; {known}")
+        return cls(settings, servers[name], host.max_result_chars)
+
+    def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession] | None:
+        """Return the session for a declaration; None for a caller that may not use the server."""
+        if not self._server.serves(declaration.owner):
+            return None
+        place, container = f"{declaration.place}.container", declaration.tool.get("container")
+        if isinstance(container, Mapping):
+            read_declaration(MCPCodeContainer, container, place)
+            container = None
+        elif not isinstance(container, str) or not container.startswith("cntr_"):
+            message = f"Invalid '{place}': should be the id of a container, or {{'type': 'auto'}}."
+            raise InvalidRequest(message, param=place, code="missing_required_parameter")
+        session = MCPCodeSession(self._settings, self._address, declaration, container, self._max_chars)
+        return opened(session, self._close)
+
+    def _close(self, goodbyes: asyncio.Task[None]) -> None:
+        self._closing.add(goodbyes)
+        goodbyes.add_done_callback(self._closing.discard)
+
+    async def check(self) -> Mapping[str, str | None]:
+        """Connect to the server, and look for its tool."""
+        try:
+            connection = await open_connection(self._address, stderr=True)
+            try:
+                listed, _ = await connection.list_tools()
+                code_function(listed, self._settings.function)
+            finally:
+                if goodbyes := connection.close():
+                    await goodbyes
+        except MCPFailure as failure:
+            redact = redactor_for(self._address.url, self._address.headers, self._address.env.values())
+            return {self._settings.provider: redact(failure.message)}
+        return {self._settings.provider: None}
+
+    async def aclose(self) -> None:
+        """Wait a little for the sessions that are being ended."""
+        if self._closing:
+            _, late = await asyncio.wait(self._closing, timeout=10)
+            for task in late:
+                task.cancel()
+
+
+class CodeFunction(NamedTuple):
+    """The tool of a server that runs code."""
+
+    name: str
+    code: str  # the argument for the code
+    session: str | None  # the argument for the session
+
+
+def code_function(tools: Sequence[Mapping[str, Any]], name: str = "") -> CodeFunction:
+    """Return the tool of that name, else the first one with an argument for code; raises `MCPFailure`."""
+    for tool in tools:
+        schema = tool.get("inputSchema")
+        arguments = schema.get("properties") if isinstance(schema, Mapping) else None
+        if name not in ("", tool.get("name")) or not isinstance(arguments, Mapping):
+            continue
+        if code := next((one for one in _CODE if one in arguments), None):
+            session = next((one for one in _SESSION if one in arguments), None)
+            return CodeFunction(name=str(tool.get("name")), code=code, session=session)
+    wanted = f"no tool {name!r} with" if name else "no tool with"
+    raise MCPFailure(f"The MCP server has {wanted} an argument for code ({', '.join(_CODE)}).")
+
+
+class MCPCodeSession(MCPSession):
+    """`code_interpreter` during one response. The server is asked nothing before the model runs code."""
+
+    def __init__(
+        self,
+        settings: MCPCodeSettings,
+        address: ServerAddress,
+        declaration: Declaration,
+        container: str | None,
+        max_chars: int,
+    ) -> None:
+        redactor = redactor_for(address.url, address.headers, address.env.values())
+        super().__init__(settings.provider, address, MCPServerTools((), ()), redactor, max_chars)
+        self._settings = settings
+        self._owner, self._chain = declaration.owner, declaration.chain
+        self._container = container or ""
+        self._code_function: CodeFunction | None = None
+
+    async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
+        """Return the one function; a conversation stays in the container that its latest call ran in."""
+        calls = (item for item in reversed(items) if item.get("type") == "code_interpreter_call")
+        known = (id for item in calls if isinstance(id := item.get("container_id"), str))
+        self._container = self._container or next(known, None) or f"cntr_{self._digest(self._chain, 48)}"
+        description = _STATEFUL if self._settings.stateful else _DESCRIPTION
+        fields = {"container_id": self._container}
+        return [HostedFunction("code_interpreter", "code_interpreter_call", description, _SCHEMA, fields=fields)]
+
+    async def run(self, call: ToolCall, report: Report) -> Outcome:
+        """Run code, once."""
+        code = call.arguments.get("code")
+        if not isinstance(code, str) or not code.strip():
+            return Outcome.failed("`code` should be Python code.", {"outputs": []})
+        try:
+            connection = await self._connection()
+            if self._code_function is None:
+                listed, _ = await connection.list_tools()
+                self._code_function = code_function(listed, self._settings.function)
+            function = self._code_function
+            # A caller may name any container, but reaches its own alone.
+            arguments = {function.code: code}
+            if function.session:
+                arguments[function.session] = self._digest(self._container, 32)
+            result = await connection.call_tool(function.name, arguments)
+        except MCPFailure as failure:
+            message = self._redactor(failure.message)
+            return Outcome.failed(message, {"outputs": [{"type": "logs", "logs": message}]})
+        return _outcome(outcome_of(result, self._redactor, self._max_chars))
+
+    def _digest(self, id: str, length: int) -> str:
+        return sha256(f"{self._owner}\n{id}".encode()).hexdigest()[:length]
+
+
+def _outcome(result: Outcome) -> Outcome:
+    """Return the result of an MCP call as that of code: logs and images."""
+    parts = result.output if isinstance(result.output, list) else [{"type": "input_text", "text": result.output}]
+    logs = "".join(str(part["text"]) for part in parts if part["type"] == "input_text")
+    outputs: list[dict[str, object]] = [{"type": "logs", "logs": logs}] if logs else []
+    outputs += [{"type": "image", "url": part["image_url"]} for part in parts if part["type"] == "input_image"]
+    return Outcome(result.output or "(no output)", {"outputs": outputs}, result.status)
