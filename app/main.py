@@ -49,6 +49,7 @@ from app.responses.background.webhooks import WebhookEndpoint, Webhooks
 from app.responses.encryption import ContentCipher
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
 from app.settings.loading import WORKERS_DIRECTORY, environment
+from app.settings.prompts import read_prompts
 from app.settings.reloading import compare_settings
 from app.settings.validation import PageAccess
 from app.stores import STORES, Store
@@ -220,6 +221,7 @@ def build_responses(settings: Settings, backend: Backend, store: Store, **option
         backend,
         store,
         seals=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
+        prompts=read_prompts(settings.prompts),
         compaction_prompt=settings.compaction_prompt,
         compact_threshold=settings.compact_threshold,
         reasoning=settings.reasoning,
@@ -345,6 +347,7 @@ class SettingsReload:
         """Apply changed settings; if they are invalid, log why and change nothing."""
         try:
             change = compare_settings(self.settings, self.read())
+            prompts = read_prompts(change.settings.prompts)
             self.router.renew(change.settings.served())
         except (SettingsError, ValueError, ImportError, AttributeError) as error:
             logger.error("settings not reloaded, since they are invalid: %s", error)
@@ -357,6 +360,7 @@ class SettingsReload:
             streams=new.limit_streams,
             streams_per_key=new.limit_streams_per_key,
         )
+        self.responses.replace_prompts(prompts)
         self.responses.replace_limits(max_input_tokens=new.max_input_tokens, max_output_seconds=new.max_output_seconds)
         if change.applied:
             logs.configure(new)  # always, since it redacts the new secrets, too

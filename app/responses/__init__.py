@@ -18,6 +18,7 @@ from app.core.access import hosted_names
 from app.core.history import turns
 from app.core.history.context import Context
 from app.core.history.turns import Turn
+from app.core.prompt_template import PromptLibrary
 from app.core.request import FRAMEWORK_EVENTS, known_extra_parameters
 from app.core.stream.citations import noted_sources
 from app.core.stream.event_builder import EventBuilder
@@ -75,6 +76,7 @@ class Responses:
         *,
         seals: ContentCipher | None = None,
         background: Background | None = None,
+        prompts: PromptLibrary | None = None,
         compaction_prompt: str = "",
         compact_threshold: int = 100_000,
         reasoning: Literal["auto", "content", "summary", "both"] = "auto",
@@ -96,6 +98,7 @@ class Responses:
         self._loader = ContextLoader(self.conversations, self.seals, files)
         self._background = background
         self._compaction_prompt = compaction_prompt
+        self._prompts = prompts or PromptLibrary()
         self._compact_threshold = compact_threshold
         self._reasoning = reasoning
         self._strict = strict
@@ -169,6 +172,7 @@ class Responses:
         that needs the store while it is unavailable.
         """
         self._check_background(request)
+        request = self.with_prompt(request)
         layers = layers or self._layers
         context = await self.context(request, caller, layers)
         response = self._response(request, caller, context)
@@ -212,7 +216,32 @@ class Responses:
         )
         if request.conversation:
             response["conversation"] = {"id": request.conversation}
+        if request.prompt:
+            response["prompt"] = request.prompt.model_dump()
         return response
+
+    def with_prompt(self, request: CreateResponse) -> CreateResponse:
+        """
+        Return a request with the instructions of the prompt template that it names, before its own.
+
+        Raises `NotFound` for an unknown template, and `InvalidRequest` for wrong variables.
+        """
+        prompt = request.prompt
+        if prompt is None:
+            return request
+        template = self._prompts.find(prompt.id, prompt.version)
+        texts = [template.render(prompt.variables or {}), request.instructions]
+        return request.model_copy(
+            update={
+                "instructions": "\n\n".join(text for text in texts if text),
+                "model": request.model or template.model,
+                "prompt": prompt.model_copy(update={"version": template.version}),
+            }
+        )
+
+    def replace_prompts(self, prompts: PromptLibrary) -> None:
+        """Use these prompt templates for the responses that are created from now on."""
+        self._prompts = prompts
 
     async def _generation(
         self,
@@ -313,6 +342,7 @@ class Responses:
 
     async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
         """Return how many tokens the input of a request is, and whether the backend has counted them."""
+        request = self.with_prompt(request)
         unstored = request.model_copy(update={"store": False})  # so the store need not be writable
         context = await self.context(unstored, caller)
         model = self.model(request, context, caller)

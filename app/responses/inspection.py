@@ -64,6 +64,7 @@ class Inspection:
 
     async def preview(self, request: CreateResponse, caller: Caller) -> dict[str, Any]:
         """Return the request that the backend would be sent; raises what creating the response would raise."""
+        request = self._responses.with_prompt(request)
         unstored = request.model_copy(update={"store": False})  # nothing is, so the store need not take it
         context = await self._responses.context(unstored, caller)
         return await self._translate(request, context, caller)

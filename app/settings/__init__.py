@@ -150,6 +150,9 @@ class Settings(BaseSettings):
     is the default, or `never`."""
     default_model: str | None = None
     """Model of requests that do not specify one."""
+    prompts: Path | None = None
+    """A folder of prompt templates, which requests name by `prompt`: text, or TOML with variables. See
+    docs/prompts.md. `antiphon reload` reads it again."""
 
     store_url: StoreURL = "memory://"
     """Where responses are kept: `memory://`, `sqlite:///antiphon.db`, `redis://localhost:6379/0`, `rediss://...`,

@@ -120,6 +120,7 @@ class Response(TypedDict, total=False):
     output: Required[list[Item]]
     parallel_tool_calls: bool
     previous_response_id: str | None
+    prompt: dict[str, Any]
     prompt_cache_key: str | None
     reasoning: Mapping[str, str | None]
     safety_identifier: str | None

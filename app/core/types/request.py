@@ -319,11 +319,12 @@ Identifier = Annotated[str, StringConstraints(max_length=128)]  # 64 in the spec
 Conversation = Annotated[str, BeforeValidator(lambda value: value.get("id") if isinstance(value, dict) else value)]
 
 
-def _no_template(value: object) -> None:
-    raise ValueError("templates are kept by OpenAI, not here. Send what it says as `instructions` and `input`")
+class PromptReference(_Body):
+    """A prompt template of the server, and the values of its variables; OpenAI's API, not the spec's."""
 
-
-Template = Annotated[None, BeforeValidator(_no_template)]
+    id: Annotated[str, StringConstraints(max_length=128)]
+    version: Annotated[str, StringConstraints(max_length=64)] | None = None
+    variables: dict[str, Any] | None = None
 
 
 class CreateResponse(_Body):
@@ -355,7 +356,7 @@ class CreateResponse(_Body):
     truncation: Literal["auto", "disabled"] = "disabled"
     context_management: list[ContextManagement] = Field(default_factory=list)
     instructions: str | None = None
-    prompt: Template = None
+    prompt: PromptReference | None = None
     store: StrictBool = True
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] = "auto"
     top_logprobs: Annotated[Integer, Field(ge=0, le=20)] | None = None

@@ -1,0 +1,86 @@
+"""
+Prompt templates: instructions with placeholders, which requests name by `prompt: {id, version, variables}`.
+
+    template = PromptTemplate("greeting", "1", "Greet {{name}} in {{language}}.", {"language": "English"})
+    template.render({"name": "Ada"})  # "Greet Ada in English."
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from app.errors import InvalidRequest, NotFound, did_you_mean
+
+PROMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_-]{0,63})\s*\}\}")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """One version of a template. `defaults` are values of variables that a request may leave out."""
+
+    id: str
+    version: str | None  # None: the template has no versions
+    text: str
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None  # of requests that name none
+
+    @property
+    def variables(self) -> list[str]:
+        """The names of the placeholders, in order."""
+        return list(dict.fromkeys(VARIABLE.findall(self.text)))
+
+    def render(self, values: Mapping[str, object]) -> str:
+        """Return the text with a value for each placeholder; raises `InvalidRequest` for a missing or unknown one."""
+        names = self.variables
+        for name in values:
+            if name not in names:
+                known = f" It has: {', '.join(names)}." if names else " It has none."
+                message = f"The prompt '{self.id}' has no variable '{name[:64]}'.{did_you_mean(name, names) or known}"
+                raise InvalidRequest(message, param=f"prompt.variables.{name[:64]}", code="unknown_variable")
+        texts = {**self.defaults, **{name: _text(name, value) for name, value in values.items()}}
+        for name in names:
+            if name not in texts:
+                message = f"The prompt '{self.id}' needs a value for its variable '{name}'."
+                raise InvalidRequest(message, param=f"prompt.variables.{name}", code="missing_required_parameter")
+        return VARIABLE.sub(lambda match: texts[match[1]], self.text)  # what a value holds is not replaced again
+
+
+def _text(name: str, value: object) -> str:
+    """Return the text of a variable: a string, or content of the type `input_text`."""
+    if isinstance(value, Mapping) and value.get("type") == "input_text":
+        value = value.get("text")
+    if not isinstance(value, str):
+        message = f"Invalid value of the variable '{name}': should be a string, or an `input_text`."
+        raise InvalidRequest(message, param=f"prompt.variables.{name}", code="invalid_type")
+    return value
+
+
+class PromptLibrary:
+    """The templates of a server by id, the versions of each from old to new."""
+
+    def __init__(self, templates: Mapping[str, list[PromptTemplate]] = MappingProxyType({})) -> None:
+        self._templates = templates
+
+    def __len__(self) -> int:
+        return len(self._templates)
+
+    def find(self, id: str, version: str | None) -> PromptTemplate:
+        """Return a template, the newest version if none is named; raises `NotFound`."""
+        versions = self._templates.get(id)
+        if not versions:
+            hint = (
+                did_you_mean(id, self._templates) if self._templates else " The server has none: set ANTIPHON_PROMPTS."
+            )
+            raise NotFound(f"There is no prompt '{id[:128]}'.{hint}", param="prompt.id", code="prompt_not_found")
+        if version is None:
+            return versions[-1]
+        for template in versions:
+            if template.version == version:
+                return template
+        known = ", ".join(template.version for template in versions if template.version) or "none"
+        message = f"The prompt '{id}' has no version '{version[:64]}'. Its versions: {known}."
+        raise NotFound(message, param="prompt.version", code="prompt_not_found")

@@ -1,0 +1,85 @@
+"""
+Reads the folder of prompt templates (`ANTIPHON_PROMPTS`).
+
+    prompts/
+      support.md            the prompt `support`: a text
+      greeting.toml         the prompt `greeting`: `instructions`, default `variables`, `model`
+      review/1.md           the prompt `review` in versions
+      review/2.toml
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from app.core.prompt_template import PROMPT_ID, PromptLibrary, PromptTemplate
+from app.settings.loading import SettingsError
+
+SUFFIXES = (".md", ".txt", ".toml")
+MAX_TEMPLATE_BYTES = 1_000_000
+
+
+class _TemplateFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    instructions: str
+    variables: dict[str, str] = {}
+    model: str | None = None
+
+
+def read_prompts(folder: Path | None) -> PromptLibrary:
+    """Return the templates of a folder; raises `SettingsError`, which names every file that is wrong."""
+    if folder is None:
+        return PromptLibrary()
+    folder = folder.expanduser()
+    if not folder.is_dir():
+        raise SettingsError([f"ANTIPHON_PROMPTS: there is no folder {folder}"])
+    templates: dict[str, list[PromptTemplate]] = {}
+    problems: list[str] = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        try:
+            id = path.name if path.is_dir() else path.stem
+            files = sorted(path.iterdir(), key=_order) if path.is_dir() else [path]
+            for file in files:
+                if file.suffix in SUFFIXES and not file.name.startswith("."):
+                    if id in templates and not path.is_dir():
+                        raise ValueError("there are two prompts of this name")
+                    templates.setdefault(id, []).append(_read(file, id, file.stem if path.is_dir() else None))
+        except (ValueError, OSError) as error:
+            problems.append(f"ANTIPHON_PROMPTS: {path.name}: {error}")
+    if problems:
+        raise SettingsError(problems)
+    return PromptLibrary(templates)
+
+
+def _order(path: Path) -> list[tuple[bool, int, str]]:
+    """Return the key that sorts versions: `2` before `10`, `1.9` before `1.10`."""
+    return [
+        (part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", path.stem) if part
+    ]
+
+
+def _read(path: Path, id: str, version: str | None) -> PromptTemplate:
+    if not PROMPT_ID.fullmatch(id):
+        raise ValueError("a prompt's name should be letters, digits and any of _ . -")
+    if path.stat().st_size > MAX_TEMPLATE_BYTES:
+        raise ValueError(f"{path.name} is larger than {MAX_TEMPLATE_BYTES} bytes")
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".toml":
+        return PromptTemplate(id, version, text.strip())
+    try:
+        table = _TemplateFile.model_validate(tomllib.loads(text))
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        field = ".".join(map(str, detail["loc"]))
+        raise ValueError(f"{field}: {detail['msg']}") from None
+    template = PromptTemplate(id, version, table.instructions.strip(), table.variables, table.model)
+    if unused := set(table.variables) - set(template.variables):
+        raise ValueError(f"variables: {', '.join(sorted(unused))} is not in the instructions")
+    return template
