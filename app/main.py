@@ -21,6 +21,7 @@ from fastapi import FastAPI
 
 from app import __version__
 from app.api import errors
+from app.api.accounting import Accounting
 from app.api.auth import Auth
 from app.api.context import ApiContext
 from app.api.middleware.cors import Cors
@@ -57,7 +58,9 @@ from app.stores.counters import CountingStore
 from app.stores.event_log import LoggingStore
 from app.stores.memory import MemoryStore
 from app.stores.memory.counters import MemoryCounters
+from app.stores.memory.usage import MemoryUsage
 from app.stores.purging import purging
+from app.stores.usage import UsageStore
 from app.tools import TOOLS, HostedTool, ToolHost
 from app.tools.guard import GuardedTransport
 from app.tools.search import ToolSearch
@@ -138,6 +141,7 @@ def create_app(
     store = store or build_store(settings)
     measured = metrics.store(store) if metrics else store
     background = build_background(settings, store, measured)
+    accounting = build_accounting(settings, store, metrics)
     store = measured
     limits = build_limits(settings, metrics)
     tools = build_tools(settings)
@@ -154,7 +158,7 @@ def create_app(
     )
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect, settings.keys)
     body_limits = BodyLimits(settings.max_body_bytes, settings.max_body_values)
-    api = ApiContext(responses, auth, settings.open_after, settings.heartbeat, body_limits, limits)
+    api = ApiContext(responses, auth, settings.open_after, settings.heartbeat, body_limits, limits, accounting)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -165,6 +169,7 @@ def create_app(
             stack.push_async_callback(store.aclose)
             await stack.enter_async_context(purging(store))
             stack.push_async_callback(limits.aclose)
+            stack.push_async_callback(accounting.aclose)
             stack.push_async_callback(backend.aclose)
             stack.push_async_callback(labels.aclose)
             if files:
@@ -172,7 +177,7 @@ def create_app(
             for tool in tools.values():
                 stack.push_async_callback(tool.aclose)
             if reload and isinstance(backend, Router):
-                hangup = SettingsReload(settings, reload, backend, auth, limits, responses)
+                hangup = SettingsReload(settings, reload, backend, auth, limits, responses, accounting)
                 stack.enter_context(at_hangup(hangup))
             if background:
                 background.start()
@@ -327,6 +332,17 @@ def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
     )
 
 
+def build_accounting(settings: Settings, store: Store, metrics: Metrics | None) -> Accounting:
+    """Return the usage and budgets of keys, in the store if it keeps usage."""
+    return Accounting(
+        store.usage(days=settings.usage_days) if isinstance(store, UsageStore) else MemoryUsage(),
+        settings.price_list(),
+        days=settings.usage_days,
+        on_usage=metrics.used if metrics else lambda access, row: None,
+        on_refusal=metrics.limited if metrics else lambda _: None,
+    )
+
+
 def build_backend(settings: Settings, hooks: RoutingHooks = RoutingHooks()) -> Router:  # noqa: B008 (frozen)
     """Return a router to the configured backends."""
     return Router(settings.served(), _backend, hooks)
@@ -342,6 +358,7 @@ class SettingsReload:
     auth: Auth
     limits: Limits
     responses: Responses
+    accounting: Accounting
 
     def __call__(self) -> None:
         """Apply changed settings; if they are invalid, log why and change nothing."""
@@ -354,6 +371,7 @@ class SettingsReload:
             return
         new = self.settings = change.settings
         self.auth.replace_keys((key.get_secret_value() for key in new.api_keys), new.keys)
+        self.accounting.replace_prices(new.price_list())
         self.limits.replace(
             requests=new.limit_requests_per_minute,
             tokens=new.limit_tokens_per_minute,

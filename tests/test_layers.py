@@ -29,7 +29,7 @@ LONGEST_FUNCTION = 60
 # A layer may import what stands in its row, and itself. The most specific name counts: `app.backends` is the protocol,
 # and `app.backends.*` are the backends and what they share.
 PROTOCOLS = {"app.backends", "app.tools"}
-PROTOCOLS |= {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".layered")}
+PROTOCOLS |= {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".layered", ".usage")}
 CORE = {f"app.core.{room}" for room in ("*", "redaction", "types", "profile", "stream", "request", "history", "sse")}
 BELOW = {"app", "app.errors", "app.importing"} | CORE
 STREAM = {"app", "app.core.types", "app.errors"}
@@ -50,7 +50,7 @@ LAYERS = {
     **dict.fromkeys(PROTOCOLS, BELOW),
     "app.stores.layered": BELOW | {"app.stores"},
     "app.backends.*": BELOW | {"app.backends"},
-    "app.stores.*": BELOW | {"app.stores", "app.stores.event_log", "app.stores.counters"},
+    "app.stores.*": BELOW | {"app.stores", "app.stores.event_log", "app.stores.counters", "app.stores.usage"},
     "app.tools.validation": BELOW,
     "app.tools.*": BELOW | {"app.tools", "app.tools.validation"},
     "app.tools.files": BELOW | {"app.tools", "app.tools.validation"},  # a resource of its own, with routes

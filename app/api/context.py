@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.api.accounting import Accounting
 from app.api.auth import Auth
 from app.api.rate_limits import Admission, Limits
 from app.api.request_body import BodyLimits
@@ -21,6 +22,7 @@ class ApiContext:
     heartbeat: float
     body_limits: BodyLimits
     limits: Limits
+    accounting: Accounting
 
     def owner(self, headers: Mapping[str, str], *tools: str) -> str:
         """
@@ -35,8 +37,11 @@ class ApiContext:
 
     async def admit(self, caller: Caller) -> Admission:
         """
-        Count a request against the caller's rate limits; raises `LimitReached`.
+        Count a request against the caller's rate limits; raises `LimitReached` and `BudgetExceeded`.
 
         Without API keys all callers share one set of limits.
         """
-        return await self.limits.take(caller.access)
+        budget = await self.accounting.check(caller.access)
+        admission = await self.limits.take(caller.access)
+        admission.account(self.accounting, budget)
+        return admission

@@ -23,7 +23,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+from app.api.accounting import Accounting, BudgetState, budget_headers
 from app.core.access import KeyAccess, KeyLimits
+from app.core.prices import format_money
 from app.errors import StoreUnavailable, TooManyRequests
 from app.observability.lifecycle import ResponseLifecycle
 from app.stores.counters import LEASE, Counters, TokenTake
@@ -281,10 +283,25 @@ class Admission:
         self._limits = limits
         self._charged = 0  # tokens of the rounds that have ended
         self._charging: asyncio.Task[None] | None = None
+        self._accounting: Accounting | None = None
+        self._budget: list[BudgetState] = []
+        self._headers: dict[str, str] | None = None
+
+    def account(self, accounting: Accounting, budget: list[BudgetState]) -> None:
+        """Record the usage of the response in `accounting`; `budget` is how much of the key's was used before it."""
+        self._accounting = accounting
+        self._budget = budget
 
     def headers(self) -> dict[str, str]:
-        """Return the rate limit headers of the response."""
-        return {name: value for allowance in self.allowances for name, value in allowance.headers().items()}
+        """
+        Return the headers of the response about limits, budget and cost.
+
+        The cost is added to the same dict at the end: an answer that is sent as a whole has it.
+        """
+        if self._headers is None:
+            limits = [header for allowance in self.allowances for header in allowance.headers().items()]
+            self._headers = {**dict(limits), **budget_headers(self._budget)}
+        return self._headers
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[Admission]:
@@ -304,7 +321,11 @@ class Admission:
         """Do nothing: the slot was taken before the response was created."""
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Charge the tokens that the response used and that were not charged yet, and release its slots."""
+        """Charge the tokens that were not charged yet, record usage and cost, and release the slots."""
+        if self._accounting:
+            lifecycle.cost = self._accounting.record(self.access, lifecycle)
+            if lifecycle.cost is not None and self._headers is not None:
+                self._headers["x-antiphon-cost"] = format_money(lifecycle.cost)
         self._limits.charge(self.access, lifecycle.usage.get("total_tokens", 0) - self._charged)
         self.close()
 

@@ -57,6 +57,7 @@ class ChatRequest:
     retry_allowed: bool = True  # may a refusal be met by asking again? not if there is another server to ask
     headers: Mapping[str, str] = field(default_factory=dict)  # to send, such as a trace's context
     warnings: list[str] = field(default_factory=list)  # whoever answers says here what was left out, a sentence each
+    answered_by: list[str] = field(default_factory=list)  # the backends that answered add their names in the settings
 
 
 class Backend(Protocol):
@@ -150,6 +151,7 @@ class RawRequest:
     caller_key: str | None = None  # for backends that pass it through
     conversation: str = ""  # the same for all requests of a conversation, so that they go to one replica
     retry_allowed: bool = True  # whether a failure may be retried at the same server
+    answered_by: list[str] = field(default_factory=list)  # the backends that answered add their names in the settings
 
 
 class RefusedRequest(BackendError):

@@ -10,6 +10,7 @@ The command line.
     antiphon show resp_...
     antiphon codex -- exec "Mend the tests."
     antiphon key new alice >> antiphon.toml
+    antiphon usage --group key,model
     antiphon version
 
 Options are set as variables of the environment, where worker processes read them, too.
@@ -277,6 +278,29 @@ def show_response(
     with ServerClient(base, key, proxied=own is None) as client:
         try:
             show(client, Console(), response_id, as_json=as_json)
+        except ServerError as error:
+            _refuse(safe(error), status=1)
+
+
+@cli.command("usage")
+def usage(
+    first: Annotated[str | None, typer.Option("--from", help="The first day; by default of the month.")] = None,
+    last: Annotated[str | None, typer.Option("--to", help="The last day; by default today.")] = None,
+    key: Annotated[str | None, typer.Option(help="Glob of names of keys.")] = None,
+    model: Annotated[str | None, typer.Option(help="Glob of models.")] = None,
+    group: Annotated[str, typer.Option(help="Any of day, month, key, model, backend.")] = "day,key,model",
+    url: Annotated[str | None, typer.Option(help=_URL)] = None,
+    api_key: Annotated[str | None, typer.Option(help=_KEY)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON.")] = False,
+) -> None:
+    """Show what keys have used and what it cost: one's own key, or all of them with an admin's."""
+    from app.cli.usage import show_usage
+
+    base, server_key, own = _server(url, api_key)
+    query = {"from": first, "to": last, "key": key, "model": model, "group": group}
+    with ServerClient(base, server_key, proxied=own is None) as client:
+        try:
+            show_usage(client, Console(), query, as_json=as_json)
         except ServerError as error:
             _refuse(safe(error), status=1)
 

@@ -26,6 +26,13 @@ class KeyLimits(NamedTuple):
 _DEFAULT_LIMITS = KeyLimits()
 
 
+class BudgetLimit(NamedTuple):
+    """What a key may use in a day or a month of UTC."""
+
+    name: str  # `tokens_per_day`, `money_per_day`, `tokens_per_month` or `money_per_month`
+    amount: int  # tokens, or nanos: see `app.core.prices`
+
+
 @dataclass(frozen=True, slots=True)
 class KeyAccess:
     """What one key may do, and under which names it is known."""
@@ -36,6 +43,7 @@ class KeyAccess:
     models: tuple[str, ...] = ("*",)  # globs
     tools: tuple[str, ...] = ("*",)  # globs of types of hosted tools, or `mcp:LABEL`
     limits: KeyLimits = _DEFAULT_LIMITS
+    budget: tuple[BudgetLimit, ...] = ()
     expires: float = math.inf  # Unix time
     admin: bool = False  # sees the usage of all keys
     configured: bool = False  # whether the settings have a table for it
@@ -69,7 +77,7 @@ class KeyAccess:
             raise PermissionDenied(message, code="insufficient_permissions")
 
 
-UNRESTRICTED = KeyAccess()  # for callers of a server without keys
+UNRESTRICTED = KeyAccess(admin=True)  # for callers of a server without keys
 
 
 def hosted_names(tool: Mapping[str, Any], *more: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from app.core.prices import format_money
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError
 
@@ -38,6 +39,8 @@ class ResponseLifecycle:
     failure: APIError | None = None
     observed: bool = False  # whether the observers have been notified of the start
     usage: Mapping[str, Any] = field(default_factory=dict)  # empty if no backend was queried
+    answered_by: Sequence[str] = ()  # names of the backends that answered, the last one last
+    cost: int | None = None  # in nanos (`app.core.prices`); None where there is no price
 
     @property
     def status(self) -> str:
@@ -46,6 +49,16 @@ class ResponseLifecycle:
         if status in TERMINAL:
             return status
         return "failed" if self.failure else "interrupted"
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend that answered last; "" if none did."""
+        return self.answered_by[-1] if self.answered_by else ""
+
+    def account(self) -> dict[str, Any]:
+        """Return what the line of the log says of the backend and of the cost."""
+        fields: dict[str, Any] = {"backend": self.backend} if self.answered_by else {}
+        return fields if self.cost is None else {**fields, "cost": format_money(self.cost)}
 
     @property
     def confirmed(self) -> bool:

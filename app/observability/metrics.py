@@ -33,10 +33,13 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from app import __version__
 from app.backends import Backend, BackendWrapper, ChatRequest, Chunk, RawAnswer, RawBackend, RawRequest
+from app.core.access import UNRESTRICTED, KeyAccess
+from app.core.prices import NANO
 from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels, ModelLabels
 from app.observability.lifecycle import ResponseLifecycle, ToolCallRecord
 from app.stores import Change, Store
+from app.stores.usage import UsageRow
 
 # The variable with the client library's directory, which is read when the library is imported.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
@@ -97,6 +100,11 @@ class Metrics:
         self._tokens = counter(
             "tokens", "Tokens: cached ones are part of the input, reasoning is part of the output.", "model", "kind"
         )
+
+        key = ("key", "backend")  # a key's name in the settings
+        self._key_responses = counter("key_responses", "Responses by key that used a backend.", *key)
+        self._key_tokens = counter("key_tokens", "Tokens by key: those of `tokens`.", *key, "kind")
+        self._key_cost = counter("key_cost", "What responses cost by key, in the currency of the prices.", *key)
 
         self._tool_calls = counter("tool_calls", "Calls of hosted tools that have ended.", "tool", "status")
         self._tool_seconds = histogram("tool_call", "Time for a call of a hosted tool.", WHOLE, "tool")
@@ -159,6 +167,20 @@ class Metrics:
                 ("reasoning", usage["output_tokens_details"]["reasoning_tokens"]),
             ):
                 self._tokens(model, kind).inc(count)
+
+    def used(self, access: KeyAccess, row: UsageRow) -> None:
+        """Count what responses of a key used. Only keys with a table in the settings have a label of their own."""
+        key = access.name if access.configured or access is UNRESTRICTED else "unnamed"
+        labels = (key, row.backend)
+        self._key_responses(*labels).inc(row.requests)
+        for kind, count in (
+            ("input", row.input_tokens),
+            ("cached_input", row.cached_tokens),
+            ("output", row.output_tokens),
+            ("reasoning", row.reasoning_tokens),
+        ):
+            self._key_tokens(*labels, kind).inc(count)
+        self._key_cost(*labels).inc(row.cost / NANO)
 
     def answered(self, method: str, route: str, status: int) -> None:
         """Count an HTTP response; `route` is the path's pattern."""

@@ -257,6 +257,7 @@ class Responses:
         builder = self._builder(request, caller, context, response)
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         questions = self.questions(request, context, caller, response["model"])
+        lifecycle.answered_by = questions.answered_by
         large = _is_large(request, context)
         if options := self._loop_options(request, caller, context, response, generate=generate):
             loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle, large=large)

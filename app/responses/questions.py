@@ -49,6 +49,7 @@ class Questions:
         self._key = owner_key
         self._model = model
         self._strict = strict
+        self.answered_by: list[str] = []  # names of the backends that answered, in all rounds
         self._truncates = context.compacts or request.truncation == "auto"
 
     def body(self) -> dict[str, Any]:
@@ -149,4 +150,12 @@ class Questions:
 
     def _chat_request(self, prompt: Prompt) -> ChatRequest:
         conversation = self._request.prompt_cache_key or self._context.key
-        return ChatRequest(prompt.body, self._key, conversation, self._model, prompt.profile, prompt.translate_for)
+        return ChatRequest(
+            prompt.body,
+            self._key,
+            conversation,
+            self._model,
+            prompt.profile,
+            prompt.translate_for,
+            answered_by=self.answered_by,
+        )

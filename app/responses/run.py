@@ -201,6 +201,7 @@ class Run:
             "model": response["model"],
             "status": self._lifecycle.status,
             "usage": response["usage"],
+            **self._lifecycle.account(),
         }
         level = logging.INFO
         if failure:

@@ -35,8 +35,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.core.prices import PriceList
 from app.settings.backend import BackendSettings, merged_profile
-from app.settings.keys import KeyName, KeySettings, digest_of
+from app.settings.keys import BudgetSettings, KeyName, KeySettings, PriceSettings, digest_of
 from app.settings.loading import ENV_FILE, PREFIX, SettingsError, environment, read_toml, suggestion
 from app.settings.validation import (
     AllowedOrigins,
@@ -177,6 +178,11 @@ class Settings(BaseSettings):
     keys: Annotated[dict[KeyName, KeySettings], NoDecode, BeforeValidator(decode_json)] = {}
     """API keys with names, rights, limits and an owner, as a JSON object; easier to write as tables `[keys.NAME]` in
     the TOML file, with the hash of the key, which `antiphon key new NAME` makes. See docs/keys.md."""
+    prices: Annotated[dict[str, PriceSettings], NoDecode, BeforeValidator(decode_json)] = {}
+    """Prices of models by glob, as a JSON object; easier to write as tables `[prices."GLOB"]` in the TOML file, with
+    `input`, `output` and maybe `cached_input` for a million tokens. The first glob that matches counts."""
+    usage_days: int = Field(400, ge=32)
+    """Days for which the store keeps what each key has used of each model; at least 32, for budgets of a month."""
     allow_open: bool = False
     """Serve without API keys on addresses other than loopback."""
     secret_key: Secrets = []
@@ -297,6 +303,9 @@ class Settings(BaseSettings):
                 if other not in self.backends and other != "default":
                     raise ValueError(f"backends.{name}.fallbacks: there is no backend {other!r}")
         self._check_keys_differ()
+        for name, key in self.keys.items():
+            if key.budget.needs_prices and not self.prices:
+                raise ValueError(f'keys.{name}.budget: money needs prices, in tables [prices."GLOB"]')
         return self
 
     def _check_keys_differ(self) -> None:
@@ -324,6 +333,10 @@ class Settings(BaseSettings):
         path = environment().get(f"{PREFIX}CONFIG")
         toml = InitSettingsSource(settings_cls, read_toml(Path(path), _toml_keys()) if path else {})
         return init_settings, env_settings, dotenv_settings, toml
+
+    def price_list(self) -> PriceList:
+        """Return the prices of models."""
+        return PriceList({glob: price.price() for glob, price in self.prices.items()})
 
     def tool_limits(self) -> ToolLimits:
         """Return the limits of all hosted tools."""
@@ -403,8 +416,10 @@ def _problem(detail: Any) -> str:
         return str(message)  # a rule about several settings, which names them itself
     first, *rest = map(str, detail["loc"])
     if detail["type"] == "extra_forbidden":
-        tables: dict[str, type[BaseModel]] = {"keys": KeySettings, "webhooks": WebhookSettings}
+        tables: dict[str, type[BaseModel]] = {"keys": KeySettings, "prices": PriceSettings, "webhooks": WebhookSettings}
         table = tables.get(first, BackendSettings)
+        if rest[1:2] == ["budget"]:
+            table = BudgetSettings
         message = f"unknown key{suggestion(rest[-1], set(table.model_fields))}"
     variables, variable = environment(), f"{PREFIX}{first.upper()}"
     path = variables.get(f"{PREFIX}CONFIG")

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import (
@@ -22,7 +23,8 @@ from pydantic import (
     model_validator,
 )
 
-from app.core.access import KeyAccess, KeyLimits, owner_id
+from app.core.access import BudgetLimit, KeyAccess, KeyLimits, owner_id
+from app.core.prices import NANO, Price
 from app.settings.loading import environment
 from app.settings.validation import check_header_value
 
@@ -69,6 +71,47 @@ KeyName = Annotated[str, AfterValidator(check_key_name)]
 _Limit = Annotated[int | None, Field(ge=0)]
 
 
+Money = Annotated[Decimal, Field(ge=0, le=10**9, decimal_places=6, allow_inf_nan=False)]
+
+
+class PriceSettings(BaseModel):
+    """The price of models, a table `[prices."GLOB"]`, in any currency, for a million tokens."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    input: Money
+    output: Money
+    cached_input: Money | None = None
+
+    def price(self) -> Price:
+        """Return the price in whole numbers."""
+        return Price.per_million(self.input, self.output, self.cached_input)
+
+
+class BudgetSettings(BaseModel):
+    """What a key may use in a day or a month of UTC; money is in the currency of the prices."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    tokens_per_day: int | None = Field(None, ge=0)
+    tokens_per_month: int | None = Field(None, ge=0)
+    money_per_day: Money | None = None
+    money_per_month: Money | None = None
+
+    @property
+    def needs_prices(self) -> bool:
+        """Whether money is limited."""
+        return self.money_per_day is not None or self.money_per_month is not None
+
+    def limits(self) -> tuple[BudgetLimit, ...]:
+        """Return the limits in whole numbers."""
+        return tuple(
+            BudgetLimit(name, int(amount * NANO) if name.startswith("money") else int(amount))
+            for name, amount in self
+            if amount is not None
+        )
+
+
 class KeySettings(BaseModel):
     """One named key."""
 
@@ -96,6 +139,8 @@ class KeySettings(BaseModel):
     """Input and output tokens per minute."""
     streams: _Limit = None
     """Concurrent responses, streamed or not."""
+    budget: BudgetSettings = BudgetSettings()
+    """What the key may use: `tokens_per_day`, `tokens_per_month`, `money_per_day`, `money_per_month`, in UTC."""
     expires: datetime | None = None
     """When the key stops working: a date or a time, in UTC unless it says otherwise."""
     admin: bool = False
@@ -146,6 +191,7 @@ class KeySettings(BaseModel):
             models=tuple(self.models),
             tools=tuple(self.tools),
             limits=KeyLimits(self.requests_per_minute, self.tokens_per_minute, self.streams),
+            budget=self.budget.limits(),
             expires=self.expires.timestamp() if self.expires else math.inf,
             admin=self.admin,
             configured=True,

@@ -397,3 +397,17 @@ def test_a_key_that_is_taken_out_is_refused_by_every_worker_after_a_reload(tmp_p
             time.sleep(0.1)
         for _ in range(8):
             assert [status_with(f"{address}/v1/models", key) for key in hashes] == [401, 200]
+
+
+def test_usage_is_shown_as_a_table(tmp_path: Path) -> None:
+    prices = '{"*": {"input": 1, "output": 4}}'
+    with served(tmp_path, ANTIPHON_PRICES=prices) as (_, address):
+        assert ask(f"{address}/v1/responses", {"model": "demo", "input": "Hello!"})["status"] == "completed"
+        shown = run(tmp_path, "usage", "--group", "key,model", "--url", f"{address}/v1")
+        assert re.search(r"anonymous\s+demo\s+1\s+\d+\s+0\s+\d+\s+0\s+0\.0000\d\d\s*$", shown.stdout, re.MULTILINE), (
+            shown
+        )
+        listed = json.loads(run(tmp_path, "usage", "--json", "--url", f"{address}/v1").stdout)
+        assert listed["total"]["requests"] == 1
+        refused = run(tmp_path, "usage", "--group", "keys", "--url", f"{address}/v1")
+        assert (refused.returncode, "Did you mean 'key'?" in refused.stderr) == (1, True)

@@ -29,7 +29,7 @@ OWNED = {
     "vector_store_id",
     "batch_id",
 }  # parts of paths that are somebody's
-PUBLIC = {"model"}  # and nobody's
+PUBLIC = {"model", "rest"}  # and nobody's
 
 
 def with_files(path: str) -> dict[str, Any]:
@@ -56,7 +56,9 @@ FIELDS: list[dict[str, Any]] = [
 ]
 
 POSTED = ["/v1/responses", "/v1/antiphon/translation", "/v1/responses/input_tokens", "/v1/responses/compact"]
-NAMES_NOTHING = ["/v1/conversations", "/v1/files"]
+PASSED_ON = ["chat/completions", "completions", "embeddings", "rerank", "moderations", "images", "images/{rest:path}"]
+PASSED_ON += ["audio", "audio/{rest:path}"]
+NAMES_NOTHING = ["/v1/conversations", "/v1/files", *(f"/v1/{path}" for path in PASSED_ON)]
 FILLED = ["/v1/vector_stores"]  # with what was made before  # that was made before
 
 

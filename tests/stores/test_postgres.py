@@ -102,8 +102,8 @@ async def test_the_tables_of_a_later_version_are_left_alone(private: PostgresSer
     later = PostgresStore.from_url(private.patient_url, ttl=1000)
     with pytest.raises(StoreUnavailable) as unavailable:
         await later.check()
-    assert "the tables have version 1000, and this server knows 1" in unavailable.value.__notes__[0]
-    private.sql("UPDATE antiphon_schema SET version = 1")
+    assert "the tables have version 1000, and this server knows 2" in unavailable.value.__notes__[0]
+    private.sql("UPDATE antiphon_schema SET version = 2")
     await later.check()
     await later.aclose()
 

@@ -393,7 +393,7 @@ async def test_the_file_of_a_newer_server_is_left_alone(path: Path, store: SQLit
     with pytest.raises(StoreUnavailable) as unavailable:
         await store.put(CHAIN, "resp_1", b"1")
 
-    assert "the file has version 7, and this server knows only 2" in unavailable.value.__notes__[0]
+    assert "the file has version 7, and this server knows only 3" in unavailable.value.__notes__[0]
 
 
 async def test_a_path_that_cannot_be_made_is_an_outage_until_it_can(tmp_path: Path) -> None:

@@ -108,7 +108,12 @@ class PassthroughExchange:
         """Add the model, the outcome and the usage to the line of the request."""
         if line := log_context.request_line():
             lifecycle = self._lifecycle
-            line.fields = {"model": self._request.model, "status": lifecycle.status, "usage": lifecycle.usage or None}
+            line.fields = {
+                "model": self._request.model,
+                "status": lifecycle.status,
+                "usage": lifecycle.usage or None,
+                **lifecycle.account(),
+            }
             if failure := lifecycle.failure:
                 line.fields |= failure.log_fields()
                 line.level = logging.WARNING if failure.status >= 500 else logging.INFO

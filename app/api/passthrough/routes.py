@@ -122,7 +122,8 @@ class Passthrough:
     ) -> PassthroughExchange:
         responses = self._api.responses
         response: Response = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
-        lifecycle = ResponseLifecycle(response, "passthrough", [*responses.observers, *observers])
+        everybody = [*responses.observers, *observers]
+        lifecycle = ResponseLifecycle(response, "passthrough", everybody, answered_by=raw.answered_by)
         return PassthroughExchange(backend, raw, fields, lifecycle, responses.max_output_seconds)
 
 

@@ -13,6 +13,7 @@ from app.api.json_response import json_response
 from app.api.openapi import CREATE, ERRORS, response_example
 from app.api.pagination import parse_limit
 from app.api.request_body import read_body
+from app.api.usage import DEFAULT_GROUPS, GROUPS, UsageQuery, list_usage
 from app.core.types.request import CreateResponse
 from app.responses import Caller
 from app.responses.inspection import Inspection
@@ -43,6 +44,22 @@ _TRANSLATION = {
     "url": "http://localhost:8000/v1/chat/completions",
     "body": {"model": "qwen3", "messages": [{"role": "user", "content": "Say hello."}], "stream": True},
     "warnings": [],
+}
+_COUNTS = {
+    "requests": 12,
+    "input_tokens": 4200,
+    "cached_input_tokens": 3000,
+    "output_tokens": 900,
+    "reasoning_tokens": 300,
+    "total_tokens": 5100,
+    "cost": 0.0123,
+}
+_USAGE = {
+    "object": "list",
+    "from": "2026-11-01",
+    "to": "2026-11-22",
+    "data": [{"object": "antiphon.usage", "day": "2026-11-22", "key": "alice", "model": "qwen3", **_COUNTS}],
+    "total": _COUNTS,
 }
 _ABOUT = {
     "object": "antiphon.about",
@@ -95,6 +112,24 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, Any]]
         caller = api.auth.caller(request.headers)
         body = await read_body(request, CreateResponse, api.body_limits)
         return json_response(await inspection.preview(body, caller))
+
+    @router.get(
+        "/usage",
+        summary="List what keys have used, by day, key and model: one's own, or all with an admin key",
+        openapi_extra=response_example(_USAGE),
+    )
+    async def usage(
+        request: Request,
+        first: str | None = Query(None, alias="from", description="the first day, in UTC; by default of the month"),
+        last: str | None = Query(None, alias="to", description="the last day; today if left out"),
+        key: str | None = Query(None, description="glob of names of keys"),
+        model: str | None = Query(None, description="glob of models"),
+        group: str = Query(DEFAULT_GROUPS, description=f"what to group by: any of {', '.join(GROUPS)}"),
+    ) -> Response:
+        access = api.auth.caller(request.headers).access
+        query = UsageQuery.read(first, last, key, model, group)
+        await api.accounting.settle()
+        return json_response(await list_usage(api.accounting.ledger, query, access))
 
     @router.get("/about", summary="Describe the configuration", openapi_extra=response_example(_ABOUT))
     async def describe(request: Request) -> Response:

@@ -202,8 +202,10 @@ class _Failover(Generic[_Part]):
     backend's.
     """
 
-    def __init__(self, pools: Sequence[ReplicaPool], conversation: str) -> None:
+    def __init__(self, pools: Sequence[ReplicaPool], conversation: str, answered_by: list[str]) -> None:
+        """The name of each backend that answers is appended to `answered_by`."""
         self._conversation = conversation
+        self._answered_by = answered_by
         self._first = pools[0]
         self._pools = [*pools]  # those that are left
         # Is there but one server to ask, and has nobody said how often it may fail?
@@ -298,6 +300,7 @@ class _Failover(Generic[_Part]):
             await place.close(error)
             raise
         self._place = place
+        self._answered_by.append(pool.name)
 
     def _refused(self, pool: ReplicaPool, error: APIError) -> None:
         """Note what a server said; raise it where no other would say anything else."""
@@ -315,7 +318,7 @@ class FailoverStream(_Failover[list[Chunk]]):
     """The answer to a chat request, in lists of chunks."""
 
     def __init__(self, pools: Sequence[ReplicaPool], request: ChatRequest) -> None:
-        super().__init__(pools, request.conversation)
+        super().__init__(pools, request.conversation, request.answered_by)
         self._request = request
 
     def _opened(
@@ -334,7 +337,7 @@ class FailoverAnswer(_Failover[bytes]):
     _answer: RawAnswer
 
     def __init__(self, pools: Sequence[ReplicaPool], request: RawRequest) -> None:
-        super().__init__(pools, request.conversation)
+        super().__init__(pools, request.conversation, request.answered_by)
         self._request = request
 
     def _opened(self, pool: ReplicaPool, replica: Replica, *, others: bool) -> AbstractAsyncContextManager[RawAnswer]:

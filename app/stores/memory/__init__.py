@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from app.errors import StoreUnavailable
 from app.stores import Change, owner_of
 from app.stores.memory.event_log import MemoryLog
+from app.stores.memory.usage import MemoryUsage
 from app.stores.url_options import count, read_options
 
 MAX_RECORDS = 100_000
@@ -74,6 +75,7 @@ class MemoryStore:
         # Bucket and name of each record that is listed, by owner, the first put first.
         self._listed: dict[str, dict[tuple[str, str], None]] = {}
         self._logs: list[MemoryLog] = []
+        self._usage = MemoryUsage()
         self.records = 0
         self.bytes = 0  # as counted for the bound, with the overhead
 
@@ -198,6 +200,10 @@ class MemoryStore:
         """Return an event log in memory."""
         self._logs.append(MemoryLog(ttl=ttl, lease=lease, clock=self._clock))
         return self._logs[-1]
+
+    def usage(self, *, days: int) -> MemoryUsage:
+        """Return the usage of keys, which is this store's as long as the process lives."""
+        return self._usage
 
     async def aclose(self) -> None:
         """Forget everything."""

@@ -21,6 +21,7 @@ from app.stores.outage import Outage
 from app.stores.postgres.connection import PostgresClient, read_postgres_url
 from app.stores.postgres.counters import FAST, PostgresCounters
 from app.stores.postgres.event_log import PostgresLog
+from app.stores.postgres.usage import PostgresUsage
 
 _APPLY = "SELECT antiphon_apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 _LEFT = "extract(epoch FROM expires - clock_timestamp())::float8"
@@ -200,6 +201,10 @@ class PostgresStore:
     def counters(self) -> PostgresCounters:
         """Return counters in the same database."""
         return PostgresCounters(self._new_client(timeout=FAST, connect_timeout=FAST))
+
+    def usage(self, *, days: int) -> PostgresUsage:
+        """Return the usage of keys in the same database."""
+        return PostgresUsage(self._client)
 
     async def aclose(self) -> None:
         """Close all connections."""

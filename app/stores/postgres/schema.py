@@ -253,8 +253,25 @@ BEGIN
 END $$;
 """
 
+_USAGE = """
+CREATE TABLE antiphon_usage (
+    day date NOT NULL,
+    key text NOT NULL,
+    model text NOT NULL,
+    backend text NOT NULL,
+    requests bigint NOT NULL,
+    input_tokens bigint NOT NULL,
+    cached_tokens bigint NOT NULL,
+    output_tokens bigint NOT NULL,
+    reasoning_tokens bigint NOT NULL,
+    cost bigint NOT NULL,
+    PRIMARY KEY (key, day, model, backend)
+);
+CREATE TABLE antiphon_usage_batches (batch text PRIMARY KEY, added timestamptz NOT NULL DEFAULT clock_timestamp());
+"""
+
 # What brings a database from each version to the next; 0 is an empty one.
-_MIGRATIONS = [_BUCKETS + _RUNS + _COUNTERS]
+_MIGRATIONS = [_BUCKETS + _RUNS + _COUNTERS, _USAGE]
 
 
 class Connection(Protocol):

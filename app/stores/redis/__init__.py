@@ -23,6 +23,7 @@ from app.stores.redis.connection import RedisClient, make_servers, read_address
 from app.stores.redis.counters import HASTE, RedisCounters
 from app.stores.redis.event_log import BLOCK, FOLLOWERS, RedisLog
 from app.stores.redis.listing import ENTRY, Command
+from app.stores.redis.usage import RedisUsage
 
 CONNECT_TIMEOUT = 2.0
 READ_TIMEOUT = 5.0
@@ -184,6 +185,10 @@ class RedisStore:
     def counters(self) -> RedisCounters:
         """Return counts in the same place."""
         return RedisCounters(self._fast())
+
+    def usage(self, *, days: int) -> RedisUsage:
+        """Return the usage of keys in the same place."""
+        return RedisUsage(self._client, days=days)
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -28,6 +28,7 @@ from app.stores.outage import Outage
 from app.stores.sqlite import event_log
 from app.stores.sqlite.event_log import SQLiteLog
 from app.stores.sqlite.schema import PADDING, VERSION, empty_wal, prepare
+from app.stores.sqlite.usage import SQLiteUsage
 from app.stores.url_options import one_of, read_options, seconds
 
 T = TypeVar("T")
@@ -190,6 +191,10 @@ class SQLiteStore:
     def log(self, *, ttl: float, lease: float) -> SQLiteLog:
         """Return an event log in the same file, asked in the same threads."""
         return SQLiteLog(self._reads, self._writes, ttl=ttl, lease=lease, clock=self._clock)
+
+    def usage(self, *, days: int) -> SQLiteUsage:
+        """Return the usage of keys in the same file, asked in the same threads."""
+        return SQLiteUsage(self._reads, self._writes, self._clock)
 
     async def purge(self) -> None:
         """Delete what has expired, and leave nothing of what was deleted in any of the files."""

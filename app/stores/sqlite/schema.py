@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 
 # In `PRAGMA user_version`, to tell a file that this code cannot read.
-VERSION = 2
+VERSION = 3
 
 # The padding, by the page size of the file: as much of a row as there can be in a page of the table.
 PADDING = "zeroblob((SELECT (page_size - 12) * 64 / 255 - 23 FROM pragma_page_size))"
@@ -70,9 +70,25 @@ CREATE TABLE batches (
     PRIMARY KEY (run, last)
 ) WITHOUT ROWID
 """
-_CREATE = [*_BUCKETS.split(";"), _RECORDS, _LISTED, *_RUNS.split(";"), _BATCHES]
+_USAGE = """
+CREATE TABLE usage (
+    day TEXT NOT NULL,
+    key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    backend TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    input_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    reasoning_tokens INTEGER NOT NULL,
+    cost INTEGER NOT NULL,
+    PRIMARY KEY (key, day, model, backend)
+) WITHOUT ROWID;
+CREATE TABLE usage_batches (batch TEXT PRIMARY KEY, added REAL NOT NULL) WITHOUT ROWID
+"""
+_CREATE = [*_BUCKETS.split(";"), _RECORDS, _LISTED, *_RUNS.split(";"), _BATCHES, *_USAGE.split(";")]
 
-# The first version had no padding, and listed nothing.
+# The first version had no padding, listed nothing, and had no usage.
 _UPGRADE = [
     "ALTER TABLE records RENAME TO old_records",
     _RECORDS,
@@ -84,6 +100,7 @@ _UPGRADE = [
     _BATCHES,
     f"INSERT INTO batches SELECT run, last, first, ends, {PADDING}, data FROM old_batches",
     "DROP TABLE old_batches",
+    *_USAGE.split(";"),
 ]
 
 
@@ -107,7 +124,9 @@ def _make_tables(db: sqlite3.Connection) -> None:
             statements = _CREATE
         case 1:
             statements = _UPGRADE
-        case 2:  # another process was quicker
+        case 2:  # it had no usage
+            statements = _USAGE.split(";")
+        case 3:  # another process was quicker
             statements = []
         case version:
             raise sqlite3.DatabaseError(f"the file has version {version}, and this server knows only {VERSION}")

@@ -1,0 +1,313 @@
+"""
+What keys use and what it costs: recorded in the store, limited by budgets.
+
+    state = await accounting.check(access)          # raises BudgetExceeded, a 429 with `Retry-After`
+    ...
+    cost = accounting.record(access, lifecycle)     # at the end of a response
+
+Records are added up in memory and written in batches, so no response waits for them. What a key with a budget used is
+written at once, and its next request first waits for that: a budget is exceeded by no more than what was in progress.
+A batch that may not have been written is written again, and the store counts it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from app.core.access import BudgetLimit, KeyAccess
+from app.core.prices import PriceList, format_money
+from app.errors import StoreUnavailable, TooManyRequests
+from app.observability.labels import BoundedLabels
+from app.observability.lifecycle import ResponseLifecycle
+from app.stores.usage import Spending, UsageLedger, UsageRow
+
+logger = logging.getLogger(__name__)
+
+WRITE_INTERVAL = 0.25  # seconds between two writes
+RETRY_INTERVAL = 2.0  # seconds after which a failed write is repeated
+BUDGET_TIMEOUT = 1.0  # seconds that a check of a budget waits for a write
+LAST_WRITE_TIMEOUT = 5.0  # seconds for the last write
+FORGET_INTERVAL = 3600.0  # seconds between deletions of old rows
+_COUNTS = 6  # of a `UsageRow`
+_MODELS = 200  # of one key in one process; callers may make up names, so the others are `other`
+
+
+class BudgetState(NamedTuple):
+    """How much of one limit of a budget is used."""
+
+    limit: BudgetLimit
+    used: int
+    resets: datetime
+
+    @property
+    def remaining(self) -> int:
+        """What may still be used; 0 or less if the limit is reached."""
+        return self.limit.amount - self.used
+
+    def format(self, amount: int) -> str:
+        """Return an amount in the unit of the limit."""
+        return format_money(amount) if self.limit.name.startswith("money") else str(amount)
+
+
+class BudgetExceeded(TooManyRequests):
+    """The budget of a key is used up until the next day or month."""
+
+    code = "insufficient_quota"
+
+    def __init__(self, key: str, state: BudgetState, now: datetime) -> None:
+        unit, _, period = state.limit.name.partition("_per_")
+        resets = _utc(state.resets)
+        amount, used = state.format(state.limit.amount), state.format(state.used)
+        message = f"The key '{key}' has used its budget: {used} of {amount} {unit} per {period}. It resets at {resets}."
+        super().__init__(message, retry_after=(state.resets - now).total_seconds())
+        self.limit = f"budget_{state.limit.name}"
+        self._resets = resets
+
+    def headers(self) -> dict[str, str]:
+        """The headers of the HTTP response. OpenAI's clients are told not to retry by themselves."""
+        return {**super().headers(), "x-should-retry": "false", "x-antiphon-budget-reset": self._resets}
+
+
+class Accounting:
+    """
+    The usage of all keys.
+
+    `on_usage` is called with the rows that are written, and `on_refusal` with the name of a limit that is reached.
+    """
+
+    def __init__(
+        self,
+        ledger: UsageLedger,
+        prices: PriceList | None = None,
+        *,
+        days: int = 400,
+        on_usage: Callable[[KeyAccess, UsageRow], None] = lambda access, row: None,
+        on_refusal: Callable[[str], None] = lambda limit: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Rows are kept for so many `days`; `clock` gives the Unix time."""
+        self.ledger = ledger
+        self._prices = prices or PriceList()
+        self._days = days
+        self._on_usage = on_usage
+        self._on_refusal = on_refusal
+        self._clock = clock
+        self._today = ("", 0.0)  # the day, and the Unix time of its end
+        self._models: dict[str, BoundedLabels] = {}
+        self._unpriced = BoundedLabels(_MODELS)
+        # What is not written yet: the counts of `UsageRow`, by its names.
+        self._pending: dict[tuple[str, str, str, str], list[int]] = {}
+        self._accesses: dict[str, KeyAccess] = {}  # of keys that were used, by name
+        self._known: dict[str, tuple[str, Spending]] = {}  # of keys with budgets: the day, and what was used by then
+        self._batch = 1  # number of the batch that will be written next
+        self._batches: dict[str, int] = {}  # by key: the last batch that it has rows in
+        self._written = 0  # number of the last batch that was written
+        self._progress = asyncio.Event()  # replaced after each write
+        self._hurry = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
+        self._forgotten = -FORGET_INTERVAL
+        self._closing = False
+
+    def replace_prices(self, prices: PriceList) -> None:
+        """Count with these prices from now on."""
+        self._prices = prices
+
+    # Recording.
+
+    def record(self, access: KeyAccess, lifecycle: ResponseLifecycle) -> int | None:
+        """Count the usage of a response that has ended; return its cost in nanos, None for a model without a price."""
+        usage = lifecycle.usage
+        if not usage or not (usage["input_tokens"] or usage["output_tokens"]):
+            return None
+        model = str(lifecycle.response["model"])
+        cost = self._prices.cost(model, usage)
+        if cost is None and any(limit.name.startswith("money") for limit in access.budget):
+            self._warn_unpriced(model, access.name)
+        name = access.name
+        if (models := self._models.get(name)) is None:
+            models = self._models[name] = BoundedLabels(_MODELS)
+        row = (self.today(), name, models(model), lifecycle.backend or "default")
+        counts = self._pending.get(row)
+        if counts is None:
+            counts = self._pending[row] = [0] * _COUNTS
+        for place, count in enumerate(
+            (
+                1,
+                usage["input_tokens"],
+                usage["input_tokens_details"]["cached_tokens"],
+                usage["output_tokens"],
+                usage["output_tokens_details"]["reasoning_tokens"],
+                cost or 0,
+            )
+        ):
+            counts[place] += count
+        self._accesses[name] = access
+        self._batches[name] = self._batch
+        if access.budget:
+            self._count(name, row[0], usage["input_tokens"] + usage["output_tokens"], cost or 0)
+            self._hurry.set()
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+        return cost
+
+    def today(self) -> str:
+        """Return the day in UTC, such as `2026-11-22`."""
+        now = self._clock()
+        day, end = self._today
+        if not end - 86_400 <= now < end:
+            midnight = now // 86_400 * 86_400
+            day = datetime.fromtimestamp(midnight, UTC).date().isoformat()
+            self._today = (day, midnight + 86_400)
+        return day
+
+    def _warn_unpriced(self, model: str, key: str) -> None:
+        before = self._unpriced(model, confirmed=False)
+        if before == BoundedLabels.OTHER and self._unpriced(model) == model:
+            logger.warning("a model without a price costs nothing of a budget", extra={"model": model, "key": key})
+
+    def _count(self, key: str, today: str, tokens: int, cost: int) -> None:
+        """Add to what is known of a key, for when the store is unavailable."""
+        day, known = self._known.get(key, (today, Spending()))
+        added = zip(_on_day(known, day, today), (tokens, cost, tokens, cost), strict=True)
+        self._known[key] = today, Spending(*(one + more for one, more in added))
+
+    # Writing.
+
+    async def _write(self) -> None:
+        """Write batches until nothing is pending."""
+        try:
+            while self._pending:
+                if not self._closing:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(WRITE_INTERVAL):
+                            await self._hurry.wait()
+                self._hurry.clear()
+                rows = [UsageRow(*names, *counts) for names, counts in self._pending.items()]
+                self._pending = {}
+                for row in rows:
+                    self._on_usage(self._accesses[row.key], row)
+                number, self._batch = self._batch, self._batch + 1
+                await self._write_batch(secrets.token_hex(16), rows)
+                self._written = number
+                progress, self._progress = self._progress, asyncio.Event()
+                progress.set()
+                await self._forget()
+        finally:
+            self._writing = None
+
+    async def _write_batch(self, batch: str, rows: list[UsageRow]) -> None:
+        failed = False
+        while True:
+            try:
+                await self.ledger.add(batch, rows)
+                break
+            except StoreUnavailable:
+                if self._closing:
+                    requests = sum(row.requests for row in rows)
+                    logger.error("usage not stored: the store is unavailable", extra={"requests": requests})
+                    return
+                if not failed:
+                    logger.warning("usage is not stored yet: the store is unavailable")
+                failed = True
+                self._progress.set()  # whoever waits does without
+                await asyncio.sleep(RETRY_INTERVAL)
+                self._progress.clear()
+        if failed:
+            logger.info("usage is stored again")
+
+    async def _forget(self) -> None:
+        if (now := time.monotonic()) - self._forgotten < FORGET_INTERVAL:
+            return
+        self._forgotten = now
+        before = datetime.fromtimestamp(self._clock(), UTC).date() - timedelta(days=self._days)
+        with suppress(StoreUnavailable):
+            await self.ledger.forget(before.isoformat())
+
+    async def settle(self) -> None:
+        """Wait, up to `BUDGET_TIMEOUT`, until what this process has recorded is in the store."""
+        self._hurry.set()
+        with suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(BUDGET_TIMEOUT):
+                await self._until_written(self._batch if self._pending else self._batch - 1)
+
+    async def aclose(self) -> None:
+        """Write what is pending."""
+        self._closing = True
+        self._hurry.set()
+        if self._writing:
+            await asyncio.wait({self._writing}, timeout=LAST_WRITE_TIMEOUT)
+
+    # Budgets.
+
+    async def check(self, access: KeyAccess) -> list[BudgetState]:
+        """Return how much of the limits of a key's budget is used; raises `BudgetExceeded`."""
+        if not access.budget:
+            return []
+        day = self.today()
+        spending = await self._spending(access.name, day)
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        states = [
+            BudgetState(limit, getattr(spending, limit.name), _end_of(limit.name.partition("_per_")[2], now))
+            for limit in access.budget
+        ]
+        exceeded = [state for state in states if state.remaining <= 0]
+        if exceeded:
+            error = BudgetExceeded(access.name, max(exceeded, key=lambda state: state.resets), now)
+            self._on_refusal(error.limit)
+            raise error
+        return states
+
+    async def _spending(self, key: str, day: str) -> Spending:
+        """Return what a key has used, by all processes; if the store is unavailable, what is known of it here."""
+        with suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(BUDGET_TIMEOUT):
+                await self._until_written(self._batches.get(key, 0))
+                spending = await self.ledger.spending(key, day)
+            self._known[key] = day, spending
+            return spending
+        known_day, known = self._known.get(key, (day, Spending()))
+        return _on_day(known, known_day, day)
+
+    async def _until_written(self, batch: int) -> None:
+        """Wait until the batch of this number is in the store; raises `StoreUnavailable` if it cannot be written."""
+        while self._written < batch and self._writing:
+            progress = self._progress
+            await progress.wait()
+            if progress is self._progress:  # not replaced, so the write has failed
+                raise StoreUnavailable
+
+
+def _on_day(known: Spending, day: str, today: str) -> Spending:
+    """Return what was used by a day as it counts today."""
+    if day == today:
+        return known
+    if day[:7] != today[:7]:
+        return Spending()
+    return known._replace(tokens_per_day=0, money_per_day=0)
+
+
+def _end_of(period: str, now: datetime) -> datetime:
+    """Return when the day or month of a time ends."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if period == "day":
+        return midnight + timedelta(days=1)
+    return (midnight.replace(day=1) + timedelta(days=32)).replace(day=1)
+
+
+def _utc(time: datetime) -> str:
+    return time.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def budget_headers(states: list[BudgetState]) -> dict[str, str]:
+    """Return the headers with what remains of a budget, such as `x-antiphon-budget-remaining-money-per-month`."""
+    return {
+        f"x-antiphon-budget-remaining-{state.limit.name.replace('_', '-')}": state.format(max(0, state.remaining))
+        for state in states
+    }

@@ -1,0 +1,97 @@
+"""The list of usage: `GET /antiphon/usage`, filtered and grouped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from app.core.access import KeyAccess
+from app.core.prices import NANO
+from app.errors import InvalidRequest, PermissionDenied, did_you_mean
+from app.stores.usage import UsageLedger, UsageRow, add_rows
+
+GROUPS = ("day", "month", "key", "model", "backend")
+DEFAULT_GROUPS = "day,key,model"
+_MAX_DAYS = 3660
+
+
+class UsageQuery(NamedTuple):
+    """What to list: the days, globs of keys and models, and what to group by."""
+
+    first: str
+    last: str
+    key: str | None
+    model: str | None
+    groups: Sequence[str]
+
+    @classmethod
+    def read(cls, first: str | None, last: str | None, key: str | None, model: str | None, group: str) -> UsageQuery:
+        """Return the query of a request's parameters; raises `InvalidRequest`."""
+        today = datetime.now(UTC).date()
+        until = _date(last, "to") if last else today
+        since = _date(first, "from") if first else until.replace(day=1)
+        if not 0 <= (until - since).days <= _MAX_DAYS:
+            message = f"Invalid 'from': it has to be a day before 'to', and at most {_MAX_DAYS} days before it."
+            raise InvalidRequest(message, param="from", code="invalid_value")
+        groups = [name.strip() for name in group.split(",") if name.strip()]
+        for name in groups:
+            if name not in GROUPS:
+                message = f"Invalid 'group': '{name[:50]}' is none of {', '.join(GROUPS)}.{did_you_mean(name, GROUPS)}"
+                raise InvalidRequest(message, param="group", code="invalid_value")
+        return cls(since.isoformat(), until.isoformat(), key, model, groups)
+
+
+async def list_usage(ledger: UsageLedger, query: UsageQuery, access: KeyAccess) -> dict[str, Any]:
+    """
+    Return the usage that a key may see: its own, or with `admin` that of all keys.
+
+    Raises `PermissionDenied` for another key's, and `StoreUnavailable`.
+    """
+    if not access.admin and query.key not in (None, access.name):
+        message = f"The key '{access.name}' sees its own usage only; a key with `admin = true` sees that of all keys."
+        raise PermissionDenied(message, param="key")
+    rows = await ledger.rows(query.first, query.last, None if access.admin else access.name)
+    groups: dict[tuple[str, ...], UsageRow] = {}
+    for row in rows:
+        if fnmatchcase(row.key, query.key or "*") and fnmatchcase(row.model, query.model or "*"):
+            names = tuple(_name(row, group) for group in query.groups)
+            groups[names] = add_rows(groups[names], row) if names in groups else row
+    return {
+        "object": "list",
+        "from": query.first,
+        "to": query.last,
+        "data": [
+            {"object": "antiphon.usage", **dict(zip(query.groups, names, strict=True)), **_counts([row])}
+            for names, row in sorted(groups.items())
+        ],
+        "total": _counts([*groups.values()]),
+    }
+
+
+def _name(row: UsageRow, group: str) -> str:
+    return row.day[:7] if group == "month" else str(getattr(row, group))
+
+
+def _counts(rows: Sequence[UsageRow]) -> dict[str, int | float]:
+    def total(name: str) -> int:
+        return sum(getattr(row, name) for row in rows)
+
+    return {
+        "requests": total("requests"),
+        "input_tokens": total("input_tokens"),
+        "cached_input_tokens": total("cached_tokens"),
+        "output_tokens": total("output_tokens"),
+        "reasoning_tokens": total("reasoning_tokens"),
+        "total_tokens": total("input_tokens") + total("output_tokens"),
+        "cost": total("cost") / NANO,
+    }
+
+
+def _date(text: str, param: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        message = f"Invalid '{param}': it has to be a day such as 2026-11-22."
+        raise InvalidRequest(message, param=param, code="invalid_value") from None

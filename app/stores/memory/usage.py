@@ -1,0 +1,41 @@
+"""Usage in this process's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.stores.usage import Spending, UsageRow, add_rows
+
+
+class MemoryUsage:
+    """Rows by day, key, model and backend."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, ...], UsageRow] = {}
+        self._last_batch = ""  # nothing fails here, so that a batch is repeated at once or never
+
+    async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
+        """Add to rows; a batch that was added already is not added again."""
+        if batch == self._last_batch:
+            return
+        self._last_batch = batch
+        for row in rows:
+            known = self._rows.get(row[:4])
+            self._rows[row[:4]] = add_rows(known, row) if known else row
+
+    async def spending(self, key: str, day: str) -> Spending:
+        """Return what a key has used on a day, and in its month."""
+        month = [row for row in self._rows.values() if row.key == key and row.day[:7] == day[:7]]
+        today = [row for row in month if row.day == day]
+        totals = [
+            (sum(r.input_tokens + r.output_tokens for r in rows), sum(r.cost for r in rows)) for rows in (today, month)
+        ]
+        return Spending(*totals[0], *totals[1])
+
+    async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
+        """Return the rows of these days."""
+        return [row for row in self._rows.values() if first <= row.day <= last and key in (None, row.key)]
+
+    async def forget(self, before: str) -> None:
+        """Delete the rows of earlier days."""
+        self._rows = {name: row for name, row in self._rows.items() if row.day >= before}

@@ -1,0 +1,121 @@
+"""
+Usage in Redis: one hash for each key and month.
+
+    antiphon:{usage:NAME}:2026-11   counts by day, model, backend and column; and the tokens and the cost of each day
+                                    and of the month
+    antiphon:{usage:NAME}:batch:ID  that a batch was added
+    antiphon:usage                  the names of keys
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from app.stores.redis.event_log import CommandRunner
+from app.stores.usage import BATCH_TTL, Spending, UsageRow
+
+_NAMES = "antiphon:usage"
+_COUNTS = UsageRow._fields[4:]
+_SEPARATOR = "\x1f"
+_DAY = 86_400
+
+# KEYS: the batch, then the months. ARGV: seconds to remember the batch, seconds to keep a month; then the number of a
+# key, a field, and what to add to it, again and again. As in the event log, the first command tells whether this server
+# can be written to.
+_ADD = """
+local fresh = redis.pcall('SET', KEYS[1], 1, 'NX', 'EX', ARGV[1])
+if type(fresh) == 'table' and fresh.err then
+  return redis.error_reply(fresh.err:match('READONLY.*') or fresh.err)
+end
+if not fresh then return 0 end
+for i = 3, #ARGV, 3 do
+  redis.call('HINCRBY', KEYS[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
+end
+for i = 2, #KEYS do redis.call('EXPIRE', KEYS[i], ARGV[2]) end
+return 1
+"""
+
+
+class RedisUsage:
+    """Counts in hashes."""
+
+    def __init__(self, server: CommandRunner, *, days: int) -> None:
+        """Months are kept for so many days after they were last added to."""
+        self._server = server
+        self._keep = days * _DAY
+        self._named: set[str] = set()  # keys whose name is stored
+
+    async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
+        """Add to counts, for each key at once; a batch that was added already is not added again."""
+        of_keys: defaultdict[str, list[UsageRow]] = defaultdict(list)
+        for row in rows:
+            of_keys[row.key].append(row)
+        await asyncio.gather(*(self._add(batch, key, its_rows) for key, its_rows in of_keys.items()))
+
+    async def spending(self, key: str, day: str) -> Spending:
+        """Return what a key has used on a day, and in its month."""
+        month = _month_key(key, day)
+        fields = [_field(period, column) for period in (day, day[:7]) for column in ("tokens", "cost")]
+        [counts] = await self._server.ask(month, ("HMGET", month, *fields))
+        return Spending(*(int(count or 0) for count in counts))
+
+    async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
+        """Return the rows of these days."""
+        [names] = await self._server.ask(_NAMES, ("SMEMBERS", _NAMES))
+        keys = sorted(name.decode() for name in names if key in (None, name.decode()))
+        hashes = await asyncio.gather(*(self._hash(one, month) for one in keys for month in _months(first, last)))
+        return [row for rows in hashes for row in rows if first <= row.day <= last]
+
+    async def forget(self, before: str) -> None:
+        """Do nothing: Redis does so itself."""
+
+    async def _add(self, batch: str, key: str, rows: Sequence[UsageRow]) -> None:
+        if key not in self._named:
+            await self._server.ask(_NAMES, ("SADD", _NAMES, key))
+            self._named.add(key)
+        months = sorted({row.day[:7] for row in rows})
+        keys = [f"antiphon:{{usage:{key}}}:batch:{batch}", *(_month_key(key, month) for month in months)]
+        changes: list[str | int] = []
+        for row in rows:
+            place = months.index(row.day[:7]) + 2
+            for field, count in _increments(row):
+                changes += [place, field, count]
+        await self._server.ask(keys[0], ("EVAL", _ADD, len(keys), *keys, BATCH_TTL, self._keep, *changes))
+
+    async def _hash(self, key: str, month: str) -> list[UsageRow]:
+        name = _month_key(key, month)
+        [fields] = await self._server.ask(name, ("HGETALL", name))
+        found: defaultdict[tuple[str, str, str], dict[str, int]] = defaultdict(dict)
+        for field, count in fields.items():
+            parts = field.decode().split(_SEPARATOR)
+            if len(parts) == 4:
+                found[parts[0], parts[1], parts[2]][parts[3]] = int(count)
+        return [
+            UsageRow(day, key, model, backend, *(counts.get(name, 0) for name in _COUNTS))
+            for (day, model, backend), counts in found.items()
+        ]
+
+
+def _increments(row: UsageRow) -> Iterator[tuple[str, int]]:
+    for column, count in zip(_COUNTS, row[4:], strict=True):
+        yield _field(row.day, row.model, row.backend, column), count
+    for period in (row.day, row.day[:7]):
+        yield _field(period, "tokens"), row.input_tokens + row.output_tokens
+        yield _field(period, "cost"), row.cost
+
+
+def _field(*parts: str) -> str:
+    return _SEPARATOR.join(parts)
+
+
+def _month_key(key: str, day: str) -> str:
+    return f"antiphon:{{usage:{key}}}:{day[:7]}"
+
+
+def _months(first: str, last: str) -> Iterator[str]:
+    year, month = map(int, first.split("-")[:2])
+    while (name := f"{year:04d}-{month:02d}") <= last:
+        yield name
+        year, month = (year, month + 1) if month < 12 else (year + 1, 1)

@@ -1,0 +1,72 @@
+"""Usage in a SQLite file."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from app.stores.usage import BATCH_TTL, Spending, UsageRow
+
+T = TypeVar("T")
+
+_COLUMNS = ", ".join(UsageRow._fields)
+_COUNTS = UsageRow._fields[4:]
+_SUMS = ", ".join(f"{name} = {name} + excluded.{name}" for name in _COUNTS)
+_ADD = f"""
+INSERT INTO usage ({_COLUMNS}) VALUES ({", ".join("?" * len(UsageRow._fields))})
+ON CONFLICT (key, day, model, backend) DO UPDATE SET {_SUMS}
+"""
+_BATCH = "INSERT INTO usage_batches (batch, added) VALUES (?, ?) ON CONFLICT DO NOTHING"
+_SPENDING = """
+SELECT coalesce(sum(tokens) FILTER (WHERE day = :day), 0), coalesce(sum(cost) FILTER (WHERE day = :day), 0),
+    coalesce(sum(tokens), 0), coalesce(sum(cost), 0)
+FROM (SELECT day, input_tokens + output_tokens AS tokens, cost FROM usage
+    WHERE key = :key AND day BETWEEN :month || '-01' AND :month || '-31')
+"""
+_ROWS = f"SELECT {_COLUMNS} FROM usage WHERE day BETWEEN :first AND :last AND (:key IS NULL OR key = :key)"
+
+
+class DatabaseThread(Protocol):
+    """A thread with a connection to the file."""
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T: ...
+
+    def write(self, work: Callable[[sqlite3.Connection], T]) -> Awaitable[T]: ...
+
+
+class SQLiteUsage:
+    """Rows in a table."""
+
+    def __init__(self, reads: DatabaseThread, writes: DatabaseThread, clock: Callable[[], float] = time.time) -> None:
+        self._reads = reads
+        self._writes = writes
+        self._clock = clock
+
+    async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
+        """Add to rows in one transaction; a batch that was added already is not added again."""
+        now = self._clock()
+
+        def add(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM usage_batches WHERE added < ?", (now - BATCH_TTL,))
+            if db.execute(_BATCH, (batch, now)).rowcount:
+                db.executemany(_ADD, rows)
+
+        await self._writes.write(add)
+
+    async def spending(self, key: str, day: str) -> Spending:
+        """Return what a key has used on a day, and in its month."""
+        values = {"key": key, "day": day, "month": day[:7]}
+        return Spending(*(await self._fetch(_SPENDING, values))[0])
+
+    async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
+        """Return the rows of these days."""
+        return [UsageRow(*row) for row in await self._fetch(_ROWS, {"first": first, "last": last, "key": key})]
+
+    async def forget(self, before: str) -> None:
+        """Delete the rows of earlier days."""
+        await self._writes.write(lambda db: db.execute("DELETE FROM usage WHERE day < ?", (before,)))
+
+    async def _fetch(self, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return await self._reads.run(lambda db: db.execute(query, values).fetchall())

@@ -1,0 +1,404 @@
+"""What keys use, what it costs, and when it is enough."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.api.accounting import Accounting, BudgetExceeded
+from app.core.access import BudgetLimit, KeyAccess
+from app.core.prices import NANO, Price, PriceList, format_money
+from app.core.types.chunk import DONE
+from app.errors import StoreUnavailable
+from app.observability.lifecycle import ResponseLifecycle
+from app.settings.keys import hash_of
+from app.stores.memory.usage import MemoryUsage
+from app.stores.usage import Spending, UsageRow
+from tests.support import sockets
+from tests.support.build import delta, finish
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon
+from tests.support.upstream import DONE as END
+from tests.support.upstream import Upstream, chunk, sse
+from tests.support.upstream import finish as chunk_finish
+
+USED = {
+    "prompt_tokens": 1000,
+    "completion_tokens": 500,
+    "total_tokens": 1500,
+    "prompt_tokens_details": {"cached_tokens": 400},
+    "completion_tokens_details": {"reasoning_tokens": 100},
+}
+LONG: list[Any] = [delta(content="Hello"), finish("stop"), {"choices": [], "usage": USED}, DONE]
+PRICES = {"qwen*": {"input": 1, "cached_input": 0.1, "output": 4}}  # LONG costs 0.00264
+TABLES = {name: {"hash": hash_of(name)} for name in ("alice", "bob")}
+ADMIN = {"boss": {"hash": hash_of("boss"), "admin": True, "models": []}}
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with much else to do a store may be late."""
+    monkeypatch.setattr("app.api.accounting.BUDGET_TIMEOUT", 60.0)
+
+
+def with_budget(**amounts: Any) -> dict[str, Any]:
+    return {"alice": {"hash": hash_of("alice"), "budget": amounts}}
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+@contextlib.asynccontextmanager
+async def served(keys: dict[str, Any], **values: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with antiphon(Scripted(LONG), keys=keys, **{"prices": PRICES, **values}) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            yield http
+
+
+async def ask(http: httpx.AsyncClient, key: str = "alice", **fields: Any) -> httpx.Response:
+    return await http.post("/v1/responses", json={"model": "qwen3", "input": "Hi", **fields}, headers=bearer(key))
+
+
+async def usage(http: httpx.AsyncClient, key: str, query: str = "group=key,model") -> Any:
+    answer = await http.get(f"/v1/antiphon/usage?{query}", headers=bearer(key))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+# Prices.
+
+
+def test_the_first_glob_that_matches_has_the_price() -> None:
+    prices = PriceList({"gpt-5-mini": Price(1, 1, 1), "gpt-5*": Price(2, 2, 2)})
+    assert [prices.price(model) for model in ("gpt-5-mini", "gpt-5", "qwen")] == [Price(1, 1, 1), Price(2, 2, 2), None]
+
+
+def test_cached_input_has_a_price_of_its_own_or_that_of_all_input() -> None:
+    million = 10**6
+    price = Price.per_million(Decimal("1.25"), Decimal(10), Decimal("0.125"))
+    assert price.cost(million, 0, 0) == 1_250_000_000
+    assert price.cost(million, million, 0) == 125_000_000
+    assert price.cost(0, 0, million) == 10 * NANO
+    assert Price.per_million(Decimal("1.25"), Decimal(10)).cost(million, million, 0) == 1_250_000_000
+
+
+MONEY = st.decimals(0, 1000, places=6)
+TOKENS = st.integers(0, 10**7)
+
+
+@given(input=MONEY, cached=MONEY, output=MONEY, fresh=TOKENS, hits=TOKENS, written=TOKENS)
+def test_a_cost_is_exact_to_a_billionth(
+    input: Decimal, cached: Decimal, output: Decimal, fresh: int, hits: int, written: int
+) -> None:
+    exact = (input * fresh + cached * hits + output * written) / 10**6
+    cost = Price.per_million(input, output, cached).cost(fresh + hits, hits, written)
+    assert abs(Decimal(cost) / NANO - exact) <= Decimal("0.5e-9")
+    assert Decimal(format_money(cost)) == Decimal(cost) / NANO
+
+
+# What is recorded.
+
+
+async def test_usage_is_listed_by_key_and_model_and_the_cost_is_in_a_header() -> None:
+    async with served(TABLES | ADMIN) as http:
+        answers = [await ask(http, "alice"), await ask(http, "alice"), await ask(http, "bob", model="other")]
+        assert [answer.headers.get("x-antiphon-cost") for answer in answers] == ["0.00264", "0.00264", None]
+        listed = await usage(http, "boss")
+        counted = {
+            "requests": 2,
+            "input_tokens": 2000,
+            "cached_input_tokens": 800,
+            "output_tokens": 1000,
+            "reasoning_tokens": 200,
+            "total_tokens": 3000,
+            "cost": 0.00528,
+        }
+        assert listed["data"][0] == {"object": "antiphon.usage", "key": "alice", "model": "qwen3", **counted}
+        assert [(entry["key"], entry["model"], entry["cost"]) for entry in listed["data"]] == [
+            ("alice", "qwen3", 0.00528),
+            ("bob", "other", 0),
+        ]
+        assert (listed["total"]["requests"], listed["total"]["cost"]) == (3, 0.00528)
+
+
+@pytest.mark.parametrize("fields", [{"stream": True}, {"background": True}, {"store": False}])
+async def test_every_way_to_a_response_is_recorded_once(fields: dict[str, Any]) -> None:
+    async with served(TABLES) as http:
+        made = await ask(http, **fields)
+        if "background" in fields:
+            id = made.json()["id"]
+            while (await http.get(f"/v1/responses/{id}", headers=bearer("alice"))).json()["status"] != "completed":
+                await asyncio.sleep(0.01)
+        assert (await usage(http, "alice"))["total"]["total_tokens"] == 1500
+
+
+async def test_a_turn_on_a_socket_is_recorded() -> None:
+    async with antiphon(Scripted(LONG), keys=TABLES) as url:
+        async with sockets.dial(url, additional_headers=bearer("alice")) as socket:
+            await sockets.response(socket)
+            await sockets.response(socket)
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            assert (await usage(http, "alice"))["total"]["requests"] == 2
+
+
+async def test_a_key_sees_its_own_usage_and_an_admin_that_of_all_and_no_content() -> None:
+    async with served(TABLES | ADMIN, api_keys="plain") as http:
+        made = (await ask(http, "alice")).json()["id"]
+        await ask(http, "bob")
+        await ask(http, "plain")
+        assert {entry["key"] for entry in (await usage(http, "alice"))["data"]} == {"alice"}
+        (own,) = (await usage(http, "plain"))["data"]
+        assert own["key"] == f"key_{hash_of('plain')[7:15]}"
+        assert {entry["key"] for entry in (await usage(http, "boss"))["data"]} == {"alice", "bob", own["key"]}
+        assert {entry["key"] for entry in (await usage(http, "boss", "key=a*&group=key"))["data"]} == {"alice"}
+        for key in ("alice", "plain"):
+            refused = await http.get("/v1/antiphon/usage?key=bob", headers=bearer(key))
+            assert (refused.status_code, refused.json()["error"]["param"]) == (403, "key")
+        assert (await http.get(f"/v1/responses/{made}", headers=bearer("boss"))).status_code == 404
+        assert (await http.get("/v1/antiphon/responses", headers=bearer("boss"))).json()["data"] == []
+
+
+async def test_without_keys_all_usage_is_anonymous_and_anybody_sees_it() -> None:
+    async with served({}) as http:
+        await ask(http, "made-up")
+        assert [entry["key"] for entry in (await usage(http, ""))["data"]] == ["anonymous"]
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("from=yesterday", "from"),
+        ("to=2026-13-01", "to"),
+        ("from=2026-02-01&to=2026-01-01", "from"),
+        ("group=keys", "group"),
+    ],
+)
+async def test_what_cannot_be_listed_is_named(query: str, param: str) -> None:
+    async with served(TABLES) as http:
+        refused = await http.get(f"/v1/antiphon/usage?{query}", headers=bearer("alice"))
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+async def test_the_backend_that_answered_is_named_and_what_is_passed_through_counts(tmp_path: Path) -> None:
+    async with Upstream() as upstream:
+        upstream.always(sse(chunk("Hello"), chunk_finish(usage=USED), END))
+        backends = {"local": {"url": upstream.url, "models": ["qwen*"]}}
+        async with antiphon(backends=backends, keys=TABLES, prices=PRICES) as url:
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                await ask(http)
+                listed = await usage(http, "alice", "group=backend,model")
+                assert [(entry["backend"], entry["model"]) for entry in listed["data"]] == [("local", "qwen3")]
+                assert listed["total"]["total_tokens"] == 1500
+                body = {"model": "qwen3", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+                passed = await http.post("/v1/chat/completions", json=body, headers=bearer("alice"))
+                assert passed.status_code == 200
+                while (await usage(http, "alice"))["total"]["requests"] < 2:  # it is recorded after its last byte
+                    await asyncio.sleep(0.01)
+                assert (await usage(http, "alice"))["total"]["total_tokens"] == 3000
+                text = (await http.get("/metrics")).text
+                assert 'antiphon_key_responses_total{backend="local",key="alice"} 2.0' in text
+
+
+async def test_a_model_that_a_key_may_not_use_is_not_passed_through_either() -> None:
+    async with Upstream() as upstream:
+        backends = {"local": {"url": upstream.url}}
+        keys = {"alice": {"hash": hash_of("alice"), "models": ["qwen*"]}}
+        async with antiphon(backends=backends, keys=keys) as url:
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                for path in ("/v1/chat/completions", "/v1/embeddings", "/v1/moderations"):
+                    body = {"model": "gpt-5", "input": "Hi", "messages": []}
+                    refused = await http.post(path, json=body, headers=bearer("alice"))
+                    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "model_not_allowed")
+        assert upstream.requests == []
+
+
+# Budgets.
+
+
+@pytest.mark.parametrize(
+    ("budget", "remaining"),
+    [
+        ({"tokens_per_day": 2000}, {"tokens-per-day": "500"}),
+        ({"tokens_per_month": 2000}, {"tokens-per-month": "500"}),
+        ({"money_per_day": 0.005}, {"money-per-day": "0.00236"}),
+        (
+            {"money_per_month": "0.003", "tokens_per_day": 9999},
+            {"money-per-month": "0.00036", "tokens-per-day": "8499"},
+        ),
+    ],
+)
+async def test_a_budget_ends_at_its_limit_and_says_when_it_resets(
+    budget: dict[str, Any], remaining: dict[str, str]
+) -> None:
+    async with served(with_budget(**budget)) as http:
+        answers = [await ask(http) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        for name, amount in remaining.items():
+            assert answers[1].headers[f"x-antiphon-budget-remaining-{name}"] == amount
+        refused = answers[2]
+        error = refused.json()["error"]
+        assert (error["type"], error["code"]) == ("too_many_requests", "insufficient_quota")
+        assert error["message"].startswith("The key 'alice' has used its budget: ")
+        resets = datetime.fromisoformat(refused.headers["x-antiphon-budget-reset"])
+        assert resets.time() == datetime.min.time()
+        assert refused.headers["x-should-retry"] == "false"
+        assert 0 < int(refused.headers["retry-after"]) <= 31 * 86_400
+
+
+async def test_the_official_client_does_not_try_again_when_the_budget_is_used_up() -> None:
+    async with antiphon(Scripted(LONG), keys=with_budget(tokens_per_day=1)) as url:
+        async with openai.AsyncOpenAI(api_key="alice", base_url=f"{url}/v1", max_retries=5) as client:
+            await client.responses.create(model="qwen3", input="Hi")
+            with pytest.raises(openai.RateLimitError) as refused:
+                await client.responses.create(model="qwen3", input="Hi")
+            assert refused.value.code == "insufficient_quota"
+
+
+async def test_a_budget_is_one_for_all_servers_of_a_store(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"keys": with_budget(tokens_per_day=10 * 1500), "store_url": f"sqlite:///{tmp_path}/a.db"}
+    async with served(**config) as one, served(**config) as other:
+        statuses = []
+        for http in [one, other] * 10:
+            statuses.append((await ask(http)).status_code)
+            await usage(http, "alice")  # what this one has used is in the store now
+        assert statuses == [200] * 10 + [429] * 10
+
+
+async def test_fifty_callers_at_once_exceed_a_budget_by_no_more_than_what_was_in_progress(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"keys": with_budget(tokens_per_day=60 * 1500), "store_url": f"sqlite:///{tmp_path}/a.db"}
+    async with served(**config) as one, served(**config) as other:
+
+        async def calls(number: int) -> list[int]:
+            return [(await ask((one, other)[number % 2])).status_code for _ in range(4)]
+
+        statuses = [status for caller in await asyncio.gather(*map(calls, range(50))) for status in caller]
+        made = statuses.count(200)
+        assert statuses.count(429) == 200 - made
+        assert 60 <= made <= 60 + 50
+        assert (await usage(one, "alice"))["total"]["requests"] == made
+
+
+# The store.
+
+
+class Away(MemoryUsage):
+    """A ledger that can be unavailable, and forget to say that it has added a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = False
+        self.tried = asyncio.Event()
+
+    async def add(self, batch: str, rows: Any) -> None:
+        if self.away:
+            await super().add(batch, rows)  # it was done, but nobody heard of it
+            self.tried.set()
+            raise StoreUnavailable
+        await super().add(batch, rows)
+
+    async def spending(self, key: str, day: str) -> Spending:
+        if self.away:
+            raise StoreUnavailable
+        return await super().spending(key, day)
+
+
+def ended(input: int = 10, output: int = 5, model: str = "m") -> ResponseLifecycle:
+    lifecycle = ResponseLifecycle({"model": model, "status": "completed"}, "json")  # type: ignore[typeddict-item]
+    details: dict[str, Any] = {
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 0},
+    }
+    lifecycle.usage = {"input_tokens": input, "output_tokens": output, **details}
+    return lifecycle
+
+
+ALICE = KeyAccess(name="alice", budget=(BudgetLimit("tokens_per_day", 40),), configured=True)
+
+
+async def test_while_the_store_is_away_nobody_waits_budgets_hold_and_nothing_is_counted_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.api.accounting.RETRY_INTERVAL", 0.01)
+    ledger = Away()
+    accounting = Accounting(ledger)
+    ledger.away = True
+    for _ in range(3):
+        await accounting.check(ALICE)
+        accounting.record(ALICE, ended())
+    await ledger.tried.wait()
+    with pytest.raises(BudgetExceeded):
+        await accounting.check(ALICE)
+    ledger.away = False
+    await accounting.settle()
+    await accounting.aclose()
+    (row,) = await ledger.rows("", "9")
+    assert (row.requests, row.input_tokens, row.output_tokens) == (3, 30, 15)
+
+
+async def test_what_was_recorded_is_in_the_store_when_the_server_has_stopped() -> None:
+    ledger = MemoryUsage()
+    accounting = Accounting(ledger)
+    accounting.record(KeyAccess(name="bob"), ended())
+    await accounting.aclose()
+    (row,) = await ledger.rows("", "9")
+    assert row[1:6] == ("bob", "m", "default", 1, 10)
+
+
+async def test_a_budget_begins_anew_with_its_day_or_month() -> None:
+    now = datetime(2026, 11, 30, 23, 59, tzinfo=UTC)
+    accounting = Accounting(MemoryUsage(), clock=lambda: now.timestamp())
+    monthly = KeyAccess(name="monthly", budget=(BudgetLimit("tokens_per_month", 15),))
+    for access in (ALICE, monthly):
+        for _ in range(3):
+            accounting.record(access, ended())
+        with pytest.raises(BudgetExceeded, match="resets at 2026-12-01T00:00:00Z") as refused:
+            await accounting.check(access)
+        assert refused.value.retry_after == 60
+    now += timedelta(minutes=1)
+    for access in (ALICE, monthly):
+        assert [state.used for state in await accounting.check(access)] == [0]
+    await accounting.aclose()
+
+
+async def test_a_caller_that_makes_up_models_does_not_fill_the_store() -> None:
+    ledger = MemoryUsage()
+    accounting = Accounting(ledger)
+    for number in range(500):
+        accounting.record(ALICE, ended(model=f"made-up-{number}"))
+    await accounting.aclose()
+    rows = await ledger.rows("", "9")
+    assert len(rows) <= 201
+    assert sum(row.requests for row in rows) == 500
+
+
+RECORDS = st.lists(st.tuples(st.sampled_from(["alice", "bob"]), st.sampled_from("mn"), st.integers(0, 99)), max_size=30)
+
+
+@given(records=RECORDS, pauses=st.lists(st.booleans(), min_size=30, max_size=30))
+async def test_the_sum_of_usage_is_the_sum_of_what_was_recorded(
+    records: list[tuple[str, str, int]], pauses: list[bool]
+) -> None:
+    ledger = MemoryUsage()
+    accounting = Accounting(ledger, PriceList({"m": Price(1000, 1000, 2000)}))
+    costs = 0
+    for (key, model, input), pause in zip(records, pauses, strict=False):
+        costs += accounting.record(KeyAccess(name=key), ended(input, 1, model)) or 0
+        if pause:
+            await accounting.settle()
+    await accounting.aclose()
+    rows: list[UsageRow] = await ledger.rows("", "9")
+    assert sum(row.requests for row in rows) == len(records)
+    assert sum(row.input_tokens for row in rows) == sum(input for _, _, input in records)
+    assert sum(row.cost for row in rows) == costs == sum(input + 2 for _, model, input in records if model == "m")
