@@ -283,7 +283,7 @@ class _MeasuredStore:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._measured = metrics.storing
-        self.purge, self.check, self.aclose = store.purge, store.check, store.aclose
+        self.check, self.aclose = store.check, store.aclose
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         with self._measured("put"):
@@ -312,6 +312,10 @@ class _MeasuredStore:
     async def drop(self, bucket: str) -> bool:
         with self._measured("delete"):
             return await self._store.drop(bucket)
+
+    async def purge(self) -> None:
+        with self._measured("purge"):
+            await self._store.purge()
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         with self._measured("recent"):

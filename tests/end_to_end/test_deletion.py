@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -26,11 +27,13 @@ from app.responses.background import Background
 from app.stores import Change, Store
 from app.stores.event_log import Batch, EventLog, LoggingStore, RunKey
 from app.stores.memory import MemoryStore
+from app.stores.purging import INTERVAL, purging
+from app.stores.sqlite import SQLiteStore
 from tests.faults.servers import server
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.support.store_places import STORES, Memory, Place, place_of
+from tests.support.store_places import STORES, Clock, Memory, Place, place_of
 
 CANARY = "c4n4ry"
 
@@ -243,12 +246,24 @@ def on_disk(path: Path) -> bool:
     return any(CANARY.encode() in file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
 
 
-def gone_from_disk(path: Path) -> bool:
-    """Wait until it is so; a server needs a few seconds."""
-    deadline = time.monotonic() + 60
-    while on_disk(path) and time.monotonic() < deadline:
+def gone_from_disk(path: Path, url: str) -> bool:
+    """
+    Wait for two purges, of which the second has begun after all that was done before, and look.
+
+    Two are within 10 seconds, however slow this machine is just now.
+    """
+    assert 2 * INTERVAL < 10
+    begun = purges(url)
+    while purges(url) < begun + 2:
         time.sleep(0.1)
     return not on_disk(path)
+
+
+def purges(url: str) -> int:
+    """Return how many times a server of one process has purged its store."""
+    metrics = httpx.get(f"{url}/metrics", timeout=60, trust_env=False).text
+    found = re.search(r'^antiphon_store_seconds_count\{operation="purge"\} (\d+)', metrics, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def ask(url: str, **fields: Any) -> dict[str, Any]:
@@ -259,7 +274,7 @@ def ask(url: str, **fields: Any) -> dict[str, Any]:
 
 def test_what_was_deleted_is_soon_in_no_file(tmp_path: Path) -> None:
     path = tmp_path / "antiphon.db"
-    with server(store_url=f"sqlite:///{path}", workers=2) as served:
+    with server(store_url=f"sqlite:///{path}") as served:
         http = httpx.Client(base_url=f"{served.url}/v1", timeout=60, trust_env=False)
         conversation = http.post("/conversations", json={"items": [{"role": "user", "content": CANARY}]}).json()
         ids = [ask(served.url)["id"], ask(served.url, background=True)["id"]]
@@ -271,16 +286,55 @@ def test_what_was_deleted_is_soon_in_no_file(tmp_path: Path) -> None:
         for id in ids:
             assert http.delete(f"/responses/{id}").status_code == 200
         assert http.delete(f"/conversations/{conversation['id']}").status_code == 200
-        assert gone_from_disk(path)
+        assert gone_from_disk(path, served.url)
         http.close()
 
 
 def test_what_has_expired_is_soon_in_no_file(tmp_path: Path) -> None:
+    """A response is kept for at most its time to live after its last use, and then goes with the next purge."""
     path = tmp_path / "antiphon.db"
     with server(store_url=f"sqlite:///{path}", store_ttl=1) as served:
         ask(served.url)
-        ask(served.url, background=True)
-        assert gone_from_disk(path)
+        id = ask(served.url, background=True)["id"]
+        while httpx.get(f"{served.url}/v1/responses/{id}", timeout=60, trust_env=False).status_code == 200:
+            time.sleep(1.1)  # each look renews it
+        time.sleep(1)
+        assert gone_from_disk(path, served.url)
+
+
+@pytest.mark.parametrize("how", ["deleted", "expired"])
+async def test_one_purge_of_any_worker_is_enough(tmp_path: Path, how: str) -> None:
+    clock = Clock()
+    path = tmp_path / "antiphon.db"
+    workers = [SQLiteStore(path, ttl=10, clock=clock) for _ in range(3)]
+    for number in range(50):
+        await workers[number % 3].put(f"owner:{number}", "resp_1", CANARY.encode() * (1 + number**2))
+        await workers[number % 2].all(f"owner:{number}")
+    if how == "deleted":
+        for number in range(50):
+            await workers[number % 3].drop(f"owner:{number}")
+    else:
+        clock.now += 11
+    assert on_disk(path)
+    await workers[2].purge()
+    assert not on_disk(path)
+    for worker in workers:
+        await worker.aclose()
+
+
+async def test_a_store_is_purged_at_once_and_again_and_again_whatever_goes_wrong() -> None:
+    purged = asyncio.Queue[int]()
+
+    class Failing(MemoryStore):
+        async def purge(self) -> None:
+            purged.put_nowait(purged.qsize())
+            raise [StoreUnavailable, ValueError][purged.qsize() % 2]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.stores.purging.INTERVAL", 0.001)
+        async with purging(Failing(ttl=1)):
+            for _ in range(5):
+                await purged.get()
 
 
 def test_what_expires_while_no_server_runs_is_gone_soon_after_the_next_start(tmp_path: Path) -> None:
@@ -291,5 +345,5 @@ def test_what_expires_while_no_server_runs_is_gone_soon_after_the_next_start(tmp
         served.process.wait()
     assert on_disk(path)
     time.sleep(2)
-    with server(store_url=f"sqlite:///{path}", store_ttl=2):
-        assert gone_from_disk(path)
+    with server(store_url=f"sqlite:///{path}", store_ttl=2) as served:
+        assert gone_from_disk(path, served.url)

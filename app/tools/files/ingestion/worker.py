@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 READERS = 2  # files that one process reads at a time
 POLL = 5.0  # seconds after which files are looked for that another process has left
-SWEEP = 60.0  # seconds between removals of what has expired
+SWEEP = 4.0  # seconds between removals of what has expired, and of what is left of what was deleted
 ATTEMPTS = 3
 RETRY = 15.0  # seconds before a file is tried again that could not be read through no fault of its own
 

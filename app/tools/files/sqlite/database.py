@@ -65,8 +65,12 @@ def transaction(db: apsw.Connection) -> Iterator[apsw.Connection]:
 
 
 def empty_log(db: apsw.Connection) -> None:
-    """Leave nothing in the write-ahead log, where what was deleted still stands; later, if somebody is reading."""
-    db.execute("PRAGMA wal_checkpoint (TRUNCATE)")
+    """Leave nothing in the write-ahead log, where what was deleted still stands; next time, if somebody is reading."""
+    db.set_busy_timeout(50)
+    try:
+        db.execute("PRAGMA wal_checkpoint (TRUNCATE)")
+    finally:
+        db.set_busy_timeout(round(BUSY_TIMEOUT * 1000))
 
 
 def query(db: apsw.Connection, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:

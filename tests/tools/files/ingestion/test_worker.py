@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from app.tools.files import File, Page
 from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion import worker
-from app.tools.files.ingestion.worker import ATTEMPTS, RETRY, Ingestion
+from app.tools.files.ingestion.worker import ATTEMPTS, RETRY, SWEEP, Ingestion
 from app.tools.files.sqlite import SQLiteFileStore
 from app.tools.files.vector_stores.records import Job, NewStoreFile, Query, StoreFile, TextChunk, VectorStore
 from tests.support.store_places import Clock
@@ -282,6 +283,39 @@ async def test_vectors_of_another_model_are_not_compared(tmp_path: Path) -> None
             assert (found.similarity, bool(found.text_score)) == (None, True)
         (found,) = await store.vector_stores.search([STORE], Query("words", vector, "one"), 10)
         assert found.similarity is not None
+
+
+def test_what_was_deleted_or_has_expired_is_swept_within_ten_seconds() -> None:
+    """By a sweep that has begun behind it, as in the tests below."""
+    assert 2 * SWEEP < 10
+
+
+@pytest.mark.parametrize("how", ["deleted", "expired"])
+async def test_nothing_is_left_of_many_files_however_small(tmp_path: Path, how: str) -> None:
+    """SQLite moves small rows between its pages, and leaves copies of them behind."""
+    clock = Clock()
+    chance = random.Random(1)
+    async with opened(tmp_path, clock) as store, opened(tmp_path, clock) as other:
+        await store.vector_stores.create(STORE, [])
+        for number in range(60):
+            id, text = f"file-{number:03}", f"canary{number:03} " + "word " * chance.choice([0, 10, 100, 1000])
+            going = number % 3 > 0
+            expires = int(clock.now) + 5 if going and how == "expired" else None
+            await store.write(id, 0, text.encode())
+            await store.add(File(id, "ada", f"{text[:9]}.txt", "assistants", len(text), 1, expires))
+            await store.vector_stores.add(STORE, [NewStoreFile(id)])
+            await store.vector_stores.complete(await claimed(store, clock), [TextChunk(text)])
+        gone = [f"{number:03}" for number in range(60) if number % 3]
+        chance.shuffle(gone)
+        if how == "deleted":
+            for number in gone:
+                assert await store.delete("ada", f"file-{number}")
+        else:
+            clock.now += 6
+        assert left_of(tmp_path, b"canary001")
+        await other.sweep()
+        assert [number for number in gone if left_of(tmp_path, b"canary" + number.encode())] == []
+        assert await texts(store, "canary003")
 
 
 async def test_nothing_is_left_of_what_was_deleted(tmp_path: Path) -> None:
