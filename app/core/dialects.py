@@ -1,7 +1,7 @@
 """
-What differs between the spec's words and OpenAI's, and which clients know which.
+Dialects: names of events and heartbeats that differ between the spec and OpenAI, and which clients expect which.
 
-OpenAI's SDKs throw at events that they do not know, and Codex's idle timer ignores the comments of SSE.
+OpenAI's SDKs throw at unknown events, and Codex's idle timer ignores SSE comments.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from app.core.stream.event_types import PartType
 
 
 class Dialect(NamedTuple):
-    """One row of the table."""
+    """The reasoning events and heartbeats of a kind of client."""
 
-    content: tuple[PartType, ...]  # raw reasoning, as content, or as what the client shows of it
-    both: tuple[PartType, ...]  # the same, and as a summary besides
+    content: tuple[PartType, ...]  # raw reasoning as content, or in the form that the client shows
+    both: tuple[PartType, ...]  # the same, and also as a summary
     heartbeat: str  # `comment`, or `keepalive`: an event of that name
-    schema: bool = True  # is the schema of an answer told again in the response? in the spec it is null there
+    schema: bool = True  # whether the response echoes the schema of `text.format`; it is null in the spec
 
     def reasoning(self, shown: str) -> tuple[PartType, ...]:
-        """Return the forms in which to show raw reasoning: as `content`, as `summary`, or as `both`."""
+        """Return the forms of raw reasoning for `shown`: `content`, `summary`, or `both`."""
         return {"content": self.content, "summary": event_types.SUMMARY_REASONING, "both": self.both}[shown]
 
 
 DIALECTS = {
     "openresponses": Dialect(event_types.CONTENT_REASONING, event_types.BOTH_REASONING, "comment", schema=False),
     "openai": Dialect(event_types.OPENAI_CONTENT_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
-    # For clients that drop raw reasoning; where several share a user agent and one of them drops summaries: both.
+    # For clients that drop raw reasoning; `both` where one of several clients with a user agent drops summaries.
     "openai-summary": Dialect(event_types.SUMMARY_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
     "openai-both": Dialect(event_types.OPENAI_BOTH_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
 }
 
-# By user agent, the first that matches.
+# By user agent; the first match counts.
 _CLIENTS = tuple(
     (re.compile(words, re.IGNORECASE), name)
     for words, name in (
-        # The AI SDK's provider `openai`, opencode, which has it inside, the Agents SDK for Node, LiteLLM in its chat.
+        # The AI SDK's provider `openai`, opencode (which includes it), the Agents SDK for Node, LiteLLM's chat.
         (r"ai-sdk[-/]openai/|opencode/|agents/javascript|litellm/", "openai-summary"),
-        # Codex, before it asked for a summary also of models that it has not heard of. It shows nothing else.
+        # Codex, which shows only summaries, before it requested them for unknown models.
         (r"\bcodex\w*/0\.(?:\d\d?|1[01]\d)\.", "openai-summary"),
-        # The AI SDK where it does not stream, and does not say by which provider it asks.
+        # The AI SDK without a stream, which does not name its provider.
         (r"(?<![\w-])ai/\d", "openai-both"),
         # OpenAI's SDKs (and what is built on them: LangChain, LlamaIndex, llm), Agents, the AI SDK's provider
         # `open-responses`, Codex.
@@ -52,12 +52,12 @@ _CLIENTS = tuple(
 )
 
 
-# The AI SDK's provider `open-responses`, and the SDK where it does not say by which provider it asks.
+# The AI SDK's provider `open-responses`, and the SDK where it does not name its provider.
 _NEEDS_STRINGS = re.compile(r"ai-sdk/open-responses/|(?<![\w-])ai/\d", re.IGNORECASE)
 
 
 def dialect_of(headers: Mapping[str, str], configured: str = "auto") -> Dialect:
-    """Return the dialect for a client by its headers, or the configured one."""
+    """Return the configured dialect; for `auto` that of the client, by its headers."""
     return DIALECTS[_recognised(headers) if configured == "auto" else configured]
 
 
@@ -70,9 +70,9 @@ def _recognised(headers: Mapping[str, str]) -> str:
 
 
 def needs_strings(headers: Mapping[str, str]) -> bool:
-    """Tell if a client shows the message of an error only where every other field of it is a string, too."""
+    """Return whether a client shows the message of an error only if all its other fields are strings."""
     return bool(_NEEDS_STRINGS.search(_agent(headers)))
 
 
 def _agent(headers: Mapping[str, str]) -> str:
-    return headers.get("user-agent", "")[:512]  # anybody may send any, of any length
+    return headers.get("user-agent", "")[:512]  # untrusted, of any length

@@ -1,9 +1,9 @@
 """
-What is known of a Chat Completions server: one declarative set of options, each with a default that is right for an
-unknown one.
+Profiles: how a Chat Completions server differs from OpenAI's, as a set of options.
 
-The dotted names are the contract (`request.roles.developer`, `response.think_tags`, ...): they are the attribute paths
-here, the keys of the built-in profiles (`app/backends/profiles/profiles.toml`) and those of a user's overrides.
+The defaults are right for an unknown server. Options have dotted names (`request.roles.developer`,
+`response.think_tags`): the attribute paths here, the keys of the built-in profiles
+(`app/backends/profiles/profiles.toml`) and of a user's overrides.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ class TransportOptions(_Options):
     """How to reach the server. Times are in seconds."""
 
     base_url: str | None = None
-    path: str = "/chat/completions"  # may have "{model}" in it, for the name that the model has upstream
+    path: str = "/chat/completions"  # `{model}` is replaced by the backend's name of the model
     query: dict[str, str] = {}
     headers: dict[str, str] = {}
     auth_header: str = "Authorization"
-    auth_scheme: str = "Bearer"  # empty: the key alone
+    auth_scheme: str = "Bearer"  # empty: only the key
     api_key: str | None = None
     connect_timeout: float = Field(10, gt=0)
     first_byte_timeout: float = Field(300, gt=0)
-    idle_timeout: float = Field(120, gt=0)  # between two reads of a stream that has begun
+    idle_timeout: float = Field(120, gt=0)  # between two reads of a stream
 
 
 class RoleOptions(_Options):
     developer: Literal["system", "developer", "user"] = "system"
-    # any: wherever they stand; first_only: moved to the front; single_first: merged into one, in front;
-    # user: the server knows no system role, so the first user message carries them
+    # Of system messages. any: at any position; first_only: moved to the front; single_first: merged into one in front;
+    # user: merged into the first user message, for servers without a system role
     system: Literal["any", "first_only", "single_first", "user"] = "any"
-    alternate: bool = False  # merge neighbours of one role, begin with the user
-    user_after_tool: Literal["ok", "bridge"] = "ok"  # bridge: an assistant message must stand between
+    alternate: bool = False  # merge consecutive messages of a role, begin with the user
+    user_after_tool: Literal["ok", "bridge"] = "ok"  # bridge: insert an assistant message
 
 
 class ContentOptions(_Options):
-    parts: Literal["string", "array"] = "string"  # content that is only text
-    assistant_null: Literal["omit", "null", "empty"] = "omit"  # `content` of a message that only calls tools
+    parts: Literal["string", "array"] = "string"  # form of content that is only text
+    assistant_null: Literal["omit", "null", "empty"] = "omit"  # `content` of a message with only tool calls
     tool_content: Literal["string", "array"] = "string"
     tool_images: Literal["hoist", "inline", "drop", "error"] = "hoist"
-    # Files that are text are told as text to every backend, PDFs to those that do not take files (with pypdf).
-    # error: 400 for what is left; drop: the model is told that there was one, and the caller is warned
+    # Text files are sent as text to every backend, and PDFs to those that do not accept files (with pypdf).
+    # error: 400 for other files; drop: a placeholder for the model, and a warning for the caller
     files: Literal["pass", "error", "drop"] = "pass"
     audio: Literal["pass", "error", "drop"] = "pass"
     images: Literal["pass", "error", "drop"] = "pass"
@@ -58,7 +58,7 @@ class ContentOptions(_Options):
 class ToolChoiceOptions(_Options):
     required: Literal["required", "any", "auto", "message"] = "required"
     named: Literal["object", "filter_required", "drop"] = "object"
-    allowed: Literal["filter", "keep"] = "filter"  # keep: the server takes `allowed_tools` and the whole list
+    allowed: Literal["filter", "keep"] = "filter"  # keep: the server accepts `allowed_tools`
     none: Literal["none", "drop_tools"] = "none"
 
 
@@ -81,13 +81,13 @@ ReasoningField = Literal[
 
 
 class RequestOptions(_Options):
-    """What the server accepts, and under which names."""
+    """The requests that the server accepts."""
 
     model_map: dict[str, str] = {}
     roles: RoleOptions = RoleOptions()
     content: ContentOptions = ContentOptions()
-    tool_ids: str = "verbatim"  # or a regular expression that ids have to match
-    tools_for_history: bool = False  # declare the tools of the history when the request has none
+    tool_ids: str = "verbatim"  # or a regular expression that ids must match
+    tools_for_history: bool = False  # declare the functions called in the history if the request has no tools
     repair_arguments: bool = True
     max_tokens: Literal["max_tokens", "max_completion_tokens", "both"] = "max_tokens"
     stream_usage: Literal["stream_options", "always", "none"] = "stream_options"
@@ -96,26 +96,25 @@ class RequestOptions(_Options):
     tool_choice: ToolChoiceOptions = ToolChoiceOptions()
     parallel_tool_calls: Literal["send", "drop", "drop_false"] = "send"
     strict: Literal["send", "drop", "force"] = "send"
-    schema_drop: list[str] = []  # keywords to strip from the schemas of tools
-    # A grammar of a custom tool is always described to the model. pattern: as a regular expression it goes into the
-    # schema, too, for servers that hold the arguments of calls to it (llguidance). None takes other grammars beside
-    # tools. json_pattern: the same, for servers that hold the JSON string to it as it is written, with its backslashes
-    # (llama.cpp, outlines); xgrammar: where that library does not take it for less than it is.
+    schema_drop: list[str] = []  # keywords to remove from the schemas of tools
+    # The grammar of a custom tool is always described to the model. pattern: it is also sent as a regular expression in
+    # the schema, for servers that enforce patterns (llguidance). json_pattern: the same for servers that match the JSON
+    # string with its escapes (llama.cpp, outlines). xgrammar: the same without patterns that this library narrows.
     grammar: Literal["none", "pattern", "json_pattern", "xgrammar"] = "none"
     response_format: ResponseFormatOptions = ResponseFormatOptions()
     effort: EffortField = "reasoning_effort"
-    effort_map: dict[str, str | None] = {}  # None: leave it out
+    effort_map: dict[str, str | None] = {}  # "" or None: not sent
     reasoning_replay: Literal["tool_turns", "never", "current_turn", "always"] = "tool_turns"
-    reasoning_field: ReasoningField = "auto"  # auto: the field it came in
-    reasoning_placeholder: str | None = None  # for turns whose reasoning the client dropped
+    reasoning_field: ReasoningField = "auto"  # auto: the field that it came in
+    reasoning_placeholder: str | None = None  # for turns whose reasoning the client did not send back
     drop_params: list[str] = []
     clamp: dict[str, tuple[float, float]] = {}
     extra_body: dict[str, Any] = {}
-    adapt: bool = True  # ask again without a field that the server does not know, if the answer does not depend on it
-    # Parameters that neither API has but this server does, to be sent as the caller gives them: how it samples and
-    # thinks, what it forces. Others are left out, with a warning. Not of use here: what routes, schedules or bills.
+    adapt: bool = True  # retry without an unknown field that the answer does not depend on
+    # Parameters of this server beyond both APIs that are passed on from the caller, such as sampling. Others are left
+    # out with a warning. Not meant for parameters of routing, scheduling or billing.
     extra_params: list[str] = ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs"]
-    forward: list[str] = []  # which of metadata, store, user, service_tier, prompt_cache_key, verbosity, ... to send
+    forward: list[str] = []  # of metadata, store, user, service_tier, prompt_cache_key, verbosity, ...
 
 
 CALL_NAME_NOISE = tuple(map(re.compile, (r"\s*<.*", r"^(?:functions|default_api)[.:]", r":\d+$")))
@@ -131,10 +130,10 @@ class ResponseOptions(_Options):
     """How the server's answers differ from OpenAI's."""
 
     think_tags: Literal["off", "auto", "implicit_open"] | ThinkTagOptions = "off"
-    # Calls that stand in the text, between the marks of the model's template. auto: of every model known to do so.
+    # Tool calls in the text, between the delimiters of the model's template. auto: those of all known models.
     call_marks: Literal["off", "auto"] = "off"
-    # What the model's template leaves at the name of a call, to be cut off one that nobody offers: gpt-oss gives
-    # `get_weather<|channel|>json`, GLM `get_weather</arg_value>`; Kimi and Gemini put a namespace of theirs around it.
+    # Template tokens to remove from the name of a call, if there is no function of that name: gpt-oss sends
+    # `get_weather<|channel|>json`, GLM `get_weather</arg_value>`; Kimi and Gemini add a namespace.
     call_name_noise: tuple[re.Pattern[str], ...] = CALL_NAME_NOISE
     reasoning_fields: list[str] = ["reasoning_content", "reasoning", "reasoning_text"]
     cumulative: list[Literal["content", "reasoning", "tool_arguments"]] = []
@@ -143,14 +142,13 @@ class ResponseOptions(_Options):
     choice_index: Literal["strict", "ignore", "merge"] = "strict"
     finish_map: dict[str, str] = {}
     finish_required: bool = False
-    # Of a stream that ends with nothing in it. ask_whole: there was an error, and the server tells it (or gives the
-    # answer after all) if it is asked again without a stream.
+    # For an empty stream. ask_whole: repeat the request without a stream, which returns the error, or the answer.
     empty_stream: Literal["failure", "ask_whole"] = "failure"
     finish_grace_s: float = Field(5, ge=0)
 
 
 class Profile(_Options):
-    """All that is known of one server."""
+    """The options of one server."""
 
     name: str = "default"
     transport: TransportOptions = TransportOptions()
@@ -159,15 +157,15 @@ class Profile(_Options):
 
     def override(self, options: Mapping[str, object]) -> Profile:
         """
-        Return this profile with some options changed, given by dotted name or nested.
+        Return this profile with changed options, by dotted name or nested.
 
-        Raises pydantic's `ValidationError`, whose locations are the options' names.
+        Raises pydantic's `ValidationError`; its locations are the names of options.
         """
         return Profile.model_validate(_merge(self.model_dump(), nested(options)))
 
 
 def nested(options: Mapping[str, object]) -> dict[str, object]:
-    """Turn dotted names into nested ones: `{"request.strict": "drop"}` into `{"request": {"strict": "drop"}}`."""
+    """Convert dotted names into nested ones: `{"request.strict": "drop"}` into `{"request": {"strict": "drop"}}`."""
     tree: dict[str, Any] = {}
     for name, value in options.items():
         head, _, rest = name.partition(".")
@@ -176,7 +174,7 @@ def nested(options: Mapping[str, object]) -> dict[str, object]:
     return tree
 
 
-# Mappings that are values of an option, to be replaced as a whole.
+# Options whose value is a mapping, which is replaced as a whole.
 _VALUES = {"model_map", "effort_map", "finish_map", "clamp", "extra_body", "query", "headers", "think_tags"}
 
 

@@ -1,8 +1,8 @@
 """
-Read the arguments of a tool call while they come.
+Parse the arguments of a tool call incrementally.
 
-A backend writes all arguments as JSON, piece by piece. A function's go to the client as they are; the input of a custom
-tool is the text inside of them, `{"input": "..."}`, and is taken out again as it comes:
+Backends send all arguments as JSON, in pieces. Those of a function are passed on unchanged; the input of a custom tool
+is a string in them, `{"input": "..."}`, which is extracted as it arrives:
 
     reader = InputReader()
     reader.feed('{"input": "a\\')    # "a"
@@ -17,39 +17,39 @@ from typing import Protocol
 
 from app.core.types.bounded_json import loads
 
-INPUT = "input"  # the one argument of a custom tool, as the backend is told of it
+INPUT = "input"  # the name of a custom tool's argument in its function
 
 
 class ArgumentsReader(Protocol):
-    """What is told of arguments, and when they are over."""
+    """Extracts what is shown of arguments, and detects their end."""
 
     @property
     def closed(self) -> bool:
-        """Tell if nothing that follows belongs to them."""
+        """Whether the arguments are complete: further text does not belong to them."""
         ...
 
     def feed(self, piece: str) -> str:
-        """Take the next piece of what the backend wrote; return what is to be told of it."""
+        """Take the next piece from the backend, and return the text to emit."""
         ...
 
     def end(self) -> str:
-        """Return what is left to be told: the arguments are whole."""
+        """Return the remaining text to emit, once the arguments are complete."""
         ...
 
     def held(self) -> str:
-        """Return what has not been told, of arguments that stop in the middle."""
+        """Return the text that was not emitted, of arguments that were cut off."""
         ...
 
     def cut(self, written: str, *, broken: bool) -> bool:
-        """Tell if arguments, of which this was `written`, stop in the middle; `broken`: the answer did, behind them."""
+        """Return whether the arguments `written` so far were cut off; `broken`: whether the answer was, after them."""
         ...
 
 
 class ObjectReader:
     """
-    Follows a JSON text, piece by piece, to the brace that closes its top-level object; tells it as it is, so far.
+    Passes JSON text on unchanged, up to the brace that closes the top-level object.
 
-    A string is held to its end: servers that encode arguments twice have the object in it.
+    A string is buffered up to its end: servers that encode arguments twice put the object into one.
     """
 
     _OUTSIDE = re.compile(r'["{}\[\]]')
@@ -57,11 +57,11 @@ class ObjectReader:
 
     def __init__(self) -> None:
         self._closed = False
-        self._begun = False
+        self._started = False
         self._depth = 0
         self._string = False
-        self._skip = 0  # of the next piece: the character behind a backslash
-        self._quoted: list[str] | None = None  # the pieces of a string
+        self._skip = 0  # characters of the next piece to skip: one after a backslash
+        self._quoted: list[str] | None = None  # the buffered pieces of a string
 
     @property
     def closed(self) -> bool:
@@ -70,19 +70,19 @@ class ObjectReader:
     def feed(self, piece: str) -> str:
         if self._closed:
             return ""
-        if not self._begun and piece.lstrip()[:1] == '"':
+        if not self._started and piece.lstrip()[:1] == '"':
             self._quoted = []
-        behind = self._follow(piece).lstrip()
+        rest = self._follow(piece).lstrip()
         if self._quoted is not None:
             self._quoted.append(piece)
             return ""
-        if behind:
-            return piece.removesuffix(behind)  # marks of the template, a brace too many, the same once more
+        if rest:
+            return piece.removesuffix(rest)  # template tokens, an extra brace, a repetition
         return piece
 
     def end(self) -> str:
         if self._quoted is None:
-            return "" if self._begun else "{}"
+            return "" if self._started else "{}"
         quoted = "".join(self._quoted)
         try:
             text = loads(quoted)
@@ -94,16 +94,16 @@ class ObjectReader:
         return "".join(self._quoted or ())
 
     def cut(self, written: str, *, broken: bool) -> bool:
-        # An object that is not closed, or what is no JSON at all; without arguments it is the answer that tells.
+        # Cut off if it is not valid JSON; without any arguments it depends on the answer.
         return not _is_json(written) if written.strip() else broken
 
     def _follow(self, piece: str) -> str:
-        """Return what stands behind the object, where it closes."""
-        if not self._begun:
+        """Return the text after the object, if it closes in this piece."""
+        if not self._started:
             if not (piece := piece.lstrip()):
                 return ""
-            self._begun = True
-            self._depth = 0 if piece[0] == "{" else 1 << 62  # what is no object is never closed by a brace
+            self._started = True
+            self._depth = 0 if piece[0] == "{" else 1 << 62  # anything but an object is never closed
         at, self._skip = self._skip, 0
         while match := (self._INSIDE if self._string else self._OUTSIDE).search(piece, at):
             at = match.end()
@@ -127,29 +127,28 @@ class ObjectReader:
 
 class InputReader:
     """
-    Tells the `input` of a JSON object as soon as it is written; other members, before or behind it, are passed over.
+    Extracts the member `input` of a JSON object as it arrives; other members are skipped.
 
-    What turns out to be something else was meant for the tool as it is: the text of a model that never learned to wrap
-    it, an object without an `input`. A JSON string alone is taken for the text in it, or for the object, where a server
-    encoded that twice. An object that holds nothing at all is how servers write that there are no arguments, so its
-    input is empty.
+    Anything else is passed on unchanged: plain text of a model that does not wrap it, or an object without an `input`.
+    A JSON string alone is decoded, and parsed once more if a server encoded the object twice. An empty object means no
+    arguments, so its input is empty.
     """
 
     def __init__(self, argument: str = INPUT) -> None:
-        """`argument` is the member that is taken out of the object."""
+        """`argument` is the name of the member to extract."""
         self._argument = argument
         self._state = "begin"
-        self._held: list[str] = []  # while it may still turn out to be something else
+        self._held: list[str] = []  # pieces, as long as it may turn out to be something else
         self._string = _String()
         self._key: list[str] = []
-        self._depth = 0  # of the value that is passed over
+        self._depth = 0  # nesting depth of the value being skipped
 
     @property
     def closed(self) -> bool:
         return self._state == "closed"
 
     def feed(self, piece: str) -> str:
-        told: list[str] = []
+        output: list[str] = []
         if self._state in _UNDECIDED:
             self._held.append(piece)
         at = 0
@@ -158,22 +157,22 @@ class InputReader:
                 if piece[at] not in _SPACE:
                     self._turn(expected.get(piece[at], "raw"))
                 at += 1
-            elif read := _RUNS.get(self._state):
-                at = read(self, piece, at, told)
+            elif read := _HANDLERS.get(self._state):
+                at = read(self, piece, at, output)
             else:
                 break
             if self._state == "raw" and self._held:
-                told.append(self._give_up())
+                output.append(self._flush())
                 at = len(piece)
-        return "".join(told)
+        return "".join(output)
 
     def end(self) -> str:
-        held = self._give_up()
+        held = self._flush()
         if self._state == "alone":
             try:
-                return _once_more(str(loads(held)), self._argument)
+                return _decoded_twice(str(loads(held)), self._argument)
             except ValueError:
-                return held  # it only begins with a quotation mark
+                return held  # text that begins with a quotation mark
         return held if self._state == "begin" else ""
 
     def held(self) -> str:
@@ -186,28 +185,28 @@ class InputReader:
         self._state = state
         self._string = _String()
         self._depth = 0
-        if state in _TOLD:
+        if state in _DECIDED:
             self._held = []
 
-    def _give_up(self) -> str:
+    def _flush(self) -> str:
         held, self._held = "".join(self._held), []
         return held
 
-    # Runs of characters. Each takes what it can from `at` on, and returns where it stopped.
+    # Handlers of a state: each reads from `at` on, appends text to emit to `output`, and returns where it stopped.
 
-    def _raw(self, piece: str, at: int, told: list[str]) -> int:
-        told.append(piece[at:])
+    def _raw(self, piece: str, at: int, output: list[str]) -> int:
+        output.append(piece[at:])
         return len(piece)
 
-    def _input(self, piece: str, at: int, told: list[str]) -> int:
+    def _input(self, piece: str, at: int, output: list[str]) -> int:
         text, end = self._string.read(piece, at)
-        told.append(text)
+        output.append(text)
         if end is None:
             return len(piece)
         self._turn("rest")
         return end
 
-    def _name(self, piece: str, at: int, told: list[str]) -> int:
+    def _name(self, piece: str, at: int, output: list[str]) -> int:
         text, end = self._string.read(piece, at)
         self._key.append(text)
         if end is None:
@@ -216,8 +215,8 @@ class InputReader:
         self._turn("colon" if key == self._argument else "other colon")
         return end
 
-    def _skip(self, piece: str, at: int, told: list[str]) -> int:
-        """Pass over a value, and what stands behind it up to the next member or the end of the object."""
+    def _skip(self, piece: str, at: int, output: list[str]) -> int:
+        """Skip a value and what follows, up to the next member or the end of the object."""
         match = _STRUCTURE.search(piece, at)
         if match is None:
             return len(piece)
@@ -229,10 +228,10 @@ class InputReader:
         elif self._depth:
             self._depth -= mark in "}]"
         else:
-            self._turn(_BEHIND[self._state].get(mark, self._state))
+            self._turn(_AFTER_VALUE[self._state].get(mark, self._state))
         return match.end()
 
-    def _skip_string(self, piece: str, at: int, told: list[str]) -> int:
+    def _skip_string(self, piece: str, at: int, output: list[str]) -> int:
         _, end = self._string.read(piece, at)
         if end is None:
             return len(piece)
@@ -241,20 +240,20 @@ class InputReader:
         return end
 
 
-def _once_more(text: str, argument: str) -> str:
-    """Return the argument of an object that was encoded twice; a text that is none is the argument."""
+def _decoded_twice(text: str, argument: str) -> str:
+    """Return the argument of an object that was encoded twice; any other text is the argument itself."""
     try:
         value = loads(text)
     except ValueError:
         return text
-    told = value.get(argument) if isinstance(value, dict) else None
-    return told if isinstance(told, str) else text
+    inner = value.get(argument) if isinstance(value, dict) else None
+    return inner if isinstance(inner, str) else text
 
 
 _SPACE = " \t\r\n"
 _STRUCTURE = re.compile(r'["{}\[\],]')
 
-# Where one character, apart from white space, decides what comes next; any other means that this is no such object.
+# States in which the next character, apart from white space, decides; any other one means that this is no such object.
 _EXPECTED: dict[str, dict[str, str]] = {
     "begin": {"{": "first", '"': "alone"},
     "first": {'"': "name", "}": "closed"},
@@ -263,10 +262,10 @@ _EXPECTED: dict[str, dict[str, str]] = {
     "other colon": {":": "other"},
     "value": {'"': "input"},
 }
-# Behind a value that is passed over.
-_BEHIND: dict[str, dict[str, str]] = {"other": {",": "next", "}": "raw", "]": "raw"}, "rest": {"}": "closed"}}
+# States after a skipped value.
+_AFTER_VALUE: dict[str, dict[str, str]] = {"other": {",": "next", "}": "raw", "]": "raw"}, "rest": {"}": "closed"}}
 
-_RUNS: dict[str, Callable[[InputReader, str, int, list[str]], int]] = {
+_HANDLERS: dict[str, Callable[[InputReader, str, int, list[str]], int]] = {
     "raw": InputReader._raw,
     "input": InputReader._input,
     "name": InputReader._name,
@@ -275,13 +274,13 @@ _RUNS: dict[str, Callable[[InputReader, str, int, list[str]], int]] = {
     "other string": InputReader._skip_string,
     "rest string": InputReader._skip_string,
 }
-_TOLD = frozenset({"input", "closed"})  # from here on it is sure what the text is
+_DECIDED = frozenset({"input", "closed"})  # states in which the kind of text is certain
 _UNDECIDED = frozenset({*_EXPECTED, "alone", "name", "other", "other string"})
-_WHOLE = frozenset({"begin", "alone", "raw"})  # such a text has no end of its own
+_WHOLE = frozenset({"begin", "alone", "raw"})  # states of text that has no end of its own
 
 
 class _String:
-    """The characters of a JSON string, from behind its opening quotation mark."""
+    """Decodes a JSON string incrementally, from after its opening quotation mark."""
 
     _TOKEN = re.compile(
         r'[^"\\]+|"'
@@ -290,30 +289,30 @@ class _String:
         r"|\\(?P<escaped>.)",
         re.DOTALL,
     )
-    # The beginning of an escape, or of a pair of them, that the next piece may end.
-    _BEGUN = re.compile(
+    # An incomplete escape, or surrogate pair of escapes, that the next piece may complete.
+    _INCOMPLETE = re.compile(
         r"\\(?:u[0-9a-fA-F]{0,3}|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?"
     )
 
     def __init__(self) -> None:
-        self._begun = ""
+        self._partial = ""
 
     def read(self, piece: str, at: int) -> tuple[str, int | None]:
-        """Return the text from `at` on, and the position behind the closing quotation mark, if it is there."""
-        before = len(self._begun)
-        text = self._begun + piece[at:] if before else piece[at:]
-        self._begun = ""
-        told: list[str] = []
+        """Return the text from `at` on, and the position after the closing quotation mark (None: not reached)."""
+        before = len(self._partial)
+        text = self._partial + piece[at:] if before else piece[at:]
+        self._partial = ""
+        output: list[str] = []
         position = 0
         while match := self._TOKEN.match(text, position):
             if match[0] == '"':
-                return "".join(told), at + match.end() - before
-            if match[0][0] == "\\" and self._BEGUN.fullmatch(text, position):
+                return "".join(output), at + match.end() - before
+            if match[0][0] == "\\" and self._INCOMPLETE.fullmatch(text, position):
                 break
-            told.append(self._unescaped(match))
+            output.append(self._unescaped(match))
             position = match.end()
-        self._begun = text[position:]
-        return "".join(told), None
+        self._partial = text[position:]
+        return "".join(output), None
 
     @staticmethod
     def _unescaped(match: re.Match[str]) -> str:
@@ -321,7 +320,7 @@ class _String:
             return chr(0x10000 + ((int(match["high"], 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
         if code := match["code"]:
             number = int(code, 16)
-            return "\ufffd" if 0xD800 <= number <= 0xDFFF else chr(number)  # half of a pair is no character
+            return "\ufffd" if 0xD800 <= number <= 0xDFFF else chr(number)  # an unpaired surrogate
         if escaped := match["escaped"]:
             return _ESCAPED.get(escaped, match[0])  # models forget to escape a backslash
         return match[0]

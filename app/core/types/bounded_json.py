@@ -1,11 +1,11 @@
 """
-Parse JSON that strangers wrote, with a bound on the number of its values, and JSON of any size a piece at a time.
+Parse untrusted JSON with a limit on the number of its values, and large JSON in pieces.
 
-An empty array takes three bytes of JSON and sixty of memory, and every value costs its time in each pass over them. So
-the values are counted before they are made.
+An empty array is three bytes of JSON and sixty of memory, and every value takes time in each pass over the document. So
+values are counted before the document is parsed.
 
-orjson holds the GIL as long as it works: for 60 MB a tenth of a second, and a quarter if there is much to escape. What
-works in a thread has to give others their turns, so texts are decoded and encoded in pieces there.
+orjson holds the GIL while it runs: for 60 MB a tenth of a second, or a quarter with many escapes. Threads that handle
+large documents decode and encode long strings in pieces, so that other threads can run in between.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 
 import orjson
 
-MAX_VALUES = 100_000  # a conversation of thousands of turns has some ten thousands
+MAX_VALUES = 100_000  # a conversation of thousands of turns has tens of thousands
 
 
 class TooManyValues(orjson.JSONDecodeError):
-    """A document has more values than it may; for most callers as good as invalid."""
+    """A document has more values than the limit; most callers treat it as invalid."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"more than {limit} values", "", 0)
 
 
 def loads(data: bytes | str, limit: int = MAX_VALUES) -> Any:
-    """Return the value of a JSON document; raises `orjson.JSONDecodeError`, and of these `TooManyValues`."""
+    """Parse a JSON document; raises `orjson.JSONDecodeError`, or its subclass `TooManyValues`."""
     check_values(data, limit=limit)
     return orjson.loads(data)
 
@@ -39,13 +39,13 @@ def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
     """
     Raise `TooManyValues` for JSON documents with more than `limit` values (objects, arrays, scalars) in all.
 
-    Of a document that is not valid, what stands before its first error is counted right. Takes linear time, and makes
-    at most two copies of a document.
+    In an invalid document, only values before the first error are counted exactly. Takes linear time, and at most two
+    copies of a document.
     """
     if sum(map(len, documents)) <= limit:
         return
-    # Commas and opening brackets are at least as many as values. Those within strings mean nothing, but it takes longer
-    # to tell them apart.
+    # Commas and opening brackets are an upper bound. Excluding those in strings takes longer, so it is done only if the
+    # bound exceeds the limit.
     if sum(map(_structure, documents)) <= limit:
         return
     count = 0
@@ -56,11 +56,11 @@ def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
 
 
 def _values(document: bytes | str, limit: int) -> int:
-    """Return the number of values, or one beyond the limit; an empty object or array may count twice."""
+    """Return the number of values, or limit + 1 if it is exceeded; an empty object or array may count twice."""
     data = document.encode(errors="surrogatepass") if isinstance(document, str) else document
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if data.count(b'"') > 4 * limit:  # two for each string, which is a value or the name of one
+    if data.count(b'"') > 4 * limit:  # two for each string, which is a value or a field name
         return limit + 1
     return _structure(b"".join(data.split(b'"')[::2]))
 
@@ -71,13 +71,13 @@ def _structure(document: bytes | str) -> int:
     return 1 + document.count(b",") + document.count(b"[") + document.count(b"{")
 
 
-LARGE = 2 * 1024 * 1024  # bytes or characters from which JSON is read and written in pieces
+LARGE = 2 * 1024 * 1024  # bytes or characters from which JSON is parsed and encoded in pieces
 _PIECE = 256 * 1024
-_SHORT = 256  # bytes of a text that is decoded with the document it is in
-_MANY = 5000  # values after which `is_large` stops looking
+_SHORT = 256  # bytes of strings that are decoded with the document
+_MANY = 5000  # values after which `is_large` stops counting
 
-# Bytes that texts may take in memory, where they are more than 2.5 times their document: one character beyond the BMP
-# makes all others of its text take four bytes.
+# Bytes that decoded strings may take in memory, if that is more than 2.5 times their document: one character beyond the
+# BMP makes all others of its string take four bytes.
 _TEXT_BYTES = 64 * 1024 * 1024
 _TEXT_RATIO = 2.5
 
@@ -86,7 +86,7 @@ _LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 
 
 class TextsTooLarge(orjson.JSONDecodeError):
-    """The texts of a document take too much memory."""
+    """The strings of a document take too much memory."""
 
     def __init__(self) -> None:
         super().__init__("texts that take many times their size", "", 0)
@@ -94,21 +94,21 @@ class TextsTooLarge(orjson.JSONDecodeError):
 
 def loads_in_pieces(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
     """
-    Return the value of a JSON document, as `orjson.loads`, without holding the GIL for long.
+    Parse a JSON document like `orjson.loads`, without holding the GIL for long.
 
-    `mend` is called with a piece of JSON that has surrogates without the other half, and returns it without these.
-    Raises `orjson.JSONDecodeError`, and of these `TextsTooLarge`.
+    `mend` is called with a piece of JSON that has unpaired surrogates, and returns it without them. Raises
+    `orjson.JSONDecodeError`, or its subclass `TextsTooLarge`.
     """
-    mark = secrets.token_hex(16)  # of the names that stand for long texts
+    mark = secrets.token_hex(16)  # prefix of the placeholders of long strings
     texts: dict[str, str] = {}
-    rest: list[bytes] = []  # the document with names in the place of long texts
+    rest: list[bytes] = []  # the document with placeholders for long strings
     taken = size = 0
     largest = max(_TEXT_BYTES, int(_TEXT_RATIO * len(data)))
     begin = data.find(b'"')
     while begin >= 0:
         cuts = _text_at(data, begin + 1)
         if cuts is None:
-            return orjson.loads(data)  # which tells what is wrong with it
+            return orjson.loads(data)  # raises the error
         end = cuts[-1]
         if end - begin > _SHORT:
             name = f"{mark}{len(texts)}"
@@ -126,7 +126,7 @@ def loads_in_pieces(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
 
 
 def _text_at(data: bytes, begin: int) -> list[int] | None:
-    """Return where the pieces of a text begin, and where it ends; None where it has no end."""
+    """Return the positions of the pieces of a string, and of its end; None if it has no end."""
     cuts = [begin]
     while True:
         match = _TEXT.match(data, cuts[-1], cuts[-1] + _PIECE)
@@ -137,14 +137,14 @@ def _text_at(data: bytes, begin: int) -> list[int] | None:
         if end == cuts[-1]:
             return None
         while 0x80 <= (data[end : end + 1] or b"\0")[0] < 0xC0 and end - cuts[-1] < _PIECE + 4:
-            end += 1  # a character of several bytes is not cut
+            end += 1  # do not cut a character of several bytes
         if low := _LOW_SURROGATE.match(data, end):
-            end = low.end()  # nor one of two escapes
+            end = low.end()  # nor a surrogate pair of escapes
         cuts.append(end)
 
 
 def _width(text: str) -> int:
-    """Return how many bytes each character of a text takes in memory."""
+    """Return the bytes that a character of the string takes in memory."""
     return 1 if text.isascii() else min(4, sys.getsizeof(text) // len(text))
 
 
@@ -158,7 +158,7 @@ def _load(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
 
 
 def _with_texts(value: Any, texts: dict[str, str]) -> Any:
-    """Return a value with texts in the place of their names."""
+    """Replace the placeholders in a value by their strings."""
     if isinstance(value, str):
         return texts.get(value, value)
     nodes = [value]
@@ -177,30 +177,30 @@ def _with_texts(value: Any, texts: dict[str, str]) -> Any:
 
 
 def is_large(value: Any) -> bool:
-    """Return whether a JSON value has too much text or too many values to be encoded in the event loop."""
+    """Return whether a JSON value is too large to be encoded in the event loop."""
     length = seen = 0
     values = [value]
     while values:
-        one = values.pop()
+        inner = values.pop()
         seen += 1
-        if isinstance(one, str):
-            length += len(one)
-        elif isinstance(one, dict):
-            values.extend(one.values())
-        elif isinstance(one, (list, tuple)):
-            values.extend(one)
+        if isinstance(inner, str):
+            length += len(inner)
+        elif isinstance(inner, dict):
+            values.extend(inner.values())
+        elif isinstance(inner, (list, tuple)):
+            values.extend(inner)
         if length > LARGE or seen > _MANY:
             return True
     return False
 
 
 def dumps_in_pieces(value: Any) -> bytes:
-    """Return a value as JSON, as `orjson.dumps`, without holding the GIL for long."""
+    """Encode a value like `orjson.dumps`, without holding the GIL for long."""
     return orjson.dumps(_in_pieces(value))
 
 
 def _in_pieces(value: Any) -> Any:
-    """Return a value with its long texts encoded already."""
+    """Return a value whose long strings are already encoded."""
     if isinstance(value, str) and len(value) > _PIECE:
         pieces = (orjson.dumps(value[at : at + _PIECE])[1:-1] for at in range(0, len(value), _PIECE))
         return orjson.Fragment(b'"%b"' % b"".join(pieces))

@@ -1,7 +1,7 @@
 """
-The vocabulary of content: the parts that messages, thoughts and the results of tools consist of.
+Parts of the content of messages, reasoning and results of tools, as they are validated in requests.
 
-Unknown types of parts are kept, and so are unknown fields; every optional field may be null.
+Unknown types of parts and unknown fields are accepted; every optional field may be null.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Text = Annotated[str, StringConstraints(max_length=10 * _MB)]
 
 
 class TextPart(TypedDict):
-    """`input_text`, `output_text`, and their kin: some clients send one where the other belongs."""
+    """`input_text`, `output_text` and other text parts: some clients send one instead of the other."""
 
     __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: str
@@ -69,7 +69,7 @@ class VideoPart(TypedDict):
 
 
 class Unknown(TypedDict):
-    """Something of a type that we do not know, an extension (`vendor:type`) or a newer kind."""
+    """A value of an unknown type: an extension (`vendor:type`) or a newer type."""
 
     __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: str
@@ -78,7 +78,7 @@ class Unknown(TypedDict):
 
 
 def _from_chat(part: dict[str, object]) -> dict[str, object]:
-    """Return as a part what may be one as chat has it: `{"type": "image_url", "image_url": {"url": ...}}`."""
+    """Convert a part in the form of Chat Completions: `{"type": "image_url", "image_url": {"url": ...}}`."""
     if part["type"] == "file":
         file = part.get("file")
         return {**(file if isinstance(file, dict) else {}), "type": "input_file"}
@@ -90,23 +90,23 @@ def _from_chat(part: dict[str, object]) -> dict[str, object]:
 _Image = Annotated[ImagePart, BeforeValidator(_from_chat)]
 
 
-# The names of types of sound, where chat calls them by another.
+# Audio formats of Chat Completions, by media subtypes with another name.
 _FORMATS = {"x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mpeg": "mp3", "mp4": "m4a", "x-m4a": "m4a"}
-_SOUND = re.compile(r"data:audio/([\w.+-]+)(?:;[^,]*)?;base64", re.IGNORECASE)
+_AUDIO_URL = re.compile(r"data:audio/([\w.+-]+)(?:;[^,]*)?;base64", re.IGNORECASE)
 
 
 def _from_url(part: dict[str, object]) -> dict[str, object]:
-    """Return a part with sound as it is here; Codex has a data URL in place of `input_audio`."""
+    """Convert an audio part: Codex sends a data URL instead of `input_audio`."""
     url = part.get("audio_url")
     head, _, data = url.partition(",") if isinstance(url, str) else ("", "", "")
-    if (kind := _SOUND.fullmatch(head)) is None:
+    if (kind := _AUDIO_URL.fullmatch(head)) is None:
         return part
     format = kind[1].lower()
     return {"type": "input_audio", "input_audio": {"data": data, "format": _FORMATS.get(format, format)}}
 
 
 def tag_of(value: object, known: frozenset[str]) -> str:
-    """Return the tag of a union by the type of what is given."""
+    """Return the tag of a union for a value, by its `type`."""
     kind = value.get("type") if isinstance(value, dict) else None
     return f"<{kind}>" if isinstance(kind, str) and kind in known else "<unknown>"
 
@@ -114,7 +114,7 @@ def tag_of(value: object, known: frozenset[str]) -> str:
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _PARTS = frozenset([*_TEXTS, "refusal", "input_image", "image_url", "input_file", "file", "input_audio", "input_video"])
 
-# The tags of unions are in angle brackets, so that `at` can leave them out of the names of fields.
+# The tags of unions are in angle brackets, so that they can be removed from the paths in errors.
 ContentPart = Annotated[
     Annotated[TextPart, Tag("<input_text>")]
     | Annotated[TextPart, Tag("<output_text>")]

@@ -1,11 +1,11 @@
-"""The functions that the server runs itself, as the core knows them."""
+"""Hosted functions, which the server runs itself, as the core knows them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-# The namespace of functions that have no name of their own to a client, such as the one search for tools.
+# The namespace of functions without a name of their own, such as the tool search.
 UNNAMED = ""
 
 NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
@@ -15,24 +15,26 @@ NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
 class HostedFunction:
     """A function that the server runs itself when the model calls it; see `app.tools`."""
 
-    name: str  # as the tool knows it
-    item: str  # the type of the item that a call of it is, such as `mcp_call`
+    name: str  # in its tool
+    item: str  # the type of item of its calls, such as `mcp_call`
     description: str = ""
     parameters: Mapping[str, object] = field(default_factory=lambda: NO_PARAMETERS)  # a JSON Schema
-    namespace: str | None = None  # `lab` of `lab__add`: where functions of several sessions may have the same name
-    fields: Mapping[str, object] = field(default_factory=dict)  # of each item when it opens, such as its `container_id`
+    namespace: str | None = None  # `lab` of `lab__add`: sessions may have functions of the same name
+    fields: Mapping[str, object] = field(
+        default_factory=dict
+    )  # initial fields of each item, such as its `container_id`
     strict: bool | None = None
-    needs_approval: bool = False  # is each call to be approved by the caller first?
-    deferred: bool = False  # is it offered only after a search for tools has found it?
+    needs_approval: bool = False  # whether the caller has to approve each call
+    deferred: bool = False  # whether it is offered only after a tool search has found it
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name: no two functions of a response have the same."""
+        """Namespace and name, unique in a response."""
         return self.namespace or UNNAMED, self.name
 
     @property
     def server_label(self) -> str:
-        """What an approval request calls the server that the function is of."""
+        """The server's label in an approval request."""
         return str(self.fields.get("server_label") or self.namespace or self.item.removesuffix("_call"))
 
 

@@ -1,8 +1,8 @@
 """
-The one table of item types.
+The table of item types.
 
-A new type of item is a row here: whose it is, how it appears while it is written and run, and how a model is shown it.
-What else the program knows by the type of an item is derived from these rows.
+A new type of item is a row of `ITEM_TYPES`: its role, its fields and events while it is generated and run, and how it
+is shown to a model. All other tables of item types are derived from it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from app.core.types.arguments import INPUT, ArgumentsReader, InputReader, Object
 from app.core.types.bounded_json import loads
 from app.core.types.readings import Read
 
-# `call`: made by the model, run by the client. `output`: what the client gives back for one. `hosted`: a call and its
-# result, run by a server. `context`: what else there is.
+# `call`: made by the model and run by the client. `output`: the result of one, sent by the client. `hosted`: a call
+# with its result, run by a server. `context`: everything else.
 Role: TypeAlias = Literal["message", "reasoning", "call", "output", "hosted", "context"]
 Details: TypeAlias = Callable[[Item], Iterable[tuple[str, dict[str, Any]]]]
 
@@ -37,56 +37,52 @@ class ItemType:
     """One type of item."""
 
     type: str
-    prefix: str = "item"  # of its id
+    prefix: str = "item"  # of its ids
     role: Role = "context"
-    brings: Literal["declared", "found"] | None = None  # has it tools, and were they found by a search?
-    pinned: bool = False  # does it stay when the conversation is truncated?
-    sealed: Literal["reasoning", "compaction"] | None = None  # what its `encrypted_content` holds, where it is ours
-    read: Read | None = None  # as calls of functions and their outputs; None: it is one, or says nothing to a model
-    silent: bool = False  # does it say nothing to a model where it cannot be read?
-    waits: bool = False  # does the response end with it, for the client to answer?
+    brings: Literal["declared", "found"] | None = None  # its `tools`, if it has any: `found` by a tool search
+    pinned: bool = False  # whether it stays when the conversation is truncated
+    sealed: Literal["reasoning", "compaction"] | None = None  # the kind of its `encrypted_content`
+    read: Read | None = None  # conversion to function calls and outputs; None: it is one, or is not shown to models
+    silent: bool = False  # whether it is left out without a warning where it cannot be converted
+    waits: bool = False  # whether the response ends with it, for the client to answer
 
-    # How the builder writes a call.
+    # How `EventBuilder` builds a call.
     call_id: bool = True
     has_status: bool = True
-    field: str | None = None  # where the item keeps what the model wrote; None: in another form, or not at all
-    empty: Mapping[str, object] = dataclasses.field(default_factory=dict)  # what else it has when it opens
-    begun: tuple[str, ...] = ()  # the events right behind `output_item.added`
-    delta: str | None = None  # the event that has a piece of what the model writes
-    done: str | None = None  # the event that has the whole of it
-    done_fields: tuple[str, ...] = ()  # what else of the item the `done` event has
-    details: Details = _no_details  # more events about the whole call, with their fields
-    argument: str | None = (
-        None  # the one argument of the function whose text is what the item keeps; None: all, as JSON
-    )
-    value: Callable[[str], object] = _as_text  # what the item keeps, of all that was written
-    whole: bool = False  # is it shown only when it is whole?
+    field: str | None = None  # the field with the model's arguments; None: there is none
+    empty: Mapping[str, object] = dataclasses.field(default_factory=dict)  # other fields of the item when it is added
+    begun: tuple[str, ...] = ()  # events directly after `output_item.added`
+    delta: str | None = None  # event with a piece of the arguments
+    done: str | None = None  # event with the whole arguments
+    done_fields: tuple[str, ...] = ()  # other fields of the item in the `done` event
+    details: Details = _no_details  # further events about a complete call, with their fields
+    argument: str | None = None  # the argument of the function whose text becomes the field; None: all, as JSON
+    value: Callable[[str], object] = _as_text  # value of the field, from the model's text
+    whole: bool = False  # whether the item is added only when it is complete
 
-    # How it appears while a hosted tool runs it.
-    running: tuple[str, ...] = ()  # the events when it is begun to be run
-    progress: Mapping[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # the events that a tool may emit, by short names
-    ended: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the event by the status that it ends with
-    interrupted: str = "incomplete"  # its status when the response ends while it is run
-    final: Callable[[str], dict[str, object]] = lambda written: {}  # its fields at its end, unless a tool sets them
+    # Events and fields while a hosted tool runs it.
+    running: tuple[str, ...] = ()  # events when its run starts
+    # Events that a tool may emit, by short names.
+    progress: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ended: Mapping[str, str] = dataclasses.field(default_factory=dict)  # event at its end, by its status
+    interrupted: str = "incomplete"  # its status if the response ends while it runs
+    final: Callable[[str], dict[str, object]] = lambda written: {}  # default fields at its end
     error: Callable[[str], dict[str, object]] = lambda message: {}  # its fields for an error message
-    included: Mapping[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # its fields that only that value of `include` shows
-    own_output: Callable[[Item], str | None] = lambda item: None  # what it says itself of what the model was shown
+    # Fields that are shown only with a value of `include`, with that value.
+    included: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    own_output: Callable[[Item], str | None] = lambda item: None  # the output for the model, where the item has it
 
     @property
     def hosted(self) -> bool:
         return self.role == "hosted"
 
     def reader(self) -> ArgumentsReader:
-        """Return what takes that which the item keeps out of the arguments of the function."""
+        """Return a reader that extracts the value of the item from the arguments of the function."""
         return InputReader(self.argument) if self.argument else ObjectReader()
 
 
 def as_object(written: str) -> dict[str, object]:
-    """Return arguments as an object; those that cannot be read as one, of a call that was cut off, are none."""
+    """Parse arguments as an object; {} if they cannot be parsed, as those of a call that was cut off."""
     try:
         value = loads(written)
     except ValueError:
@@ -95,33 +91,33 @@ def as_object(written: str) -> dict[str, object]:
 
 
 def _as_action(**defaults: object) -> Callable[[str], dict[str, object]]:
-    """Return how to read an action: with these fields, whatever the model left out or wrote in another form."""
+    """Return a function that parses an action and sets missing or mistyped fields to these defaults."""
 
     def read(written: str) -> dict[str, object]:
-        given = as_object(written)
+        action = as_object(written)
         for name, default in defaults.items():
-            value = given.get(name)
+            value = action.get(name)
             if isinstance(default, list) and isinstance(value, str):
-                given[name] = [value]
+                action[name] = [value]
             elif not isinstance(value, type(default)):
-                given[name] = default
-        return given
+                action[name] = default
+        return action
 
     return read
 
 
 def _as_exec(written: str) -> dict[str, object]:
     action = {**_as_action(command=[], env={})(written), "type": "exec"}
-    if isinstance(given := as_object(written).get("command"), str):
-        action["command"] = ["bash", "-lc", given]
+    if isinstance(command := as_object(written).get("command"), str):
+        action["command"] = ["bash", "-lc", command]
     return action
 
 
 def as_json_object(written: str) -> str:
     """
-    Return arguments that are a JSON object for certain: what is not becomes the `_raw` field of one.
+    Return arguments that are certainly a JSON object; anything else becomes the field `_raw` of one.
 
-    A backend that parses them for its template answers 400 or 500 otherwise, at each later turn; so do clients.
+    Backends that parse them for their chat template would otherwise answer 400 or 500 to every later turn.
     """
     if not written or written.isspace():
         return "{}"
@@ -189,7 +185,7 @@ TOOL_SEARCH_CALL = ItemType(
     role="call",
     waits=True,
     read=readings.tool_search_call,
-    silent=True,  # one that has no id ran elsewhere
+    silent=True,  # without a call id it was run by another server
     field="arguments",
     value=as_object,
 )
@@ -211,7 +207,7 @@ SHELL_CALL = ItemType(
     field="action",
     value=_as_action(commands=[]),
     details=_shell_commands,
-    own_output=lambda item: "",  # of one that is run here: an item of its own has it
+    own_output=lambda item: "",  # if run by this server, the output is an item of its own
 )
 APPLY_PATCH_CALL = ItemType(
     type="apply_patch_call",
@@ -233,7 +229,7 @@ COMPUTER_CALL = ItemType(
     field="actions",
     value=lambda written: _as_action(actions=[])(written)["actions"],
 )
-# The older tool makes one action at a time.
+# The older tool has one action a call.
 COMPUTER_ACTION = ItemType(
     type="computer_call",
     prefix="cu",
@@ -383,21 +379,21 @@ _ROWS = (
 # By type.
 ITEM_TYPES: dict[str, ItemType] = {row.type: row for row in _ROWS}
 
-# What is given back for a call, of those kinds of calls that a model is shown.
+# Types of items with the output of a call.
 OUTPUTS = frozenset(row.type for row in _ROWS if row.role == "output")
 
 
 def type_of(item: Mapping[str, Any]) -> ItemType | None:
-    """Return the row of an item's type; None for one that is not known."""
+    """Return the row of an item's type; None for an unknown type."""
     return ITEM_TYPES.get(item["type"])
 
 
 def waits_for_client(item: Mapping[str, object]) -> bool:
-    """Tell whether a response ends with an item, for its client to answer."""
+    """Return whether a response ends with this item, for the client to answer."""
     row = type_of(item)
     if row is None or not row.waits or item.get("async") is True or item.get("execution") == "server":
         return False
-    environment = item.get("environment")  # of a call of the shell
+    environment = item.get("environment")  # of a shell call
     return not (isinstance(environment, Mapping) and environment.get("type") == "container_reference")
 
 

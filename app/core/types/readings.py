@@ -1,11 +1,11 @@
 """
-Read items of every type as what chat knows: calls of functions and their outputs.
+Convert items of every type into function calls and their outputs, which are all that Chat Completions have.
 
-A conversation may come from elsewhere, so calls of tools that are not offered here are read as well: what the model did
-is better shown than left out. A hosted item holds a call and its result, so it is read as two items.
+Conversations may come from other servers, so calls of tools that are not offered here are converted too: the model
+should see what it did. A hosted item is a call with its result, and becomes two items.
 
-Each function here is a `Read`: it takes an item, the names that the backend knows functions by, and the notes that are
-stored for the item; it returns the items in its place. What cannot be paired with another stays what it is.
+Each function here is a `Read`: it takes an item, the chat names of functions, and the notes stored for the item, and
+returns the items that replace it. Items without a call id stay unchanged.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from app.core.types import Item, Part, with_fields
 from app.core.types.arguments import INPUT
 from app.core.types.hosted import UNNAMED
 
-# Where the notes of an item stand in what is stored beside it. Their fields, all optional: `call_id`, `namespace`,
-# `name` and `arguments` of the call as the model made it, `output` as the model was shown it, `round`.
+# Key of an item's notes in the upstream fields that are stored for it. The fields of notes, all optional: `call_id`,
+# `namespace`, `name` and `arguments` of the call as the model made it, `output` as it was shown to the model, `round`.
 NOTES = "hosted"
 
-# A field of outputs that are read from hosted items.
+# A field of outputs that come from hosted items.
 HOSTED: Final = "hosted"
 
 NOT_STORED = "(the results were not kept)"
@@ -30,14 +30,14 @@ INTERRUPTED = "(the call was interrupted, and has no result)"
 
 
 class Names(Protocol):
-    """The names that a backend knows functions by."""
+    """The names of functions in the chat request."""
 
     def name(self, namespace: str | None, name: str) -> str:
-        """Return the name of a function, also of one that is not offered any more."""
+        """Return the name of a function, even if it is not offered any more."""
         ...
 
     def declared_in(self, item: Item) -> list[tuple[str, Mapping[str, object]]]:
-        """Return the tools that an item brings, each with its name."""
+        """Return the tools that an item declares, each with its name."""
         ...
 
 
@@ -45,15 +45,15 @@ Read: TypeAlias = Callable[[Item, Names, Mapping[str, Any]], list[Item]]
 
 
 def to_json(value: object) -> str:
-    """Return JSON text that can be encoded, whatever surrogates are in the value."""
+    """Return a value as JSON, with unpaired surrogates replaced."""
     return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
 
 
 def _call(item: Item, call_id: object, name: str, arguments: object) -> list[Item]:
     if not (isinstance(call_id, str) and call_id):
         return [item]
-    written = arguments if isinstance(arguments, str) else to_json(arguments)
-    call: Item = {"type": "function_call", "call_id": call_id, "name": name, "arguments": written}
+    text = arguments if isinstance(arguments, str) else to_json(arguments)
+    call: Item = {"type": "function_call", "call_id": call_id, "name": name, "arguments": text}
     return [with_fields(call, {field: value for field in ("id", "namespace", "async") if (value := item.get(field))})]
 
 
@@ -80,8 +80,8 @@ def tool_search_call(item: Item, names: Names, notes: Mapping[str, object]) -> l
 
 
 def tool_search_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    found = [f"- {name}{_description(tool)}" for name, tool in names.declared_in(item)]
-    shown = "\n".join(["These tools were found, and can be called:", *found]) if found else "No tools were found."
+    lines = [f"- {name}{_description(tool)}" for name, tool in names.declared_in(item)]
+    shown = "\n".join(["These tools were found, and can be called:", *lines]) if lines else "No tools were found."
     return _output(item, item.get("call_id"), shown)
 
 
@@ -92,9 +92,9 @@ def _description(tool: Mapping[str, object]) -> str:
 
 def call_of(name: str, *fields: str, **defaults: object) -> Read:
     """
-    Return how to read a call of the function of that name: its arguments are the first of `fields` that is there.
+    Return a `Read` for calls of the function `name`, whose arguments are the first of `fields` that is set.
 
-    Those that have their `defaults` were not written by the model.
+    Arguments with the value of their default are left out: the model did not write them.
     """
 
     def read(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
@@ -111,7 +111,7 @@ def call_of(name: str, *fields: str, **defaults: object) -> Read:
 
 
 def output_of(*fields: str) -> Read:
-    """Return how to read the output of a call: the first of `fields` that is there."""
+    """Return a `Read` for outputs of calls: the first of `fields` that is set."""
 
     def read(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
         output = next((value for field in fields if (value := item.get(field))), "")
@@ -121,12 +121,12 @@ def output_of(*fields: str) -> Read:
 
 
 def computer_call_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    """The screenshot, as an image."""
-    shot, call_id = item.get("output"), item.get("call_id")
-    if not isinstance(call_id, str) or not call_id or not isinstance(shot, dict):
+    """Convert the screenshot into an image part."""
+    screenshot, call_id = item.get("output"), item.get("call_id")
+    if not isinstance(call_id, str) or not call_id or not isinstance(screenshot, dict):
         return [item]
     image = {"type": "input_image"} | {
-        name: shot[name] for name in ("image_url", "file_id", "detail") if shot.get(name)
+        name: screenshot[name] for name in ("image_url", "file_id", "detail") if screenshot.get(name)
     }
     return [{"type": "function_call_output", "call_id": call_id, "output": [image]}]
 
@@ -162,15 +162,15 @@ def mcp_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item
 
 
 def mcp_result(item: Item) -> str | None:
-    """Return what an `mcp_call` says came of it: its output, or its error in words."""
+    """Return the output of an `mcp_call`, or its error as text; None if it has neither."""
     if isinstance(output := item.get("output"), str):
         return output
     error = item.get("error")
     if isinstance(error, dict):
         content = error.get("content")
         texts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-        said = "\n".join(text for text in texts if isinstance(text, str)) or _text(error.get("message"))
-        return f"Error: {said}" if said else "Error: the call failed."
+        message = "\n".join(text for text in texts if isinstance(text, str)) or _text(error.get("message"))
+        return f"Error: {message}" if message else "Error: the call failed."
     return f"Error: {error}" if isinstance(error, str) and error else None
 
 
@@ -217,8 +217,8 @@ def image_generation_call(item: Item, names: Names, notes: Mapping[str, object])
     call = _pair(item, names, notes, (UNNAMED, "image_generation"), {"prompt": prompt or ""})
     error = item.get("error")
     if item.get("status") == "failed":
-        said = _text(error.get("message")) if isinstance(error, dict) else ""
-        shown: str | None = f"Error: {said}" if said else "Error: the image was not made."
+        message = _text(error.get("message")) if isinstance(error, dict) else ""
+        shown: str | None = f"Error: {message}" if message else "Error: the image was not made."
     elif item.get("status") in (None, "completed"):
         shown = f"The image was made: {prompt}" if prompt else "The image was made."
     else:
@@ -228,9 +228,9 @@ def image_generation_call(item: Item, names: Names, notes: Mapping[str, object])
 
 def mcp_approval_request(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
     """
-    The call, and that it was not approved: `decided` of the notes is the response to it, if there is one.
+    Convert a request for approval into the call and a statement that it was not made.
 
-    Where the call was `made` after all it has an item of its own.
+    In the notes, `decided` is the response to the request, if any. If the call was `made` it has an item of its own.
     """
     if notes.get("made"):
         return []
@@ -248,7 +248,7 @@ def mcp_approval_request(item: Item, names: Names, notes: Mapping[str, Any]) -> 
 
 
 def nothing(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    """The model is shown nothing of it."""
+    """Leave the item out."""
     return []
 
 

@@ -1,9 +1,9 @@
 """
-The vocabulary of the API: the request at the door, and the items, parts and events that travel.
+The body of `POST /v1/responses`, and the items and tools in it.
 
-A request is validated once, by pydantic, into plain dicts; from there on nothing is wrapped again. Clients replay what
-they were given, often with nulls and with fields of their own, so every optional field may be null and unknown fields
-are kept. Unknown types of items, parts and tools are kept too: what to do with them is decided where they matter.
+A request is validated once, by pydantic, into plain dicts. Clients send items back as they received them, often with
+nulls and fields of their own, so every optional field may be null and unknown fields are accepted. Unknown types of
+items, parts and tools are accepted too; the translation decides what to do with them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FunctionCallOutputItem(TypedDict):
 
 
 class UncalledOutputItem(TypedDict):
-    """What a tool says without having been called: it has the name of the tool in place of a `call_id`."""
+    """Output of a tool that was not called by the model: it has the tool's `name` instead of a `call_id`."""
 
     __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["function_call_output"]
@@ -115,7 +115,7 @@ class CompactionItem(TypedDict):
 
 
 class AgentMessageItem(TypedDict):
-    """What one of Codex's agents says to another."""
+    """A message between Codex's agents."""
 
     __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["agent_message"]
@@ -123,7 +123,7 @@ class AgentMessageItem(TypedDict):
     content: NotRequired[Content | None]
 
 
-# The spec's efforts are none, low, medium, high and xhigh; OpenAI has minimal and max besides.
+# The spec has none, low, medium, high and xhigh; OpenAI also minimal and max.
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -131,7 +131,7 @@ class ConfigurationUpdateItem(TypedDict):
     __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["configuration_update"]
     id: NotRequired[str | None]
-    reasoning: NotRequired[dict[Literal["effort"], Effort | None] | None]  # nothing else of it can be updated
+    reasoning: NotRequired[dict[Literal["effort"], Effort | None] | None]  # the only part that can be updated
 
 
 _CALLS = ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
@@ -140,7 +140,7 @@ _ITEMS = frozenset(["message", *_CALLS, "reasoning", "item_reference", "compacti
 
 
 def is_uncalled(item: object) -> bool:
-    """Tell whether an item is an output of no call at all."""
+    """Return whether an item is an output without a call."""
     return isinstance(item, dict) and item.get("type") == "function_call_output" and item.get("call_id") is None
 
 
@@ -198,7 +198,7 @@ Tool = Annotated[
 
 
 class NamedTool(TypedDict):
-    """`{"type": "function", "name": ...}`, or another kind of tool by its type alone."""
+    """`{"type": "function", "name": ...}`, or another type of tool without a name."""
 
     __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: str
@@ -224,8 +224,7 @@ ToolChoice = Annotated[
 ]
 
 
-# JSON has a type for each of these: a string is no number and no boolean, and a boolean is no number. But some clients
-# write integers as `20.0`.
+# Strict, since JSON distinguishes strings, numbers and booleans; but some clients send integers as `20.0`.
 Integer = Annotated[
     StrictInt,
     BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value),
@@ -233,9 +232,9 @@ Integer = Annotated[
 
 
 class _Body(BaseModel):
-    """A request body: nulls mean what absence means; unknown fields are kept aside in `model_extra`."""
+    """A request body: null fields count as not set; unknown fields are in `model_extra`."""
 
-    # An error that quotes what was sent would take secrets into tracebacks.
+    # Errors that quote the input would put secrets into tracebacks.
     model_config = ConfigDict(extra="allow", protected_namespaces=(), hide_input_in_errors=True)
 
     @model_validator(mode="before")
@@ -248,10 +247,10 @@ def undeclared_fields(
     body: _Body, beside: frozenset[str] = frozenset(), path: str = ""
 ) -> Iterator[tuple[str, frozenset[str]]]:
     """
-    Yield the place of each field that is not known, such as `reasoning.efort`, with the names that are known there.
+    Yield the path of each unknown field, such as `reasoning.efort`, with the names that are known there.
 
-    `beside` are names that are known in the body itself, though it does not have them. What a null is given for counts
-    as absent; items and tools may have fields of their own.
+    `beside` are further known names of the body itself. Null fields count as not set; items and tools may have fields
+    of their own.
     """
     known = beside | {field.alias or name for name, field in type(body).model_fields.items()}
     for name in body.model_extra or ():
@@ -305,7 +304,7 @@ class ContextManagement(_Body):
 
 
 class PromptCacheOptions(_Body):
-    prewarm: StrictBool = False  # is nothing to be answered yet?
+    prewarm: StrictBool = False  # only store the input; the model is not called
 
 
 Metadata = Annotated[
@@ -313,9 +312,9 @@ Metadata = Annotated[
     Field(max_length=16),
 ]
 Key = Annotated[str, StringConstraints(max_length=64)]
-Model = Annotated[str, StringConstraints(max_length=512)]  # the spec has no bound; what a model is known by is kept
-Identifier = Annotated[str, StringConstraints(max_length=128)]  # 64 in the spec, and once OpenAI's, too
-# An id, or an object that has it.
+Model = Annotated[str, StringConstraints(max_length=512)]  # no limit in the spec; names of models are stored
+Identifier = Annotated[str, StringConstraints(max_length=128)]  # 64 in the spec, and formerly in OpenAI's API
+# An id, or an object with it.
 Conversation = Annotated[str, BeforeValidator(lambda value: value.get("id") if isinstance(value, dict) else value)]
 
 
@@ -328,7 +327,7 @@ class PromptReference(_Body):
 
 
 class CreateResponse(_Body):
-    """`CreateResponseBody` of the spec, and what OpenAI's API and its clients have beyond it."""
+    """`CreateResponseBody` of the spec, with the fields that OpenAI's API and its clients have beyond it."""
 
     model: Model | None = None
     input: Input | None = None
@@ -366,7 +365,7 @@ class CreateResponse(_Body):
 
     @model_validator(mode="after")
     def _redact_tools(self) -> CreateResponse:
-        """Take the credentials out of all tools, wherever they are declared: what is left may be shown and stored."""
+        """Remove the credentials from all tools, so that the request may be shown and stored."""
         if self.tools:
             self.tools = self._tool_secrets.redact(self.tools)
         if isinstance(self.input, list):
@@ -377,11 +376,11 @@ class CreateResponse(_Body):
 
     @property
     def tool_secrets(self) -> ToolSecrets:
-        """The credentials of this request's tools, for whoever runs them: `request.tool_secrets.restore(tool)`."""
+        """The credentials of this request's tools: `request.tool_secrets.restore(tool)` adds them to one."""
         return self._tool_secrets
 
     def items(self) -> list[Item]:
-        """Return the input as items: a string is one user message, and every message says that it is one."""
+        """Return the input as items with types: a string becomes a user message."""
         if self.input is None:
             return []
         if isinstance(self.input, str):
@@ -391,7 +390,7 @@ class CreateResponse(_Body):
 
     @model_validator(mode="after")
     def _arguments_are_bounded(self) -> CreateResponse:
-        """Arguments of calls are JSON within a string, which nobody has counted the values of."""
+        """Limit the JSON values in arguments of calls, which are strings and were not counted with the body."""
         items = self.input if isinstance(self.input, list) else ()
         arguments = [text for item in items if isinstance(text := item.get("arguments"), str)]
         try:
@@ -402,7 +401,7 @@ class CreateResponse(_Body):
 
 
 def typed(item: Any) -> Item:
-    """Return an item that says what type it is: messages and references may leave that out."""
+    """Return an item with a type: clients may omit that of messages and references."""
     if item.get("type") is not None:
         return item  # type: ignore[no-any-return]
     return with_fields(item, {"type": "message" if "role" in item else "item_reference"})

@@ -1,4 +1,4 @@
-"""The response resource, and what it says of the request."""
+"""The response resource, with the parameters of its request."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ def new_response(
     request: CreateResponse, *, id: str, created_at: int, model: str, store: bool = True, schema: bool = False
 ) -> Response:
     """
-    Return the resource of a response that is about to be made: every required field is there, what was asked is
-    echoed, and what was not is told with the default that took effect. With `schema` that of an answer is echoed, too.
+    Return the resource of a new response, with every required field.
+
+    Parameters of the request are echoed; others have the default that took effect. With `schema` the JSON schema of
+    `text.format` is echoed too.
     """
     reasoning = request.reasoning
     return {
@@ -38,7 +40,7 @@ def new_response(
             "summary": reasoning.summary if reasoning else None,
         },
         "safety_identifier": request.safety_identifier,
-        "service_tier": "default",  # which is used, as long as the backend names no other
+        "service_tier": "default",  # unless the backend reports another
         "store": store,
         "temperature": _or(request.temperature, 1.0),
         "text": _text(request, schema),
@@ -60,18 +62,18 @@ def _or(value: float | None, default: float) -> float:
 
 def _text(request: CreateResponse, schema: bool) -> dict[str, object]:
     text = request.text
-    shown: dict[str, Any] = {"format": text.format.model_dump(by_alias=True)}
+    echoed: dict[str, Any] = {"format": text.format.model_dump(by_alias=True)}
     if text.format.type == "json_schema":
-        shown["format"].setdefault("description", None)
+        echoed["format"].setdefault("description", None)
         if not schema:
-            shown["format"]["schema"] = None
+            echoed["format"]["schema"] = None
     if text.verbosity:
-        shown["verbosity"] = text.verbosity
-    return shown
+        echoed["verbosity"] = text.verbosity
+    return echoed
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, object]:
-    """Echo a tool; a function has all of its fields, null where the caller said nothing."""
+    """Echo a tool; a function has all of its fields, null if they were not set."""
     if tool["type"] != "function":
         return dict(tool)
     return {"description": None, "parameters": None, "strict": None, **tool}

@@ -1,9 +1,8 @@
 """
-Guess how many tokens something is, where nobody counts them.
+Estimate token counts, for backends that do not report them.
 
-Large vocabularies have most words, runs of digits and signs as one or two tokens, and about one token for each
-character of scripts without spaces. A guess on that ground is good enough to tell how much of a conversation fits, and
-not for a bill.
+In large vocabularies most words, numbers and runs of punctuation are one or two tokens, and scripts without spaces have
+about one token a character. The estimate is good enough to decide how much of a conversation fits, not for billing.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# What a picture, a sound or a file is taken for: their data says nothing of it. Vision models make some hundreds to two
-# thousand tokens of a picture.
+# Tokens of an image, audio or a file, whatever the size of its data. Vision models use some hundreds to two thousand
+# for an image.
 MEDIUM = 1000
-_MESSAGE = 4  # the role, and the marks around a message
-_SAMPLE = 100_000  # characters of texts that are looked at; the rest is taken to be like them
+_MESSAGE = 4  # role and delimiters of a message
+_SAMPLE = 100_000  # characters that are counted; the rest is extrapolated
 
-# Chinese, Japanese, Korean, Thai and their neighbours, and pictographs.
+# Scripts without spaces (Chinese, Japanese, Korean, Thai and others), and emoji.
 _WIDE = r"\u0e00-\u0fff\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00010000-\U0010ffff"
 _PIECES = re.compile(
     rf"(?P<word>[A-Za-z]+)|(?P<digits>[0-9]+)|(?P<sign>[!-/:-@\[-`{{-~]+)|(?P<space>\s*\n\s*|[ \t]{{2,}})"
@@ -30,7 +29,7 @@ _PER_TOKEN = {"word": 7, "digits": 3, "sign": 2, "space": 16, "wide": 1, "letter
 
 
 def estimate(text: str) -> int:
-    """Return about how many tokens a text is."""
+    """Estimate the tokens of a text."""
     sample = text[:_SAMPLE]
     tokens = _tokens(sample)
     return tokens * len(text) // len(sample) if len(text) > len(sample) else tokens
@@ -45,10 +44,10 @@ def _tokens(text: str) -> int:
 
 def estimate_json(value: object) -> int:
     """
-    Return about how many tokens the texts of a JSON value are; the names of its fields are not counted.
+    Estimate the tokens of the strings in a JSON value, without the names of its fields.
 
-    Data of pictures, sound and files counts as one of them, however long it is. Of many texts the beginning of each is
-    looked at, so that a long conversation takes no longer than one text.
+    Data of an image, audio or a file counts as `MEDIUM` tokens. Of many strings only the beginning of each is counted,
+    so that a long conversation takes no longer than one long string.
     """
     texts: list[str] = []
     others = _collect(value, texts)
@@ -57,29 +56,29 @@ def estimate_json(value: object) -> int:
         return others + sum(map(_tokens, texts))
     share = _SAMPLE / length
     sample = [text[: math.ceil(len(text) * share)] for text in texts]
-    # A single space between texts counts nothing.
+    # A single space between strings is not counted.
     return others + _tokens(" ".join(sample)) * length // sum(map(len, sample))
 
 
 def _collect(value: Any, texts: list[str]) -> int:
-    """Add the texts of a JSON value to a list, in no order, and return the tokens of all else in it."""
+    """Append the strings of a JSON value to `texts`, in any order, and return the tokens of all other values."""
     others = 0
     values = [value]
     while values:
-        one = values.pop()
-        if isinstance(one, str):
-            texts.append(one)
-        elif isinstance(one, dict):
-            for name, inner in one.items():
+        node = values.pop()
+        if isinstance(node, str):
+            texts.append(node)
+        elif isinstance(node, dict):
+            for name, inner in node.items():
                 if name in _DATA and inner:
                     others += MEDIUM
                 else:
                     values.append(inner)
-        elif isinstance(one, Mapping):
-            values.append(dict(one))
-        elif isinstance(one, Iterable):
-            values.extend(one)
-        elif one is not None:
+        elif isinstance(node, Mapping):
+            values.append(dict(node))
+        elif isinstance(node, Iterable):
+            values.extend(node)
+        elif node is not None:
             others += 1
     return others
 
@@ -88,9 +87,9 @@ _DATA = frozenset({"data", "file_data", "file_url", "image_url", "input_audio", 
 
 
 def estimate_chat(body: Mapping[str, Any]) -> int:
-    """Return about how many tokens the prompt of a Chat Completions request is: its messages and its tools."""
+    """Estimate the prompt tokens of a Chat Completions request: its messages and its tools."""
     messages = body.get("messages") or ()
-    tokens = (_MESSAGE - 1) * len(messages) + estimate_json(messages)  # the role of each message is a text of one
+    tokens = (_MESSAGE - 1) * len(messages) + estimate_json(messages)  # the role counts as one of its texts
     if tools := body.get("tools"):
         tokens += estimate(json.dumps(tools, ensure_ascii=False))
     return tokens

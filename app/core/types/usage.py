@@ -1,4 +1,4 @@
-"""The usage of a response: what the backend counted, or an estimate."""
+"""The usage of a response: reported by the backend, or estimated."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from app.core.types.token_estimate import estimate, estimate_chat
 
 def usage_of(counted: Mapping[str, object] | None, body: Mapping[str, object], output: Sequence[Item | str]) -> Usage:
     """
-    Return the usage of a response, in tokens, from that of its chunks; estimated where the backend counted nothing.
+    Return the usage of a response in tokens, from the usage in its chunks; estimated if the backend reported none.
 
-    Never null, and always consistent: input and output add up to the total, and the details are parts of them.
-    (Clients loop or crash on a finished response without usage.) Where the backend does not count reasoning, its
-    tokens are estimated: the share of the output's that reasoning has of the output's text.
+    Never null, since clients loop or crash on a finished response without usage, and always consistent: input and
+    output add up to the total, and the details are parts of them. If the backend does not report reasoning tokens,
+    they are estimated from the share of reasoning in the output's text.
     """
     counted = counted or {}
     counts = counted.get("prompt_tokens"), counted.get("completion_tokens")
@@ -24,7 +24,7 @@ def usage_of(counted: Mapping[str, object] | None, body: Mapping[str, object], o
         return _usage(estimate_chat(body), reasoning + rest, reasoning=reasoning)
     input_tokens, output_tokens = map(token_count, counts)
     prompt, completion = (_object(counted.get(f"{kind}_tokens_details")) for kind in ("prompt", "completion"))
-    # Servers that do not count reasoning leave it out, or say 0.
+    # Servers that do not count reasoning omit it or send 0.
     reasoning = token_count(completion.get("reasoning_tokens")) or _share(output_tokens, output)
     return _usage(
         input_tokens,
@@ -50,7 +50,7 @@ def added_usage(usage: Usage | None, more: Usage) -> Usage:
 
 
 def _share(output_tokens: int, output: Sequence[Item | str]) -> int:
-    """Return how many of the output's tokens are reasoning, by its share of the text."""
+    """Estimate the reasoning tokens among the output's, by the share of reasoning in the text."""
     if not any(map(_is_reasoning, output)):
         return 0
     reasoning, rest = _estimates(output)
@@ -58,7 +58,7 @@ def _share(output_tokens: int, output: Sequence[Item | str]) -> int:
 
 
 def _estimates(output: Iterable[Item | str]) -> tuple[int, int]:
-    """Return about how many tokens of items, or of texts that are to be in one, are reasoning, and how many are not."""
+    """Estimate the tokens of items, or of texts of open items: those of reasoning, and the others."""
     reasoning = rest = 0
     for item in output:
         tokens = sum(map(estimate, _texts_of(item)))
@@ -76,7 +76,7 @@ def _is_reasoning(item: Item | str) -> bool:
 def _usage(input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0, reasoning: int = 0) -> Usage:
     return {
         "input_tokens": input_tokens,
-        # `cache_write_tokens` is OpenAI's; its SDK asks for it.
+        # `cache_write_tokens` is OpenAI's; its SDK requires it.
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
         "output_tokens": output_tokens,
         "output_tokens_details": {"reasoning_tokens": reasoning},
@@ -88,28 +88,28 @@ def _object(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-_ENDLESS = 2**53  # what is not between 0 and this is no count: negative, infinite, not a number
+_MAX_COUNT = 2**53  # other values are invalid: negative, infinite, not a number
 
 
 def is_token_count(value: object) -> TypeGuard[str | int | float]:
-    """Tell whether a value is a number of tokens; some servers write it as a text."""
+    """Return whether a value is a number of tokens; some servers send a string."""
     if isinstance(value, str):
         return value.isdecimal() and len(value) < 16
-    return isinstance(value, int | float) and 0 <= value < _ENDLESS
+    return isinstance(value, int | float) and 0 <= value < _MAX_COUNT
 
 
 def token_count(*values: object) -> int:
-    """Return the first number among values as a count."""
+    """Return the first valid number of tokens among the values, 0 if there is none."""
     return next((int(value) for value in values if is_token_count(value)), 0)
 
 
 def _texts_of(item: Item | str) -> Iterator[str]:
-    """Yield what the model wrote of an item, or of a text that is to be in one: not its id, nor what else is ours."""
+    """Yield the texts that the model generated for an item, or the text of an open item itself."""
     if isinstance(item, str):
         yield item
         return
     for name in ("name", "arguments", "input"):
         if isinstance(value := item.get(name), str):
             yield value
-    for part in list_field(item, "content") or list_field(item, "summary"):  # raw reasoning may be shown in both
+    for part in list_field(item, "content") or list_field(item, "summary"):  # raw reasoning may be in both
         yield part.get("text") or part.get("refusal") or ""
