@@ -19,8 +19,7 @@ import logging
 import math
 import secrets
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from app.api.accounting import Accounting, BudgetState, budget_headers
@@ -134,49 +133,22 @@ class Limits:
         A slot among the concurrent responses is taken later: see `Admission.slot`.
         """
         admission = Admission(self, access)
-        with self._reporting_refusals():
-            await self._take(admission)
-        return admission
-
-    async def acquire(self, admission: Admission) -> None:
-        """Take the slots of an admission, which releases them; raises `LimitReached`."""
-        with self._reporting_refusals():
-            await self._acquire(admission)
-
-    @contextmanager
-    def _reporting_refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except LimitReached as error:
-            self._on_refusal(error.limit)
-            raise
-
-    async def aclose(self) -> None:
-        """Wait for pending charges and releases, and close the counters."""
-        if self._renewal:
-            self._renewal.cancel()
-            await asyncio.wait({self._renewal})
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=BACKOFF)
-        await self._counters.aclose()
-
-    async def _take(self, admission: Admission) -> None:
-        takes = self._limits_of(admission.access).takes
-        if not takes:
-            return
-        result = await self._query(self._counters.take(admission.access.counted_as, takes))
+        if not (takes := self._limits_of(access).takes):
+            return admission
+        result = await self._query(self._counters.take(access.counted_as, takes))
         if result is None:
-            return
+            return admission
         admission.allowances = [
             Allowance(take.bucket, take.most, missing) for take, missing in zip(takes, result.missing, strict=True)
         ]
         if result.granted:
-            return
+            return admission
         waits = [allowance.wait(take.needs) for allowance, take in zip(admission.allowances, takes, strict=True)]
         wait, longest = max(zip(waits, admission.allowances, strict=True))
-        raise _limit_reached(longest, wait, admission.headers())
+        raise self._bucket_empty(longest, wait, admission.headers())
 
-    async def _acquire(self, admission: Admission) -> None:
+    async def acquire(self, admission: Admission) -> None:
+        """Take the slots of an admission, which releases them; raises `LimitReached`."""
         access = admission.access
         pools = (
             (f"key:{access.counted_as}", "streams_per_key", self._limits_of(access).streams, "Your key has"),
@@ -189,12 +161,29 @@ class Limits:
             acquired = await self._query(self._counters.acquire(pool, holder, limit))
             if acquired is False:
                 message = f"{subject} {limit} responses in progress, which is the limit."
-                raise LimitReached(name, message, 1, admission.headers())
+                raise self._refusal(name, message, 1, admission.headers())
             if acquired:
                 admission.slots.append((pool, holder))
                 self._slots[pool, holder] = None
                 if self._renewal is None or self._renewal.done():
                     self._renewal = asyncio.create_task(self._keep_renewing())
+
+    def _bucket_empty(self, allowance: Allowance, wait: float, headers: Mapping[str, str]) -> LimitReached:
+        message = f"Rate limit reached: {allowance.limit} {allowance.name} per minute."
+        return self._refusal(allowance.name, message, wait, headers)
+
+    def _refusal(self, limit: str, message: str, wait: float, headers: Mapping[str, str]) -> LimitReached:
+        self._on_refusal(limit)
+        return LimitReached(limit, message, wait, headers)
+
+    async def aclose(self) -> None:
+        """Wait for pending charges and releases, and close the counters."""
+        if self._renewal:
+            self._renewal.cancel()
+            await asyncio.wait({self._renewal})
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=BACKOFF)
+        await self._counters.aclose()
 
     async def _keep_renewing(self) -> None:
         while self._slots:
@@ -242,9 +231,8 @@ class Limits:
         result = await self._query(self._counters.take(access.counted_as, [TokenTake("tokens", limit, 0, 1)]))
         if result is None or result.granted:
             return
-        with self._reporting_refusals():
-            allowance = Allowance("tokens", limit, result.missing[0])
-            raise _limit_reached(allowance, allowance.wait(1), allowance.headers())
+        allowance = Allowance("tokens", limit, result.missing[0])
+        raise self._bucket_empty(allowance, allowance.wait(1), allowance.headers())
 
     def release(self, slots: Sequence[tuple[str, str]]) -> None:
         """Release slots, each a pool and its holder."""
@@ -266,11 +254,6 @@ class Limits:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _limit_reached(allowance: Allowance, wait: float, headers: Mapping[str, str]) -> LimitReached:
-    message = f"Rate limit reached: {allowance.limit} {allowance.name} per minute."
-    return LimitReached(allowance.name, message, wait, headers)
 
 
 class Admission:
@@ -303,19 +286,9 @@ class Admission:
             self._headers = {**dict(limits), **budget_headers(self._budget)}
         return self._headers
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[Admission]:
-        """
-        Take a slot among the concurrent responses; raises `LimitReached`.
-
-        The slot is released when the observed response ends, or at once if the context exits with an exception.
-        """
-        try:
-            await self._limits.acquire(self)
-            yield self
-        except BaseException:
-            self.close()
-            raise
+    def slot(self) -> Slot:
+        """Return the context in which a response is created, which has a slot among the concurrent ones."""
+        return Slot(self._limits, self)
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """Do nothing: the slot was taken before the response was created."""
@@ -345,6 +318,31 @@ class Admission:
         """Release the slots; closing twice is fine."""
         slots, self.slots = self.slots, []
         self._limits.release(slots)
+
+
+class Slot:
+    """
+    A slot among the concurrent responses. Entering the context takes it, and raises `LimitReached` if there is none.
+
+    It is released when the observed response ends, or at once if the context exits with an exception.
+    """
+
+    __slots__ = ("_admission", "_limits")
+
+    def __init__(self, limits: Limits, admission: Admission) -> None:
+        self._limits, self._admission = limits, admission
+
+    async def __aenter__(self) -> Admission:
+        try:
+            await self._limits.acquire(self._admission)
+        except BaseException:
+            self._admission.close()
+            raise
+        return self._admission
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._admission.close()
 
 
 def format_duration(seconds: float) -> str:

@@ -166,7 +166,9 @@ class Metrics:
                 ("output", usage["output_tokens"]),
                 ("reasoning", usage["output_tokens_details"]["reasoning_tokens"]),
             ):
-                self._tokens(model, kind).inc(count)
+                tokens = self._tokens(model, kind)  # a series from the first response on, even if it stays 0
+                if count:
+                    tokens.inc(count)
 
     def used(self, access: KeyAccess, row: UsageRow) -> None:
         """Count what responses of a key used. Only keys with a table in the settings have a label of their own."""
