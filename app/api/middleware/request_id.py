@@ -10,7 +10,7 @@ import time
 from contextlib import nullcontext
 from functools import partial
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import STOPPED, error_response, refuse, unexpected
@@ -38,7 +38,7 @@ class RequestId:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        sent = Headers(scope=scope).get("x-request-id", "")
+        sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         id = sent if _VALID_ID.fullmatch(sent) else f"req_{secrets.token_hex(16)}"
         line = log_context.RequestLine() if scope["type"] == "http" else None
         log_context.reset(line, request_id=id)

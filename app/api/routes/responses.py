@@ -125,7 +125,7 @@ class FastPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._routes.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if route is None or any(name == b"origin" for name, _ in scope["headers"]):
+        if route is None or b"origin" in dict(scope["headers"]):
             await self._app(scope, receive, send)
             return
         scope["route"] = route

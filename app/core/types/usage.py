@@ -100,7 +100,10 @@ def is_token_count(value: object) -> TypeGuard[str | int | float]:
 
 def token_count(*values: object) -> int:
     """Return the first valid number of tokens among the values, 0 if there is none."""
-    return next((int(value) for value in values if is_token_count(value)), 0)
+    for value in values:
+        if is_token_count(value):
+            return int(value)
+    return 0
 
 
 def _texts_of(item: Item | str) -> Iterator[str]:
