@@ -214,7 +214,7 @@ def run_codex(
     if program is None and not show:
         _refuse("Codex is not installed: npm install --global @openai/codex", status=127)
     model = (own.default_model if own else None) or _first_model(base, key, proxied=own is None)
-    searches = own is not None and "web_search" in own.tool_tables()
+    searches = "web_search" in own.tool_tables() if own else _has_web_search(base, key)
     codex = partial(configure.codex_settings, base, keyed=bool(key), web_search=searches)
     if show:
         typer.echo(configure.toml(codex(model=model or "YOUR_MODEL")), nl=False)
@@ -330,6 +330,16 @@ def _first_model(url: str, key: str | None, *, proxied: bool) -> str | None:
         return str(listed.raise_for_status().json()["data"][0]["id"])
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError):
         return None
+
+
+def _has_web_search(url: str, key: str | None) -> bool:
+    """Ask a server whether it searches the web for callers with this key; False where it cannot be asked."""
+    try:
+        with ServerClient(url, key, proxied=True, timeout=_MODELS_TIMEOUT) as client:
+            tools = client.get("antiphon/about").get("tools")
+    except ServerError:
+        return False
+    return isinstance(tools, list) and any(tool.get("type") == "web_search" for tool in tools)
 
 
 def _become(command: list[str], variables: dict[str, str]) -> NoReturn:

@@ -21,12 +21,16 @@ class ServerError(Exception):
 class ServerClient:
     """A running Antiphon at `url`, its base URL with `/v1`."""
 
-    def __init__(self, url: str, key: str | None, *, proxied: bool) -> None:
+    def __init__(self, url: str, key: str | None, *, proxied: bool, timeout: float | None = None) -> None:
+        """`timeout` is in seconds, for each step of a request; None limits only connecting."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # Only connecting is limited in time.
-        timeout = httpx.Timeout(None, connect=10)
         self.url = url
-        self._http = httpx.Client(base_url=f"{url}/", headers=headers, timeout=timeout, trust_env=proxied)
+        self._http = httpx.Client(
+            base_url=f"{url}/",
+            headers=headers,
+            timeout=httpx.Timeout(timeout, connect=timeout or 10),
+            trust_env=proxied,
+        )
 
     def __enter__(self) -> ServerClient:
         return self

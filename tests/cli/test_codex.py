@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.cli import codex
+from tests.support.serving import antiphon
+
+ROOT = Path(__file__).parents[2]
 
 URL = "http://127.0.0.1:8080/v1"
 
@@ -34,6 +42,24 @@ def test_codex_is_told_of_the_server_its_models_and_its_key(keyed: bool, key: di
 
 def test_codex_searches_the_web_where_the_server_can() -> None:
     assert codex.codex_settings(URL, model="m", keyed=True, web_search=True)["web_search"] == "live"
+
+
+@pytest.mark.parametrize(
+    ("tools", "shown"), [({}, "disabled"), ({"web_search": {"url": "http://127.0.0.1:9"}}, "live")]
+)
+async def test_a_remote_server_is_asked_whether_it_searches_the_web(
+    tools: dict[str, Any], shown: str, tmp_path: Path
+) -> None:
+    async with antiphon(tools=tools, api_keys="right") as url:
+        for key, expected in (("right", shown), ("wrong", "disabled")):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "app", "codex", "--url", f"{url}/v1", "--print"),
+                cwd=tmp_path,
+                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), codex.KEY: key},
+                stdout=asyncio.subprocess.PIPE,
+            )
+            printed, _ = await process.communicate()
+            assert tomllib.loads(printed.decode())["web_search"] == expected
 
 
 def test_the_options_say_the_same_as_the_lines() -> None:

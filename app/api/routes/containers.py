@@ -68,7 +68,7 @@ def container_routes(api: ApiContext, containers: Containers) -> APIRouter:
 
     @router.post("/containers", summary="Create a container", openapi_extra=request_body(CreateContainer))
     async def create(request: Request) -> Response:
-        who = owner(request)
+        who = await api.admitted_owner(request.headers, *_TOOLS)
         body = await read_body(request, CreateContainer, api.body_limits)
         minutes = body.expires_after.minutes if body.expires_after else None
         if minutes and minutes > longest:
@@ -105,7 +105,8 @@ def _add_files(router: APIRouter, api: ApiContext, containers: Containers) -> No
 
     @router.post("/containers/{container_id}/files", summary="Add a file: multipart, or an uploaded one by `file_id`")
     async def add(request: Request, container_id: str) -> Response:
-        container = await container_of(request, container_id)
+        who = await api.admitted_owner(request.headers, *_TOOLS)
+        container = await containers.get(who, container_id)
         if request.headers.get("content-type", "").lower().startswith("multipart/"):
             return json_response(await _from_form(request, containers, container))
         body = await read_body(request, AddContainerFile, api.body_limits)

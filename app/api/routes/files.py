@@ -51,7 +51,8 @@ def routes(api: ApiContext, files: Files) -> APIRouter:
 
     @router.post("/files", summary="Upload a file", openapi_extra=_FORM)
     async def upload(request: Request) -> Response:
-        return json_response(await _upload(request, files, owner_of(request)))
+        owner = await api.admitted_owner(request.headers)
+        return json_response(await _upload(request, files, owner))
 
     @router.get("/files", summary="List files")
     async def listed(

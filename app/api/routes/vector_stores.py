@@ -74,7 +74,7 @@ def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
         openapi_extra=request_body(SearchVectorStore),
     )
     async def search(request: Request, vector_store_id: str) -> Response:
-        owner = owner_of(request)
+        owner = await api.admitted_owner(request.headers, "file_search")
         body = await read_body(request, SearchVectorStore, limits)
         return json_response(await stores.search(owner, vector_store_id, body))
 
@@ -95,7 +95,7 @@ def _add_files(router: APIRouter, api: ApiContext, stores: VectorStores) -> None
         openapi_extra=request_body(AddFile),
     )
     async def add(request: Request, vector_store_id: str) -> Response:
-        owner = owner_of(request)
+        owner = await api.admitted_owner(request.headers, "file_search")
         body = await read_body(request, AddFile, api.body_limits)
         return json_response(await stores.add_file(owner, vector_store_id, body))
 
@@ -147,7 +147,7 @@ def _add_batches(router: APIRouter, api: ApiContext, stores: VectorStores) -> No
         openapi_extra=request_body(CreateBatch),
     )
     async def create(request: Request, vector_store_id: str) -> Response:
-        owner = owner_of(request)
+        owner = await api.admitted_owner(request.headers, "file_search")
         body = await read_body(request, CreateBatch, api.body_limits)
         return json_response(await stores.add_batch(owner, vector_store_id, body))
 

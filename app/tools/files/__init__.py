@@ -93,8 +93,16 @@ class FileStore(Protocol):
         """Keep the piece of that number, from 0, of a file that is being uploaded; nobody sees it yet."""
         ...
 
-    async def add(self, file: File) -> None:
-        """Make a file visible whose content has been written."""
+    async def add(self, file: File, limit: int | None = None) -> bool:
+        """
+        Make a file visible whose content has been written.
+
+        Returns False, and does nothing, where its owner's files would have more than `limit` bytes.
+        """
+        ...
+
+    async def stored_bytes(self, owner: str) -> int:
+        """Return how many bytes an owner's files have."""
         ...
 
     async def discard(self, id: str) -> None:

@@ -37,7 +37,8 @@ class FileSearchSettings(BaseModel):
     """Where files and vector stores are kept: `sqlite:///files.db`, or an import path `package.module:Class`."""
     max_file_bytes: ByteSize = Field(ByteSize(512 * 1024 * 1024), gt=0)
     """Largest file, in bytes or with a unit, such as `512MiB`."""
-
+    max_key_bytes: ByteSize = Field(ByteSize(0), ge=0)
+    """What all files of one API key may have; 0 for no limit."""
     embeddings: EmbeddingsSettings | None = None
     """The model whose embeddings are searched beside the words; left out: words alone."""
     lease: float = Field(15, gt=0)

@@ -75,7 +75,7 @@ class FileSearch:
         self._ingestion = Ingestion(
             store, store.vector_stores, embeddings, lease=settings.lease, timeout=settings.parse_timeout
         )
-        self.files = Files(store, max_bytes=settings.max_file_bytes)
+        self.files = Files(store, max_bytes=settings.max_file_bytes, max_owner_bytes=settings.max_key_bytes)
         self.inputs = InputFiles(store)
         self.vector_stores = VectorStores(store.vector_stores, self._ingestion.wake, embeddings)
 

@@ -20,14 +20,18 @@ MAX_FILENAME = 512  # characters
 class Files:
     """The uploaded files of all callers, each visible to its owner alone."""
 
-    def __init__(self, store: FileStore, *, max_bytes: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: FileStore, *, max_bytes: int, max_owner_bytes: int = 0, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`max_bytes` is of one file, `max_owner_bytes` of all files of one owner; 0 for no limit."""
         self._store = store
+        self._max_owner_bytes = max_owner_bytes or None
         self._clock = clock
         self.max_bytes = max_bytes
 
     def upload(self, owner: str) -> Upload:
         """Begin an upload: a context manager, which forgets what was written unless it was finished."""
-        return Upload(self._store, owner, self.max_bytes, self._clock)
+        return Upload(self._store, owner, self.max_bytes, self._max_owner_bytes, self._clock)
 
     async def list(self, owner: str, page: Page, purpose: str | None) -> dict[str, object]:
         """Return a page of files; raises `InvalidRequest` for a cursor that is not in the list."""
@@ -55,8 +59,12 @@ class Files:
 class Upload:
     """One file that is coming in: it is written in pieces as it comes, and seen by nobody before it is finished."""
 
-    def __init__(self, store: FileStore, owner: str, max_bytes: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: FileStore, owner: str, max_bytes: int, max_owner_bytes: int | None, clock: Callable[[], float]
+    ) -> None:
         self._store, self._owner, self._max_bytes, self._clock = store, owner, max_bytes, clock
+        self._max_owner_bytes = max_owner_bytes
+        self._room: int | None = None  # bytes that the owner may store beside what is there
         self._id = new_file_id()
         self._buffer = bytearray()
         self._pieces = 0
@@ -64,6 +72,8 @@ class Upload:
         self.bytes = 0
 
     async def __aenter__(self) -> Upload:
+        if self._max_owner_bytes is not None:
+            self._room = self._max_owner_bytes - await self._store.stored_bytes(self._owner)
         return self
 
     async def __aexit__(
@@ -78,6 +88,8 @@ class Upload:
         self.bytes += len(data)
         if self.bytes > self._max_bytes:
             raise upload_too_large(self._max_bytes)
+        if self._room is not None and self.bytes > self._room:
+            raise self._storage_full()
         self._buffer += data
         while len(self._buffer) >= PIECE:
             piece = bytes(self._buffer[:PIECE])
@@ -97,9 +109,14 @@ class Upload:
             lifetime = BATCH_LIFETIME
         expires_at = None if lifetime is None else now + lifetime
         file = File(self._id, self._owner, _cleaned(filename), purpose, self.bytes, now, expires_at)
-        await self._store.add(file)
+        if not await self._store.add(file, self._max_owner_bytes):
+            raise self._storage_full()  # by what came in meanwhile
         self._finished = True
         return file
+
+    def _storage_full(self) -> InvalidRequest:
+        message = f"Your files would have more than {self._max_owner_bytes} bytes. Delete some that you need no more."
+        return InvalidRequest(message, param="file", code="storage_limit_exceeded", status=413)
 
     async def _write(self, piece: bytes) -> None:
         number, self._pieces = self._pieces, self._pieces + 1

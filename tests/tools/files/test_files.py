@@ -13,9 +13,12 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from app.errors import InvalidRequest
 from app.tools.files import PIECE, File, FilesUnavailable, Page, UnknownCursor
 from app.tools.files.sqlite import ABANDONED_AFTER, SQLiteFileStore
 from app.tools.files.uploads import Files
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon
 from tests.support.store_places import Clock
 from tests.tools.files.conftest import openai_client
 
@@ -262,3 +265,50 @@ async def test_without_a_key_of_its_own_nobody_sees_a_file(server: str, client: 
             with pytest.raises(openai.NotFoundError):
                 await ask(file.id)
     assert (await client.files.content(file.id)).content == b"secret"
+
+
+async def test_all_files_of_a_key_have_a_limit_and_deleting_makes_room(tmp_path: Path) -> None:
+    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db", "max_key_bytes": 1000}}
+    async with antiphon(Scripted(), tools=tools, api_keys="ada,bob") as url:
+        async with openai_client(url) as ada, openai_client(url, "bob") as bob:
+            first = await ada.files.create(file=("a", bytes(600)), purpose="user_data")
+            with pytest.raises(openai.APIStatusError) as refusal:
+                await ada.files.create(file=("b", bytes(401)), purpose="user_data")
+            assert (refusal.value.status_code, refusal.value.code) == (413, "storage_limit_exceeded")
+            assert [file.id async for file in await ada.files.list()] == [first.id]
+            await bob.files.create(file=("b", bytes(1000)), purpose="user_data")
+            await ada.files.create(file=("b", bytes(400)), purpose="user_data")
+            await ada.files.delete(first.id)
+            await ada.files.create(file=("c", bytes(600)), purpose="user_data")
+
+
+async def test_uploads_at_the_same_time_do_not_pass_the_limit_together(tmp_path: Path) -> None:
+    files = Files(SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/files.db"), max_bytes=100, max_owner_bytes=100)
+    async with files.upload("ada") as one, files.upload("ada") as other:
+        await one.write(bytes(60))
+        await other.write(bytes(60))
+        await one.finish("one", "user_data", None)
+        with pytest.raises(InvalidRequest, match="100 bytes"):
+            await other.finish("other", "user_data", None)
+    page = await files.list("ada", Page(), None)
+    assert len(page["data"]) == 1  # type: ignore[arg-type]
+    await files._store.aclose()
+
+
+async def test_what_stores_and_searches_counts_against_the_rate_limits(tmp_path: Path) -> None:
+    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    async with antiphon(Scripted(), tools=tools, limit_requests_per_minute=3) as url:
+        async with openai_client(url) as client:
+            file = await client.files.create(file=("a.txt", b"apples"), purpose="assistants")
+            store = await client.vector_stores.create()
+            await client.vector_stores.files.create(store.id, file_id=file.id)
+            await client.vector_stores.files.poll(file.id, vector_store_id=store.id, poll_interval_ms=10)
+            await client.vector_stores.search(store.id, query="apples")
+            for attempt in (
+                lambda: client.vector_stores.search(store.id, query="apples"),
+                lambda: client.files.create(file=("b.txt", b"b"), purpose="assistants"),
+            ):
+                with pytest.raises(openai.RateLimitError) as refusal:
+                    await attempt()
+                assert int(refusal.value.response.headers["retry-after"]) > 0
+            assert (await client.files.retrieve(file.id)).id == file.id  # to look costs nothing

@@ -111,10 +111,12 @@ class SQLiteFileStore:
 
         await self._db.write(work)
 
-    async def add(self, file: File) -> None:
-        """Make a file visible whose content has been written."""
+    async def add(self, file: File, limit: int | None = None) -> bool:
+        """Make a file visible whose content has been written; see `FileStore.add`."""
 
-        def work(db: apsw.Connection) -> None:
+        def work(db: apsw.Connection) -> bool:
+            if limit is not None and self._stored_bytes(db, file.owner) + file.bytes > limit:
+                return False
             values = (file.id, file.owner, file.filename, file.purpose, file.bytes, file.created_at, file.expires_at)
             db.execute(
                 "INSERT INTO files (id, owner, filename, purpose, bytes, created_at, expires_at)"
@@ -122,8 +124,17 @@ class SQLiteFileStore:
                 values,
             )
             db.execute("DELETE FROM uploads WHERE file = ?", (file.id,))
+            return True
 
-        await self._db.write(work)
+        return await self._db.write(work)
+
+    async def stored_bytes(self, owner: str) -> int:
+        """Return how many bytes an owner's files have."""
+        return await self._db.read(lambda db: self._stored_bytes(db, owner))
+
+    def _stored_bytes(self, db: apsw.Connection, owner: str) -> int:
+        statement = f"SELECT coalesce(sum(bytes), 0) FROM files WHERE owner = :owner AND {_ALIVE}"
+        return int(query(db, statement, {"owner": owner, "now": self._clock()})[0][0])
 
     async def discard(self, id: str) -> None:
         """Forget what was written of a file that was never added."""
