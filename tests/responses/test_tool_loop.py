@@ -17,6 +17,7 @@ import pytest
 from app.errors import BackendError
 from app.main import create_app
 from app.stores.memory import MemoryStore
+from tests.core.stream.test_recovery import recovered
 from tests.support import laws
 from tests.support.build import call, delta, finish
 from tests.support.hosted_lab import Lab
@@ -610,3 +611,21 @@ async def test_a_shell_that_the_server_runs_does_not_wait_for_the_client(lab: La
     assert names.count("shell_call_command.done") == 2
     assert names.index("shell_call_command.done") < names.index("shell_call_output_content.delta")
     assert shape(backend.asked[1]) == ["user", ("assistant", 1), "tool"]
+
+
+@pytest.mark.parametrize("last", ["shell_call_command.done", "shell_call_output_content.done", "output_item.done"])
+async def test_a_shell_whose_worker_dies_ends_with_what_is_known_of_it(lab: Lab, last: str) -> None:
+    tool = {"type": "shell", "environment": {"type": "container_auto"}}
+    tables = {"box": {"tool": "tests.support.hosted_lab:ShellTool"}}
+    async with client(Scripted(made(("shell", {"commands": ["ls", "pwd"]})), hello()), tools=tables) as http:
+        events = await events_of(http, tools=[tool])
+    names = [event["type"].removeprefix("response.") for event in events]
+    end = max(index for index, name in enumerate(names[: names.index("output_item.done") + 1]) if name == last)
+    heard = events[: end + 1]
+    rest = recovered(dict(events[0]["response"]), heard)
+    laws.check([*heard, *rest])
+    response = rest[-1]["response"]
+    call, *outputs = response["output"]
+    assert (response["status"], call["status"], call["action"]["commands"]) == ("failed", "incomplete", ["ls", "pwd"])
+    known = [entry["stdout"] for output in outputs for entry in output["output"]]
+    assert known == ([] if last == "shell_call_command.done" else ["ls", "pwd"])

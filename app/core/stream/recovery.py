@@ -29,6 +29,7 @@ _BY_TYPE: dict[str, PartType] = {row.type: row for row in reversed(_ROWS)}
 _BY_DELTA: dict[str, PartType] = {row.delta: row for row in _ROWS}
 _CALLS = {type: row for type, row in ITEM_TYPES.items() if row.role in ("call", "hosted") or row.begun or row.progress}
 _ARGUMENTS = {row.delta for row in _CALLS.values() if row.delta}
+_RESTORED = {type: restored for row in _CALLS.values() for type, restored in row.restored.items()}
 _WRITTEN = {row.done for row in _CALLS.values() if row.done and row.hosted}
 
 
@@ -73,11 +74,20 @@ class RecoveredBuilder(EventBuilder):
                 call.item = with_fields(call.item, {str(call.kind.field): event.get(str(call.kind.field))})
                 self._calls.remove(call)
                 self.running.append(call)
+            case type_ if type_ in _RESTORED:
+                self._restore(self._call_at(event), event)
             case "response.output_text.annotation.added":
                 self._part_at(event).extra["annotations"].append(event["annotation"])
 
+    def _restore(self, call: OpenCall, event: Event) -> None:
+        """Give a call what it has by an event behind which it is written, and maybe run."""
+        call.item = with_fields(call.item, _RESTORED[event["type"]](call.item, event))
+        if call in self._calls:
+            self._calls.remove(call)
+            self.running.append(call)
+
     def _call_at(self, event: Event) -> OpenCall:
-        return next(call for call in self._calls if call.index == event["output_index"])
+        return next(call for call in (*self._calls, *self.running) if call.index == event["output_index"])
 
     def _item_added(self, index: int, item: Item) -> None:
         self.response["output"].append(item)

@@ -56,6 +56,10 @@ class ItemType:
     done: str | None = None  # event with the whole arguments
     done_fields: tuple[str, ...] = ()  # other fields of the item in the `done` event
     details: Details = _no_details  # further events about a complete call, with their fields
+    # Fields that the item has after such an event, for a builder that recovers from events.
+    restored: Mapping[str, Callable[[Item, Mapping[str, Any]], dict[str, object]]] = dataclasses.field(
+        default_factory=dict
+    )
     argument: str | None = None  # the argument of the function whose text becomes the field; None: all, as JSON
     value: Callable[[str], object] = _as_text  # value of the field, from the model's text
     whole: bool = False  # whether the item is added only when it is complete
@@ -139,6 +143,15 @@ def _shell_commands(item: Item) -> Iterator[tuple[str, dict[str, object]]]:
         yield "response.shell_call_command.done", {"command_index": index, "command": command}
 
 
+def _restored_command(item: Item, event: Mapping[str, Any]) -> dict[str, object]:
+    action: Mapping[str, Any] = item["action"]
+    return {"action": {**action, "commands": [*action["commands"], event["command"]]}}
+
+
+def _restored_output(item: Item, event: Mapping[str, Any]) -> dict[str, object]:
+    return {"output": [*item["output"], *event["output"]]}
+
+
 def _patch_diff(item: Item) -> Iterator[tuple[str, dict[str, object]]]:
     if diff := item["operation"].get("diff"):
         yield "response.apply_patch_call_operation_diff.delta", {"item_id": item["id"], "delta": diff}
@@ -207,6 +220,7 @@ SHELL_CALL = ItemType(
     field="action",
     value=_as_action(commands=[]),
     details=_shell_commands,
+    restored={"response.shell_call_command.done": _restored_command},
     own_output=lambda item: "",  # if run by this server, the output is an item of its own
 )
 APPLY_PATCH_CALL = ItemType(
@@ -282,6 +296,7 @@ _ROWS = (
             "delta": "response.shell_call_output_content.delta",
             "done": "response.shell_call_output_content.done",
         },
+        restored={"response.shell_call_output_content.done": _restored_output},
         empty={"output": []},
         call_id=False,
     ),
