@@ -18,9 +18,12 @@ def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:
     dumps = orjson.dumps
     encoded: list[bytes] = []
     for entry in events.entries if isinstance(events, EventBatch) else events:
-        if isinstance(entry, dict):
-            encoded.append(b"event: %b\ndata: %b\n\n" % (entry["type"].encode(), dumps(entry)))
+        if isinstance(entry, tuple):
+            fields, number, deltas = entry
+            template = fields.sse
+            for delta in deltas:
+                encoded.append(template % (number, dumps(delta)))
+                number += 1
         else:
-            template = entry.fields.sse
-            encoded += [template % (number, dumps(delta)) for number, delta in enumerate(entry.deltas, entry.number)]
+            encoded.append(b"event: %b\ndata: %b\n\n" % (entry["type"].encode(), dumps(entry)))
     return b"".join(encoded)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -24,7 +24,7 @@ _ATTEMPTS = 4
 
 
 class RepeatDecoder:
-    """Learns the pattern of one stream's events, and matches events with it."""
+    """Learns the pattern of one stream's events, and decodes the events that match it."""
 
     def __init__(self) -> None:
         self._pattern: EventPattern | None = None
@@ -32,51 +32,17 @@ class RepeatDecoder:
 
     def learn(self, event: bytes, chunk: RawChunk) -> None:
         """Learn from an event that was parsed as a chunk, if it has a text and nothing else of interest."""
-        if self._attempts and (pattern := EventPattern.of(event, chunk)):
+        if self._attempts and (pattern := pattern_of(event, chunk)):
             self._pattern = pattern
             self._attempts -= 1
 
     def match(self, events: Sequence[bytes], start: int) -> ChunkRun | None:
         """Decode the events from index `start` on, up to the first that does not match; None if there are none."""
-        if self._pattern is None or not (texts := self._pattern.texts(events, start)):
+        if self._pattern is None:
             return None
-        self._attempts = _ATTEMPTS
-        return ChunkRun(self._pattern.chunk, self._pattern.field, texts)
-
-
-class EventPattern:
-    """The bytes of an event before and after the JSON string that is its text."""
-
-    def __init__(self, head: bytes, tail: bytes, chunk: RawChunk, field: str) -> None:
-        self.chunk, self.field = chunk, field
-        self._head, self._tail = head, tail
-
-    @classmethod
-    def of(cls, event: bytes, chunk: RawChunk) -> EventPattern | None:
-        """
-        Return the pattern of an event that was parsed as a chunk.
-
-        None if the chunk has no text, or something else of interest, or if its text is not easy to locate.
-        """
-        field = _text_field(chunk)
-        if field is None or b"\\" in event:
-            return None
-        # In JSON without a backslash, a name in quotes with a colon behind it is the name of a member.
-        name = b'"%b"' % field.encode()
-        before, colon, value = event.partition(name + b":")
-        if not colon or event.count(name) != 1:
-            return None
-        padding = len(value) - len(value := value.lstrip(b" "))
-        end = value.find(b'"', 1) + 1
-        if value[:1] != b'"' or not end:
-            return None
-        return cls(before + colon + b" " * padding, value[end:], chunk, field)
-
-    def texts(self, events: Sequence[bytes], start: int) -> list[str]:
-        """Return the texts of the events from index `start` on, up to the first that does not match."""
-        head, tail, texts = self._head, self._tail, list[str]()
-        begin, end = len(head), -len(tail)
-        for event in islice(events, start, None):
+        head, tail, chunk, field = self._pattern
+        begin, end, texts = len(head), -len(tail), []
+        for event in islice(events, start, None) if start else events:
             if not (event.startswith(head) and event.endswith(tail)):
                 break
             try:
@@ -86,7 +52,40 @@ class EventPattern:
             if type(text) is not str or not text:
                 break
             texts.append(text)
-        return texts
+        if not texts:
+            return None
+        self._attempts = _ATTEMPTS
+        return ChunkRun(chunk, field, texts)
+
+
+class EventPattern(NamedTuple):
+    """What surrounds the JSON string in an event that is its text, and the chunk that it was learned from."""
+
+    head: bytes
+    tail: bytes
+    chunk: RawChunk
+    field: str
+
+
+def pattern_of(event: bytes, chunk: RawChunk) -> EventPattern | None:
+    """
+    Return the pattern of an event that was parsed as a chunk.
+
+    None if the chunk has no text, or something else of interest, or if its text is not easy to locate.
+    """
+    field = _text_field(chunk)
+    if field is None or b"\\" in event:
+        return None
+    # In JSON without a backslash, a name in quotes with a colon behind it is the name of a member.
+    name = b'"%b"' % field.encode()
+    before, colon, value = event.partition(name + b":")
+    if not colon or event.count(name) != 1:
+        return None
+    padding = len(value) - len(value := value.lstrip(b" "))
+    end = value.find(b'"', 1) + 1
+    if value[:1] != b'"' or not end:
+        return None
+    return EventPattern(before + colon + b" " * padding, value[end:], chunk, field)
 
 
 def _text_field(chunk: RawChunk) -> str | None:

@@ -71,7 +71,7 @@ class ChunkReader:
             if len(delta) != 1:
                 self._feed_delta(delta, choice)
             elif "content" in delta:  # as nearly every one
-                self._feed_content(delta["content"], choice)
+                self._feed_text(delta["content"], choice)
             elif "tool_calls" in delta:
                 self.calls.feed(delta["tool_calls"] or ())
             else:
@@ -87,7 +87,9 @@ class ChunkReader:
             self.service_tier = tier
         match run.field:
             case "content":
-                self._feed_text(*run.texts)
+                if self.calls.waits:
+                    self.calls.settle()
+                self.builder.text(*run.texts)
             case "arguments":
                 self.calls.feed_arguments(run["choices"][0]["delta"]["tool_calls"][0], run.texts)
             case _:
@@ -110,7 +112,7 @@ class ChunkReader:
                 kept[name].feed(more)
         if upstream := delta.get("reasoning_upstream"):
             self.builder.reasoning_upstream().update(upstream)
-        self._feed_content(delta.get("content"), choice)
+        self._feed_text(delta.get("content"), choice)
         if refusal := delta.get("refusal"):
             self.builder.refusal(refusal)
         if annotations := delta.get("annotations"):
@@ -119,15 +121,13 @@ class ChunkReader:
         if calls := delta.get("tool_calls"):
             self.calls.feed(calls)
 
-    def _feed_content(self, text: str | None, choice: ChunkChoice) -> None:
-        if text:
-            logprobs = choice.get("logprobs") if self._logprobs else None
-            self._feed_text(text, logprobs=flat_logprobs(logprobs) if logprobs else None)
-
-    def _feed_text(self, *texts: str, logprobs: list[Any] | None = None) -> None:
+    def _feed_text(self, text: str | None, choice: ChunkChoice) -> None:
+        if not text:
+            return
         if self.calls.waits:
             self.calls.settle()
-        self.builder.text(*texts, logprobs=logprobs)
+        logprobs = choice.get("logprobs") if self._logprobs else None
+        self.builder.text(text, logprobs=flat_logprobs(logprobs) if logprobs else None)
 
     def _cite(self) -> None:
         """Tell the sources of the whole answer, once there is a text that they can be of."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from app.core.stream.citations import Citations
-from app.core.stream.event_batch import DeltaEvents, DeltaFields, EventBatch
+from app.core.stream.event_batch import DeltaFields, EventBatch
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, PartType, ToolBinding
 from app.core.types import list_field, with_fields
 from app.core.types.chunk import REASONING_CONTENT
@@ -205,27 +205,17 @@ class EventBuilder:
     def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
         """Write text, with an event for each delta; `logprobs` are those of its tokens, where they were requested."""
         if self._citations is None:
-            self._text(deltas, logprobs)
+            self._write(TEXT, deltas, logprobs)
             return
         self._held_logprobs += logprobs or ()
         for delta in deltas:
             self._write_cited(self._citations.feed(delta))
 
-    def _text(self, deltas: Sequence[str], logprobs: list[Any] | None) -> None:
-        if not logprobs:
-            self._write(TEXT, deltas)
-            return
-        (part,) = self._turn_to(TEXT).parts
-        part.extra["logprobs"] += logprobs
-        part.pieces += deltas
-        for delta in deltas:
-            self._emit(part.row.delta, **part.where, delta=delta, logprobs=logprobs)
-
     def _write_cited(self, pieces: Iterable[str | dict[str, Any]]) -> None:
         for piece in pieces:
             if isinstance(piece, str):
                 logprobs, self._held_logprobs = self._held_logprobs, []
-                self._text((piece,), logprobs)
+                self._write(TEXT, (piece,), logprobs)
             else:
                 self.annotation(piece)
 
@@ -289,7 +279,7 @@ class EventBuilder:
         if call.kind.delta:
             if call.delta is None:
                 call.delta = DeltaFields(call.kind.delta, {"item_id": call.item["id"], "output_index": call.index}, {})
-            self._events.entries.append(DeltaEvents(call.delta, self._sequence_number, deltas))
+            self._events.entries.append((call.delta, self._sequence_number, deltas))
             self._sequence_number += len(deltas)
 
     def close_call(self, call: OpenCall, status: str = "completed") -> None:
@@ -424,16 +414,21 @@ class EventBuilder:
         self.response["output"][index] = item
         self._emit("response.output_item.done", output_index=index, item=item)
 
-    def _write(self, rows: tuple[PartType, ...], deltas: Sequence[str]) -> OpenItem:
+    def _write(self, rows: tuple[PartType, ...], deltas: Sequence[str], logprobs: list[Any] | None = None) -> OpenItem:
         open_ = self._open
         if open_ is None or open_.rows is not rows:
             open_ = self._turn_to(rows)
         # Two parts take turns: each delta is an event of the one, then of the other.
-        for texts in [deltas] if len(rows) == 1 else [(delta,) for delta in deltas]:
+        for texts in (deltas,) if len(rows) == 1 else [(delta,) for delta in deltas]:
             for part in open_.parts:
                 part.pieces += texts
-                self._events.entries.append(DeltaEvents(part.delta, self._sequence_number, texts))
-                self._sequence_number += len(texts)
+                if logprobs:
+                    part.extra["logprobs"] += logprobs
+                    for delta in texts:
+                        self._emit(part.row.delta, **part.where, delta=delta, logprobs=logprobs)
+                else:
+                    self._events.entries.append((part.delta, self._sequence_number, texts))
+                    self._sequence_number += len(texts)
         return open_
 
     def _turn_to(self, rows: tuple[PartType, ...]) -> OpenItem:
