@@ -57,6 +57,7 @@ _FIRST = (0, None, "0")  # as servers write the index of the one choice
 _TEXTS = frozenset({"content", REASONING_CONTENT, "refusal"})  # of a delta
 _OWN_NAMES = frozenset({"reasoning_field", "reasoning_fragments", "reasoning_upstream"})  # not a server's
 _OTHER_NAMES = frozenset({*REASONING_FIELDS[1:], *FRAGMENTS, *_OWN_NAMES, "reasoning_opaque", "function_call"})
+_ODD_FIELDS = frozenset({"error", "x_groq", "citations", "search_results", "sources"})  # of a chunk
 _ENVELOPE = ("id", "model", "service_tier")
 
 
@@ -69,6 +70,7 @@ class Normalizer:
         self._called = False  # has there been a call in `tool_calls`?
         self._legacy_call = False  # calls come in `function_call`
         self._cited: set[str] = set()
+        self._plain: RawChunk | None = None  # the last chunk that was in that form
 
     def feed(self, chunks: list[RawChunk]) -> list[Chunk]:
         """Return the chunks in that form: the very same list where they are."""
@@ -78,45 +80,49 @@ class Normalizer:
 
     def is_plain(self, chunks: list[RawChunk]) -> TypeGuard[list[Chunk]]:
         """
-        Tell whether all chunks are pieces of text, reasoning or calls in that form, and nothing else.
+        Return whether all chunks are pieces of text, reasoning or calls in that form, and nothing else.
 
-        An error, an end, usage or sources are none. This is done for each token, so it is one function.
+        An error, an end, usage or sources are none.
         """
         for chunk in chunks:
-            choices = chunk.get("choices")
-            if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
-                return False
-            delta = choice.get("delta")
-            if not delta or type(delta) is not dict or choice.get("index") not in _FIRST:
-                return False
-            if chunk.get("usage") or "error" in chunk or "x_groq" in chunk:
-                return False
-            if "citations" in chunk or "search_results" in chunk or "sources" in chunk:
-                return False
-            if choice.get("finish_reason") or "error" in choice or "usage" in choice:
-                return False
-            if (logprobs := choice.get("logprobs")) and not _is_plain_logprobs(logprobs):
-                return False
-            if len(delta) == 1 and type(text := delta.get("content")) is str and text:
-                continue  # as nearly every one
-            said = False
-            for name, value in delta.items():
-                if not value or name == "role":
-                    continue
-                if name in _TEXTS:
-                    if type(value) is not str:
-                        return False
-                    said = True
-                elif name == "tool_calls":
-                    if not _are_plain_calls(value):
-                        return False
-                    said = self._called = True
-                elif name in _OTHER_NAMES:
+            like = chunk.like if isinstance(chunk, ChunkRun) else chunk
+            if like is not self._plain:
+                if not self._is_plain(like):
                     return False
-            if not said:
-                return False
+                self._plain = like
         self._heard = self._heard or bool(chunks)
         return True
+
+    def _is_plain(self, chunk: RawChunk) -> bool:
+        choices = chunk.get("choices")
+        if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
+            return False
+        delta = choice.get("delta")
+        if not delta or type(delta) is not dict or choice.get("index") not in _FIRST:
+            return False
+        if chunk.get("usage") or not _ODD_FIELDS.isdisjoint(chunk):
+            return False
+        if choice.get("finish_reason") or "error" in choice or "usage" in choice:
+            return False
+        if (logprobs := choice.get("logprobs")) and not _is_plain_logprobs(logprobs):
+            return False
+        if len(delta) == 1 and type(text := delta.get("content")) is str and text:
+            return True  # as nearly always
+        said = False
+        for name, value in delta.items():
+            if not value or name == "role":
+                continue
+            if name in _TEXTS:
+                if type(value) is not str:
+                    return False
+                said = True
+            elif name == "tool_calls":
+                if not _are_plain_calls(value):
+                    return False
+                said = self._called = True
+            elif name in _OTHER_NAMES:
+                return False
+        return said
 
     def _normalized(self, chunk: RawChunk) -> Iterator[Chunk]:
         if self.is_plain(plain := [chunk]):

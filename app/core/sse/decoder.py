@@ -17,7 +17,7 @@ import orjson
 
 from app.core.sse.repeats import RepeatDecoder
 from app.core.types.bounded_json import MAX_VALUES, TooManyValues, check_values
-from app.core.types.chunk import DONE, RawChunk
+from app.core.types.chunk import DONE, ChunkRun, RawChunk
 from app.errors import BackendError
 
 # Bytes that are buffered of one event, or of an answer that is one document. Real ones, with an image or audio, have a
@@ -65,6 +65,8 @@ class ChunkDecoder:
         """Return the chunks whose events end in `data`; `DONE` is the last one of the stream."""
         if self._done or not data:
             return []
+        if self._repeats and data.find(b"\n") == len(data) - 2 and (run := self._repeated(data)):
+            return [run]  # as nearly every read of a slow stream
         if self._after_cr or b"\r" in data:
             data = self._newlines(data)
         cut = data.rfind(b"\n\n")
@@ -97,6 +99,13 @@ class ChunkDecoder:
         self._pieces.clear()
         chunks = self._events(block) if block and not self._done else []
         return chunks if self._done else chunks + self._joiner.release()
+
+    def _repeated(self, data: bytes) -> ChunkRun | None:
+        """Return the chunk of a read that is one line and one event, if it repeats an earlier one."""
+        pending = self._pieces or self._after_cr or self._joiner.pending
+        if pending or not self._repeats or not data.endswith(b"\n") or len(data) > MAX_VALUES:
+            return None
+        return self._repeats.match((data[:-2],))
 
     def _newlines(self, data: bytes) -> bytes:
         if self._after_cr and data.startswith(b"\n"):

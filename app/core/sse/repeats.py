@@ -36,8 +36,12 @@ class RepeatDecoder:
             self._pattern = pattern
             self._attempts -= 1
 
-    def match(self, events: Sequence[bytes], start: int) -> ChunkRun | None:
-        """Decode the events from index `start` on, up to the first that does not match; None if there are none."""
+    def match(self, events: Sequence[bytes], start: int = 0) -> ChunkRun | None:
+        """
+        Decode the events from index `start` on, up to the first that does not match; None if there are none.
+
+        Each event is one line.
+        """
         if self._pattern is None:
             return None
         head, tail, chunk, field = self._pattern

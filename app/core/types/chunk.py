@@ -85,10 +85,11 @@ class ChunkRun(dict[str, Any]):
     nothing else that matters: there is no finish reason, and no other text.
     """
 
-    __slots__ = ("field", "texts")
+    __slots__ = ("field", "like", "texts")
 
     def __init__(self, chunk: RawChunk, field: str, texts: list[str]) -> None:
         super().__init__(chunk)
+        self.like = chunk
         self.field = field
         self.texts = texts
 
@@ -96,7 +97,7 @@ class ChunkRun(dict[str, Any]):
         """Yield the chunks one by one."""
         path = TEXT_PATHS[self.field]
         for text in self.texts:
-            yield _with_value({**self}, path, text)
+            yield _with_value(self.like, path, text)
 
 
 def _with_value(container: Any, path: tuple[str | int, ...], value: Any) -> Any:
