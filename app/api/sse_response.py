@@ -49,7 +49,8 @@ class EventStream(Response, Generic[T]):
         self._heartbeat = heartbeat
         self._beat = beat
         self._farewell = farewell
-        self._heartbeat_task: asyncio.Future[None] | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
+        self._heartbeat_write: asyncio.Future[None] | None = None  # the latest one
         self._last_write = 0.0  # in loop time
         self._unsent = b""  # the write that is blocked by a slow client
 
@@ -57,8 +58,8 @@ class EventStream(Response, Generic[T]):
         pump = asyncio.ensure_future(self._pump(send, scope.get("state", {}).get("send", send)))
         watch = asyncio.ensure_future(disconnected(receive))
         watch.add_done_callback(lambda _: pump.cancel())
-        if self._heartbeat:
-            self._heartbeat_task = asyncio.ensure_future(self._send_heartbeats(send))
+        self._last_write = asyncio.get_running_loop().time()
+        self._schedule_heartbeat(send)
         try:
             await asyncio.wait({pump})
         except asyncio.CancelledError:
@@ -94,20 +95,27 @@ class EventStream(Response, Generic[T]):
         finally:
             await self._body.aclose()
 
-    def _stop_heartbeat(self) -> None:
-        """Cancel the heartbeat: nothing may be written after the end."""
-        task, self._heartbeat_task = self._heartbeat_task, None  # breaks a reference cycle
-        if task:
-            task.cancel()
+    def _schedule_heartbeat(self, send: Send) -> None:
+        if self._heartbeat:
+            due = self._last_write + self._heartbeat
+            self._heartbeat_timer = asyncio.get_running_loop().call_at(due, self._send_heartbeat, send)
 
-    async def _send_heartbeats(self, send: Send) -> None:
-        clock = asyncio.get_running_loop().time
-        self._last_write = clock()
-        while True:
-            await asyncio.sleep(self._last_write + self._heartbeat - clock())
-            if clock() - self._last_write >= self._heartbeat:
-                self._last_write = clock()
-                await _write(send, self._beat())
+    def _send_heartbeat(self, send: Send) -> None:
+        """Send a heartbeat if there was no write, unless the last one is still blocked; schedule the next."""
+        now = asyncio.get_running_loop().time()
+        if now - self._last_write >= self._heartbeat:
+            self._last_write = now
+            if self._heartbeat_write is None or self._heartbeat_write.done():
+                self._heartbeat_write = asyncio.ensure_future(_write(send, self._beat()))
+        self._schedule_heartbeat(send)
+
+    def _stop_heartbeat(self) -> None:
+        """Stop the heartbeat: nothing may be written after the end."""
+        if self._heartbeat_timer:
+            self._heartbeat_timer.cancel()
+            self._heartbeat_timer = None  # breaks a reference cycle
+        if self._heartbeat_write:
+            self._heartbeat_write.cancel()
 
 
 async def _write(send: Send, data: bytes, *, more: bool = True) -> None:
