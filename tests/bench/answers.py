@@ -4,6 +4,7 @@ What the bench's model says: the answer is a function of the model's name, so bo
     count-200-10          200 deltas, one each 10 ms; 0 ms: as fast as they go
     count-50-0-call       a function call, its arguments in 50 deltas
     count-50-0-thought    25 deltas of reasoning, then 25 of text
+    count-20-0-agent      10 deltas of reasoning, then a function call, its arguments in 10
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache
 from typing import NamedTuple
 
 FIRST = "First:"  # opens every answer and stands nowhere else, so that the first delta is seen in the bytes
-_NAME = re.compile(r"count-(\d+)-(\d+)(-call|-thought|)")
+_NAME = re.compile(r"count-(\d+)-(\d+)(-call|-thought|-agent|)")
 _AWKWARD = (' "quoted"', " café →", "\n\\n", " 😀")  # what cannot be passed on without decoding and encoding it
 
 
@@ -41,9 +42,15 @@ def answer(model: str) -> Answer:
     found = _NAME.fullmatch(model)
     if not found:
         raise ValueError(f"not a model: {model}")
-    count, delay, call = int(found[1]), int(found[2]) / 1000, found[3] == "-call"
+    count, delay, call = int(found[1]), int(found[2]) / 1000, found[3] in ("-call", "-agent")
+    thoughts = count // 2 if found[3] in ("-thought", "-agent") else 0
     pieces = [f" {n:04d}" if call or n % 8 else _AWKWARD[n // 8 % len(_AWKWARD)] for n in range(count)]
     pieces[0] = FIRST
     if call:
-        pieces[0], pieces[-1] = '{"' + pieces[0], pieces[-1] + '":1}'
-    return Answer(tuple(pieces), delay, call, count // 2 if found[3] == "-thought" else 0)
+        pieces[thoughts], pieces[-1] = '{"' + pieces[thoughts], pieces[-1] + '":1}'
+    return Answer(tuple(pieces), delay, call, thoughts)
+
+
+def call_id(messages: int) -> str:
+    """Return the id of the call in the answer to so many messages: each turn of a conversation has another."""
+    return f"call_{messages:04d}"

@@ -58,7 +58,9 @@ def _data(body: bytes) -> Iterator[bytes]:
 def _chat(body: bytes, scenario: Scenario) -> Said:
     if not scenario.stream:
         completion = json.loads(body)
-        return Said(completion["choices"][0]["message"]["content"], None, completion["usage"]["prompt_tokens"])
+        message = completion["choices"][0]["message"]
+        text = message["content"] or "".join(call["function"]["arguments"] for call in message.get("tool_calls", ()))
+        return Said(text, None, completion["usage"]["prompt_tokens"])
     chunks = [json.loads(data) for data in _data(body) if data != b"[DONE]"]
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
     calls = [call for delta in deltas for call in delta.get("tool_calls") or []]

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from tests.bench import check, wire
-from tests.bench.answers import FIRST, answer
+from tests.bench.answers import FIRST, answer, call_id
 from tests.bench.cost import memory
 from tests.bench.scenarios import Scenario
 from tests.bench.servers import Server, Target
@@ -45,21 +45,43 @@ def ask(server: Server, scenario: Scenario, turn: int, previous: str) -> tuple[b
     Return the bytes of a turn's request, and how many messages the upstream gets by it. By Chat Completions the
     client sends the whole conversation; by Responses it names the response that it goes on from.
     """
+    agent = scenario.model.endswith("-agent")
     texts = [f"Message {n} of {scenario.items}. ".ljust(scenario.size, ".") for n in range(scenario.items)]
     new = [{"role": "user", "content": text} for text in texts]
     said = {"role": "assistant", "content": answer(scenario.model).text}
+    before, messages = [*new, said] * turn, turn * (len(new) + 1) + len(new)
+    if agent:  # only the first turn is the user's, and the others have the results of calls
+        before, new, messages = _agent_turns(server, scenario, turn, new)
     body: dict[str, Any] = {"model": scenario.model, "stream": scenario.stream}
     api, path = server.endpoint(chat=scenario.chat)
     if api == "chat":
-        body |= {"messages": [*new, said] * turn + new}
+        body |= {"messages": before + new}
         body |= {"stream_options": {"include_usage": True}} if scenario.stream else {}
         tool: dict[str, Any] = {"type": "function", "function": TOOL}
     else:
-        body |= {"input": new, "store": scenario.turns != range(1)}
+        body |= {"input": new, "store": scenario.store}
         body |= {"previous_response_id": previous} if previous else {}
         tool = {"type": "function", **TOOL}
     body |= {"tools": [tool]} if answer(scenario.model).call else {}
-    return wire.request("POST", path, json.dumps(body).encode()), turn * (len(new) + 1) + len(new)
+    return wire.request("POST", path, json.dumps(body).encode()), messages
+
+
+def _agent_turns(
+    server: Server, scenario: Scenario, turn: int, first: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+    """Return the messages before a turn of an agent and its own input, and how many messages the upstream gets."""
+    said, messages = answer(scenario.model), [*first]
+    for _ in range(turn):
+        id = call_id(len(messages))
+        function = {"name": TOOL["name"], "arguments": said.text}
+        calls = [{"id": id, "type": "function", "function": function}]
+        messages.append({"role": "assistant", "reasoning_content": said.reasoning, "tool_calls": calls})
+        messages.append({"role": "tool", "tool_call_id": id, "content": "Counted.".ljust(scenario.size, ".")})
+    if turn == 0:
+        return [], first, len(first)
+    last = messages[-1]
+    output = {"type": "function_call_output", "call_id": last["tool_call_id"], "output": last["content"]}
+    return messages[:-1], [last if server.endpoint(chat=scenario.chat)[0] == "chat" else output], len(messages)
 
 
 class Caller(asyncio.Protocol):

@@ -19,6 +19,7 @@ class Scenario(NamedTuple):
     turns: range = range(1)  # of a conversation by `previous_response_id`; those before the first are not measured
     items: int = 1  # of the input of a turn
     size: int = 40  # characters of an item
+    store: bool = False  # are its responses stored?
     chat: bool = False  # every server is asked by Chat Completions, also those that speak Responses
 
 
@@ -30,8 +31,22 @@ SCENARIOS = (
     Scenario("S1", "an answer of 20 tokens, as JSON", "request", "count-20-0", 800, 16),
     Scenario("S2", "streams of 200 deltas at full speed, 16 at once", "delta", "count-200-0", 320, 16, stream=True),
     PACED,
-    Scenario("S4", "20 turns by `previous_response_id`", "request", "count-20-0", 20, 4, turns=range(20)),
-    Scenario("S4+", "turn 200 of a conversation", "request", "count-20-0", 60, 4, turns=range(199, 200)),
+    Scenario("S4", "20 turns by `previous_response_id`", "request", "count-20-0", 20, 4, turns=range(20), store=True),
+    Scenario("S4-2", "turn 2 of a conversation", "request", "count-20-0", 60, 4, turns=range(1, 2), store=True),
+    Scenario("S4-50", "turn 50 of a conversation", "request", "count-20-0", 60, 4, turns=range(49, 50), store=True),
+    Scenario("S4+", "turn 200 of a conversation", "request", "count-20-0", 60, 4, turns=range(199, 200), store=True),
+    Scenario(
+        "A-2",
+        "turn 2 of an agent: reasoning, a call",
+        "request",
+        "count-20-0-agent",
+        60,
+        4,
+        turns=range(1, 2),
+        store=True,
+    ),
+    Scenario("A-50", "turn 50 of an agent", "request", "count-20-0-agent", 60, 4, turns=range(49, 50), store=True),
+    Scenario("A-200", "turn 200 of an agent", "request", "count-20-0-agent", 60, 4, turns=range(199, 200), store=True),
     Scenario("S5", "an input of 200 items, 200 KB", "request", "count-20-0", 160, 4, items=200, size=1000),
     Scenario("S6", "a function call, streamed in 50 pieces", "delta", "count-50-0-call", 320, 16, stream=True),
     Scenario("S7", "25 deltas of reasoning, then 25 of text", "delta", "count-50-0-thought", 320, 16, stream=True),

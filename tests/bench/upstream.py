@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, cast
 
 from tests.bench import eventloop, wire
-from tests.bench.answers import Answer, answer
+from tests.bench.answers import Answer, answer, call_id
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 ABOUT = {"id": "chatcmpl-5f3759df5f3759df", "created": 1760000000}
@@ -40,9 +40,11 @@ def _call(arguments: str, **fields: str) -> dict[str, Any]:
 
 def _delta(said: Answer, at: int) -> dict[str, Any]:
     piece = said.pieces[at]
-    if said.call:
-        return _call(piece) if at else _call(piece, id="call_0001", type="function", name="count")
-    return {"reasoning_content" if at < said.thoughts else "content": piece}
+    if at < said.thoughts:
+        return {"reasoning_content": piece}
+    if not said.call:
+        return {"content": piece}
+    return _call(piece) if at > said.thoughts else _call(piece, id=call_id(0), type="function", name="count")
 
 
 @cache
@@ -64,12 +66,18 @@ def _streamed(model: str, messages: int) -> list[bytes]:
     finish = _event(model, _choice({}, "tool_calls" if said.call else "stop"))
     usage = _event(model, [], usage=_usage(said, messages))
     *deltas, last = _deltas(model)
+    if said.call:
+        deltas[said.thoughts] = deltas[said.thoughts].replace(call_id(0).encode(), call_id(messages).encode())
     return [*deltas, last + finish + usage + wire.chunk(b"data: [DONE]\n\n") + wire.LAST_CHUNK]
 
 
 def _completion(model: str, messages: int) -> bytes:
     said = answer(model)
-    choice = {"index": 0, "message": {"role": "assistant", "content": said.text}, "finish_reason": "stop"}
+    message: dict[str, Any] = {"role": "assistant", "content": said.text}
+    if said.call:
+        call = {"id": call_id(messages), "type": "function", "function": {"name": "count", "arguments": said.text}}
+        message |= {"content": None, "reasoning_content": said.reasoning, "tool_calls": [call]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if said.call else "stop"}
     body = {**ABOUT, "object": "chat.completion", "model": model, "choices": [choice]}
     return wire.whole(json.dumps({**body, "usage": _usage(said, messages)}).encode())
 
