@@ -167,7 +167,7 @@ def create_app(
             for observer in observers:
                 stack.push_async_callback(observer.aclose)
             stack.push_async_callback(store.aclose)
-            await stack.enter_async_context(purging(store))
+            await stack.enter_async_context(purging(store, responses.purge))
             stack.push_async_callback(limits.aclose)
             stack.push_async_callback(accounting.aclose)
             stack.push_async_callback(backend.aclose)
@@ -232,6 +232,7 @@ def build_responses(settings: Settings, backend: Backend, store: Store, **option
         reasoning=settings.reasoning,
         strict=settings.strict,
         default_model=settings.default_model,
+        history_cache=settings.history_cache,
         max_input_tokens=settings.max_input_tokens,
         max_output_seconds=settings.max_output_seconds,
         tool_limits=settings.tool_limits(),

@@ -307,6 +307,10 @@ class _MeasuredStore:
         with self._measured("all"):
             return await self._store.all(bucket)
 
+    async def names(self, bucket: str) -> set[str]:
+        with self._measured("names"):
+            return await self._store.names(bucket)
+
     async def delete(self, bucket: str, name: str) -> bool:
         with self._measured("delete"):
             return await self._store.delete(bucket, name)

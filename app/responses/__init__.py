@@ -34,6 +34,7 @@ from app.responses.background import Background, EventSubscription
 from app.responses.background.worker import SaveTurn
 from app.responses.compaction import CompactionBuilder, CompactionOptions, CompactResponse
 from app.responses.context import ContextLoader, InputFileSource
+from app.responses.context.cache import HISTORY_CACHE, HistoryCache
 from app.responses.context.documents import PdfTexts
 from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher, EncryptingEventBuilder
@@ -86,6 +87,7 @@ class Responses:
         max_input_tokens: int = 0,
         max_output_seconds: float = 0,
         files: InputFileSource | None = None,
+        history_cache: int = HISTORY_CACHE,
         tools: Mapping[str, HostedTool] | None = None,
         tool_limits: ToolLimits | None = None,
     ) -> None:
@@ -95,7 +97,7 @@ class Responses:
         self.seals = seals or ContentCipher()
         self.conversations = Conversations(store, self.seals)
         self._layers = LayeredStore(None, store)
-        self._loader = ContextLoader(self.conversations, self.seals, files)
+        self._loader = ContextLoader(self.conversations, self.seals, HistoryCache(history_cache), files)
         self._background = background
         self._compaction_prompt = compaction_prompt
         self._prompts = prompts or PromptLibrary()
@@ -130,6 +132,10 @@ class Responses:
     def has_background(self) -> bool:
         """Whether responses can be made in the background."""
         return self._background is not None
+
+    def purge(self) -> None:
+        """Free the memory of conversations that were not continued for some minutes."""
+        self._loader.cache.purge()
 
     def replace_limits(self, *, max_input_tokens: int, max_output_seconds: float) -> None:
         """Set other limits for the responses that are created from now on."""
@@ -262,10 +268,12 @@ class Responses:
         if options := self._loop_options(request, caller, context, response, generate=generate):
             loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle, large=large)
             self.check_size(await off_loop(large, loop.first_body))
+            self._loader.keep_prefix(request, caller.owner, questions.prefix)
             return loop
         if not generate:
             return NoAnswer(builder)
         question = await off_loop(large, questions.first, builder)
+        self._loader.keep_prefix(request, caller.owner, questions.prefix)
         self.check_size(question.request.body)
         return OneAnswer(builder, question, self._deadline())
 
@@ -387,6 +395,7 @@ class Responses:
         """Forget a stored response. What continued from it cannot be continued any more."""
         bucket = bucket_of(caller.owner, response_id)
         deleted = bucket is not None and await self.store.delete(bucket, response_id)
+        self._loader.cache.remove_with(caller.owner, response_id)
         if bucket and self._background:  # only now: who ends the run of a worker that died looks for the response first
             await self._background.delete(RunKey(bucket, response_id))
         if not deleted:
@@ -424,6 +433,7 @@ class Responses:
             given = id if again else None
             change = Change(bucket, {id: record}, given=given, entries={id: turn.entry()})
             await apply_with(layers.store, change, addition)
+            self._loader.keep_turn(caller.owner, turn, change.put[id])
         else:
             await layers.remember(bucket, id, record)
 
@@ -514,7 +524,8 @@ async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, A
 
 def _is_large(request: CreateResponse, context: Context) -> bool:
     """Tell whether it takes long to translate a request: it is done in a thread then."""
-    return len(context.items) + len(request.tools) + len(request.model_extra or ()) > MANY
+    translated = max((prefix.items for prefix in context.prefixes), default=0)
+    return len(context.items) - translated + len(request.tools) + len(request.model_extra or ()) > MANY
 
 
 def _http_transport(request: CreateResponse) -> Transport:

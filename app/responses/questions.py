@@ -12,7 +12,9 @@ from app.backends import Backend, ChatRequest
 from app.core.history.compaction import has_compaction, least_of_compacted, without_compacted
 from app.core.history.context import Context
 from app.core.history.rewrites import with_effort
-from app.core.request import to_chat
+from app.core.profile import Profile
+from app.core.request import ChatTranslation, to_chat
+from app.core.request.translation_context import TranslatedPrefix
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
@@ -38,6 +40,7 @@ class Questions:
     ) -> None:
         """`owner_key` is the caller's own API key, for backends that pass it through; for `strict` see `to_chat`."""
         self._context = context
+        self.prefix: TranslatedPrefix | None = None  # from the last translation, for later requests
         self._items: Sequence[Item] = context.items
         self._margin = MARGIN
         self._request = with_effort(request, context.effort)
@@ -54,16 +57,16 @@ class Questions:
 
     def body(self) -> dict[str, Any]:
         """Return the Chat Completions request of the first question."""
-        return self._prompt(self._request).body
+        return self._prompt(self._request, settled=self._context.settled).body
 
     def first_request(self) -> tuple[ChatRequest, list[str]]:
         """Return the first question as a backend is asked it, and what was left out or changed for it."""
-        prompt = self._prompt(self._request)
+        prompt = self._prompt(self._request, settled=self._context.settled)
         return self._chat_request(prompt), prompt.warnings
 
     def first(self, builder: EventBuilder) -> Question:
         """Return the one question of a response without hosted tools."""
-        prompt = self._prompt(self._request)
+        prompt = self._prompt(self._request, settled=self._context.settled)
         return self._question(prompt, builder)
 
     def in_round(
@@ -84,7 +87,9 @@ class Questions:
         `upstream` is what is stored beside the items of the output; for the rest see `ChunkReader`.
         """
         request = self._request.model_copy(update=dict(changes))
-        prompt = self._prompt(request, hosted, self._items_with(output), upstream, later=len(output))
+        settled = 0 if has_compaction(output) else self._context.settled
+        items = self._items_with(output)
+        prompt = self._prompt(request, hosted, items, upstream, later=len(output), settled=settled)
         return self._question(prompt, builder, forbidden=forbidden, hosted_left=hosted_left, call_ids=call_ids)
 
     def compactable_tokens(
@@ -120,8 +125,11 @@ class Questions:
         *,
         later: int = 0,
         margin: float | None = None,
+        settled: int = 0,
     ) -> Prompt:
-        translate = partial(
+        """`settled`: see `to_chat`; of the conversation, also where `items` has more behind it."""
+        whole = self._items if items is None else items
+        translation = partial(
             to_chat,
             request,
             model=self._model,
@@ -130,8 +138,16 @@ class Questions:
             later=later,
             strict=self._strict,
         )
-        items = self._items if items is None else items
-        return Prompt(items, self._backend.profile(self._model), translate, margin=margin or self._margin)
+
+        def translate(items: Sequence[Item], profile: Profile) -> ChatTranslation:
+            if not settled or items is not whole:
+                return translation(items, profile)
+            prefix = next((prefix for prefix in self._context.prefixes if prefix.profile is profile), None)
+            return translation(items, profile, prefix=prefix, settled=settled)
+
+        prompt = Prompt(whole, self._backend.profile(self._model), translate, margin=margin or self._margin)
+        self.prefix = prompt.chat.prefix or self.prefix
+        return prompt
 
     def _question(self, prompt: Prompt, builder: EventBuilder, *, truncates: bool = False, **reading: Any) -> Question:
         request, chat = self._request, prompt.chat

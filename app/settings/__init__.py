@@ -161,6 +161,10 @@ class Settings(BaseSettings):
     store_ttl: Lifetime = 2_592_000
     """Seconds for which a response is stored after its conversation was last used (30 days)."""
 
+    history_cache: Size = ByteSize(64 * 1024 * 1024)
+    """Memory of each process for conversations that were continued lately, in bytes or with a unit; `0` for none. Long
+    conversations are continued faster with it. Each use is confirmed by the store."""
+
     background_runs: int = Field(1000, ge=1)
     """Maximum number of concurrent background responses of one process; further requests get a 429."""
     background_lease: Seconds = Field(20, gt=0)

@@ -80,6 +80,10 @@ class Store(Protocol):
         """Return every record of a bucket by name, in any order, {} if there is none, and renew the bucket."""
         ...
 
+    async def names(self, bucket: str) -> set[str]:
+        """Return the names of a bucket's records, and renew the bucket: `all` without the records."""
+        ...
+
     async def delete(self, bucket: str, name: str) -> bool:
         """Forget one record; tell whether it was there. The bucket is not renewed."""
         ...

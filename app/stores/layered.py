@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 
 from app.errors import StoreUnavailable
@@ -28,6 +29,10 @@ class LayeredStore:
     async def all_in_memory(self, bucket: str) -> dict[str, bytes]:
         """Return the records of a bucket that are not stored."""
         return {} if self.memory is None else await self.memory.all(bucket)
+
+    async def has_stored(self, bucket: str, names: Collection[str]) -> bool:
+        """Tell whether the store has all records of those names in a bucket now, and renew the bucket."""
+        return (await self.store.names(bucket)).issuperset(names)
 
     async def remember(self, bucket: str, name: str, record: bytes) -> None:
         """Put a record into the memory; it may be evicted at any time, and is at once if it is too large."""

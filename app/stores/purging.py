@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from app.errors import StoreUnavailable
@@ -17,9 +17,9 @@ INTERVAL = 4.0  # seconds, at most
 
 
 @asynccontextmanager
-async def purging(store: Store) -> AsyncIterator[None]:
-    """Purge a store at once, and regularly while the context lasts."""
-    task = asyncio.create_task(_purge_regularly(store))
+async def purging(store: Store, *purges: Callable[[], None]) -> AsyncIterator[None]:
+    """Purge a store at once, and regularly while the context lasts; call `purges`, which do not raise, as well."""
+    task = asyncio.create_task(_purge_regularly(store, purges))
     try:
         yield
     finally:
@@ -27,8 +27,10 @@ async def purging(store: Store) -> AsyncIterator[None]:
         await asyncio.wait({task})
 
 
-async def _purge_regularly(store: Store) -> None:
+async def _purge_regularly(store: Store, purges: Sequence[Callable[[], None]]) -> None:
     while True:
+        for purge in purges:
+            purge()
         try:
             await store.purge()
         except StoreUnavailable:

@@ -72,6 +72,15 @@ async def test_what_was_never_put_is_not_there(store: Store) -> None:
     assert await store.all(CHAIN) == {"resp_1": b"1"}
 
 
+async def test_the_names_of_a_bucket_are_those_of_its_records(store: Store) -> None:
+    assert await store.names(CHAIN) == set()
+    await store.apply(Change(CHAIN, {"resp_1": b"1", "resp_2": b"2"}, entries={"resp_1": b"entry"}))
+    await store.put(CONVERSATION, "other", b"3")
+    assert await store.names(CHAIN) == {"resp_1", "resp_2"}
+    await store.delete(CHAIN, "resp_1")
+    assert await store.names(CHAIN) == {"resp_2"}
+
+
 async def test_buckets_never_mix(store: Store) -> None:
     buckets = ["a:b", "a:bc", "a", "b", "A:B", "a:b ", "*", "a:*", "{a}:b", "a}:b", "%", "a:_", "b:a", "a:b:c"]
     for bucket in buckets:
@@ -362,7 +371,7 @@ async def test_every_process_lists_the_same(place: Place, store: Store) -> None:
     await other.aclose()
 
 
-@pytest.mark.parametrize("use", ["put", "get", "get what is not there", "all"])
+@pytest.mark.parametrize("use", ["put", "get", "get what is not there", "all", "names"])
 async def test_any_use_renews_the_whole_bucket(place: Place, store: Store, use: str) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     await store.put(CHAIN, "resp_2", b"2")
@@ -377,6 +386,8 @@ async def test_any_use_renews_the_whole_bucket(place: Place, store: Store, use: 
                 await store.get(CHAIN, "resp_3")
             case "all":
                 await store.all(CHAIN)
+            case "names":
+                await store.names(CHAIN)
     place.advance(0.6 * TTL)
 
     assert await store.all(CHAIN) == {"resp_1": b"1", "resp_2": b"2"}

@@ -29,6 +29,8 @@ _THINK = re.compile(r"^think\b", re.IGNORECASE)
 _SHOWCASE = dict.fromkeys((showcase.MARKDOWN, showcase.PICTURE, showcase.BREAKS), showcase.PIECE_PAUSE)
 _NAME = re.compile(r"\bmy name is ([A-Z][\w-]*)", re.IGNORECASE)
 
+_PROFILE = Profile(name="demo")
+
 
 class DemoBackend:
     """Answers by rules, in pieces of a word; `delay` is the pause in seconds before each piece."""
@@ -38,7 +40,7 @@ class DemoBackend:
 
     def profile(self, model: str) -> Profile:
         """Return the profile of a server without any quirks."""
-        return Profile(name="demo")
+        return _PROFILE
 
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:

@@ -14,6 +14,7 @@ from app.core.history.compaction import has_compaction, is_compaction, without_c
 from app.core.history.past import Past
 from app.core.history.rewrites import drop_repeated_prompt, last_effort, rewrite_items
 from app.core.history.turns import Turn, check_outputs
+from app.core.request.translation_context import TranslatedPrefix
 from app.core.stream.event_builder import Upstream
 from app.core.types.request import CreateResponse, Item
 from app.errors import InvalidRequest, Warnings
@@ -33,6 +34,7 @@ class Context:
     warnings: Warnings
     approvals: Sequence[ApprovedCall] = ()  # the calls that the request approves
     effort: str | None = None  # of reasoning, if an item of the conversation changes it
+    prefixes: Sequence[TranslatedPrefix] = ()  # of `items`, from earlier requests
     settled: int = 0  # items at the beginning that are the same in all requests that continue this past; without files
 
 
@@ -82,7 +84,7 @@ def join(past: Past, new: list[Item], input: NewInput, key: str, approvals: Sequ
         warnings.add(warning)
     added = rewrite_items(new, warnings)
     items = [*past.sent, *added]
-    settled, effort = 0 if past.has_files else len(past.sent), last_effort(added) or past.effort
+    settled, effort = _settled(past, input), last_effort(added) or past.effort
     if has_compaction(added):
         items = without_compacted(rewrite_items([*past.items, *new], warnings))
         settled, effort = 0, last_effort(items)
@@ -99,3 +101,13 @@ def join(past: Past, new: list[Item], input: NewInput, key: str, approvals: Sequ
         effort=effort,
         settled=settled,
     )
+
+
+def _settled(past: Past, input: NewInput) -> int:
+    """Return how many items at the beginning are translated as in every other request that continues the past."""
+    if past.has_files:
+        return 0  # which may be gone by now
+    added = input.brought.keys() | (input.upstream.keys() - past.upstream.keys())
+    if added and any(item.get("id") in added for item in past.items):
+        return 0  # the input has an item of the past again, with other fields for the backend
+    return len(past.sent)

@@ -9,7 +9,7 @@ copied from turn to turn.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import orjson
@@ -118,15 +118,17 @@ def request_of(turn: Turn) -> CreateResponse:
     return request.model_copy(update={"input": turn.input})
 
 
-def path(records: Mapping[str, bytes], response_id: str) -> list[Turn] | None:
+def path(records: Mapping[str, bytes], response_id: str, known: Container[str] = ()) -> list[Turn] | None:
     """
     Return the turns from the first to that of `response_id`, or None if any of them is missing.
+
+    Where a turn continues a response that is `known`, it is the first that is returned.
 
     With a turn missing the model would answer as if it had never happened, so there is no partial history.
     """
     turns: list[Turn] = []
     next_id: str | None = response_id
-    while next_id:
+    while next_id and next_id not in known:
         record = records.get(next_id)
         if record is None:
             return None

@@ -12,18 +12,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
 from app.core.profile import Profile, RequestOptions
 from app.core.request.content import text_content
-from app.core.request.messages import to_messages
+from app.core.request.messages import can_continue, to_messages
 from app.core.request.response_format import response_format
-from app.core.request.roles import arrange
+from app.core.request.roles import Message, arrange
 from app.core.request.tool_choice import Choice, choose
-from app.core.request.tool_items import tool_items_as_functions
+from app.core.request.tool_items import is_repeatable, tool_items_as_functions
 from app.core.request.tools import ToolSet, collect_tools, of_history
-from app.core.request.translation_context import TranslationContext
+from app.core.request.translation_context import TranslatedPrefix, TranslationContext
 from app.core.stream.event_types import ToolBinding
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.items import ITEM_TYPES
@@ -41,6 +42,7 @@ class ChatTranslation:
     calls: Mapping[str, ToolBinding]  # what each function is to the client, by its name in the request
     allowed: frozenset[str] | None  # the functions that the model may call; None: any, tools or not
     warnings: tuple[str, ...]  # what was left out or changed, one sentence each
+    prefix: TranslatedPrefix | None = None  # of settled items, for the next request of the conversation
 
 
 def to_chat(
@@ -53,6 +55,8 @@ def to_chat(
     hosted: HostedTools = NO_HOSTED_TOOLS,
     later: int = 0,
     strict: bool = False,
+    prefix: TranslatedPrefix | None = None,
+    settled: int = 0,
 ) -> ChatTranslation:
     """
     Translate a request.
@@ -63,6 +67,9 @@ def to_chat(
     are sent as they are. `hosted` are the tools that the server runs itself. The last `later` items are the output of
     this response so far.
 
+    `prefix` is from the translation of an earlier request of the conversation: its items are not translated again, if
+    that makes no difference. The first `settled` items are the same in all requests that continue from here.
+
     Raises `InvalidRequest`, with the field at fault, for what cannot be sent. With `strict` this includes unknown
     fields and tools that cannot be offered, which are otherwise left out with a warning. The spec makes the constraints
     on tools binding, so `ChatTranslation.allowed` enforces them whatever the backend does.
@@ -71,19 +78,15 @@ def to_chat(
     context = TranslationContext(request, profile, upstream, hosted, strict)
     if strict:
         _refuse_unknown(request, options)
-    tools = collect_tools(context, items)
     first = max(0, len(items) - later - (len(request.input) if isinstance(request.input, list) else 1))
-    items, places = tool_items_as_functions(items, tools, upstream)
-    choice = _choice(context, items, tools)
+    prefix, tools, read, positions = _read(context, items, prefix)
+    start = prefix.items if prefix else 0
+    choice = _choice(context, read, tools)
     format, instruction = response_format(context)
-    messages = to_messages(items, context, tools, [place - first for place in places])
-    if lead := "\n\n".join(filter(None, (request.instructions, instruction))):
-        messages.insert(0, {"role": "system", "content": text_content(lead, options.content.parts)})
-    if not messages:
-        raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
-    if choice.request:
-        messages.append({"role": "user", "content": text_content(choice.request, options.content.parts)})
-
+    repeatable = sum(1 for _ in takewhile(is_repeatable, items[start:settled]))
+    places = [start + position - first for position in positions]
+    messages, prefix = to_messages(read, context, tools, places, prefix, repeatable)
+    messages = _with_instructions(context, messages, instruction, choice)
     body: dict[str, object] = {
         **_parameters(context),  # first: `extra_params` may name anything
         "model": options.model_map.get(model, model),
@@ -100,7 +103,39 @@ def to_chat(
         calls={name: function.callee for name, function in choice.functions.items()},
         allowed=choice.allowed,
         warnings=tuple(context.warnings),
+        prefix=prefix,
     )
+
+
+def _read(
+    context: TranslationContext, items: Sequence[Item], prefix: TranslatedPrefix | None
+) -> tuple[TranslatedPrefix | None, ToolSet, list[Item], list[int]]:
+    """
+    Return the prefix that can be used, the tools, and the items behind the prefix as functions and their outputs.
+
+    Beside these is the position of each among the items behind the prefix.
+    """
+    if context.options.tools_for_history or (prefix and prefix.profile is not context.profile):
+        prefix = None
+    while True:
+        rest = items[prefix.items :] if prefix else items
+        tools = collect_tools(context, rest)
+        read, positions = tool_items_as_functions(rest, tools, context.upstream)
+        if prefix is None or can_continue(prefix, read, context, tools):
+            return prefix, tools, read, positions
+        prefix = prefix.earlier
+
+
+def _with_instructions(
+    context: TranslationContext, messages: Sequence[Message], format: str, choice: Choice
+) -> list[Message]:
+    """Return the messages with the instructions, also those for the format and the tool of the answer."""
+    lead, parts = "\n\n".join(filter(None, (context.request.instructions, format))), context.options.content.parts
+    before: list[Message] = [{"role": "system", "content": text_content(lead, parts)}] if lead else []
+    if not before and not messages:
+        raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
+    behind: list[Message] = [{"role": "user", "content": text_content(choice.request, parts)}] if choice.request else []
+    return [*before, *messages, *behind]
 
 
 def _choice(context: TranslationContext, items: Sequence[Item], tools: ToolSet) -> Choice:

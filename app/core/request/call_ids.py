@@ -9,6 +9,7 @@ begin with the same tokens and can be cached.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 import string
@@ -64,6 +65,12 @@ class CallIds:
         self._form = _FORM if pattern == VERBATIM else _form(pattern)
         self._used: set[str] = set()
         self._tried: dict[str, int] = {}  # replacements generated so far, by original id
+
+    def copy(self) -> CallIds:
+        """Return an object that has given the same ids, to continue from here more than once."""
+        copied = copy.copy(self)
+        copied._used, copied._tried = {*self._used}, {**self._tried}
+        return copied
 
     def take(self, id: str, original: object = None) -> str:
         """

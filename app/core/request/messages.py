@@ -12,7 +12,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from app.core.profile import ContentOptions
 from app.core.request.call_ids import CallIds
@@ -30,12 +30,13 @@ from app.core.request.content import (
 from app.core.request.reasoning import ReasoningFields, is_sent_back, upstream_reasoning
 from app.core.request.roles import Message
 from app.core.request.tools import ToolSet
-from app.core.request.translation_context import TranslationContext
+from app.core.request.translation_context import TranslatedPrefix, TranslationContext
 from app.core.stream.tool_calls import ORIGINAL_ID
+from app.core.types.bounded_json import size_of
 from app.core.types.items import ITEM_TYPES, as_json_object
 from app.core.types.readings import HOSTED
 from app.core.types.request import Item
-from app.errors import InvalidRequest, label
+from app.errors import InvalidRequest, Warnings, label
 
 NO_OUTPUT = "(no output)"
 OUTPUT_LATER = "(This runs on; its result comes later.)"
@@ -47,19 +48,68 @@ _DROPPED = "(what the tool returned cannot be shown)"
 
 
 def to_messages(
-    items: Sequence[Item], context: TranslationContext, offered: ToolSet, places: Sequence[int]
-) -> list[Message]:
+    items: Sequence[Item],
+    context: TranslationContext,
+    offered: ToolSet,
+    places: Sequence[int],
+    prefix: TranslatedPrefix | None = None,
+    settled: int = 0,
+) -> tuple[list[Message], TranslatedPrefix | None]:
     """
-    Return the messages of a conversation, oldest first.
+    Return the messages of a conversation, oldest first, and a prefix for the requests that continue it.
 
     Roles have the backend's names but keep their order; `roles.arrange` moves them. `places` has the index of each item
     in the request's own input, negative for earlier turns. Raises `InvalidRequest`, with the index in its `param`, for
     content that cannot be sent.
+
+    `prefix` has the messages of the items before these; it is one that they `can_continue`. The prefix that is returned
+    has at most the first `settled` of these items, and is the one given if it cannot be longer.
     """
-    conversation = _Conversation(items, context, offered, places)
+    conversation = _Conversation(items, context, offered, places, prefix)
     for position, item in enumerate(items):
+        if settled and position <= settled:
+            conversation.note_end(position, item)
         conversation.add_item(position, item)
-    return list(conversation.messages())
+    messages = conversation.messages()
+    for warning in conversation.warnings:
+        context.warnings.add(warning)
+    return messages, conversation.prefix(messages)
+
+
+def can_continue(
+    prefix: TranslatedPrefix, items: Sequence[Item], context: TranslationContext, offered: ToolSet
+) -> bool:
+    """Tell whether the messages of a prefix are the same with these items behind its own as with others."""
+    if any(offered.name(*key) != name for key, name in prefix.names.items()):
+        return False
+    if prefix.before_user:
+        if not (items and _is_by_user(items[0])):
+            return False
+    elif context.options.reasoning_replay == "current_turn" and any(map(_is_by_user, items)):
+        return False
+    unanswered: set[str] = set()
+    for item in items:
+        if item["type"] == "function_call":
+            unanswered.add(item["call_id"])
+        elif item["type"] == "function_call_output":
+            if item["call_id"] not in unanswered:
+                return False  # it is for a call of the prefix
+            unanswered.discard(item["call_id"])
+    return True
+
+
+def _is_by_user(item: Item) -> bool:
+    return item["type"] == "message" and item["role"] == "user"
+
+
+class _End(NamedTuple):
+    """A place in a conversation where a prefix may end."""
+
+    position: int  # of the item behind it
+    read: int  # how many entries of `_Conversation.read` are before it
+    turn: int
+    with_tools: bool
+    before_user: bool
 
 
 @dataclass(slots=True)
@@ -78,19 +128,26 @@ class _Conversation:
     """Reads items one by one; `open` is the assistant turn that may still grow."""
 
     def __init__(
-        self, items: Sequence[Item], context: TranslationContext, offered: ToolSet, places: Sequence[int]
+        self,
+        items: Sequence[Item],
+        context: TranslationContext,
+        offered: ToolSet,
+        places: Sequence[int],
+        before: TranslatedPrefix | None,
     ) -> None:
         self.items = items
+        self.profile = context.profile
         self.options = context.options
         self.content = context.options.content
         self.tool_content = _PASS if self.content.tool_images == "drop" else self.content
         self.hosted_content = _lenient(self.tool_content)
         self.offered = offered
         self.upstream = context.upstream
-        self.warnings = context.warnings
+        self.warnings = Warnings()
         self.places = places
         self.replay = ReasoningFields(context.profile)
-        self.ids = CallIds(self.options.tool_ids)
+        self.before = before
+        self.ids = before.ids.copy() if before else CallIds(self.options.tool_ids)
         self.outputs = _pair(items)  # call position -> output position
         self.callers = {output: call for call, output in self.outputs.items()}
         self.late = _late(items, self.outputs)
@@ -99,8 +156,11 @@ class _Conversation:
             answers = self.answers.setdefault(items[call]["call_id"], [])
             if call in self.outputs:
                 answers.append(items[self.outputs[call]]["output"])
-        self.turn = 0
-        self.with_tools: set[int] = set()
+        self.turn = before.turn if before else 0
+        self.with_tools: set[int] = {self.turn} if before and before.with_tools else set()
+        self.pending = -1  # the last position of an output to the calls so far, and of a call to the outputs so far
+        self.ends: dict[bool, _End] = {}  # the last one before a user message, and the last one that is not
+        self.counts: dict[int, tuple[int, CallIds]] = {}  # of messages, and their ids, by the entries of `read`
         self.open: _AssistantTurn | None = None
         self.read: list[Message | _AssistantTurn] = []
 
@@ -111,14 +171,70 @@ class _Conversation:
         elif ":" not in type_ and type_ not in _SILENT:  # items of extensions are ignored without a warning
             self.warnings.add(f"Items of type {label(type_)} are not known and were left out.")
 
-    def messages(self) -> Iterator[Message]:
-        """Yield the messages of all items."""
+    def messages(self) -> list[Message]:
+        """Return the messages of all items, and of those before."""
         self.close()
-        for entry in self.read:
+        messages = [*self.before.messages] if self.before else []
+        ends = {end.read for end in self.ends.values()}
+        for number, entry in enumerate(self.read):
+            if number in ends:
+                self.counts[number] = len(messages), self.ids.copy()
             if isinstance(entry, _AssistantTurn):
-                yield from self.assistant(entry)
+                messages += self.assistant(entry)
             else:
-                yield entry
+                messages.append(entry)
+        self.counts[len(self.read)] = len(messages), self.ids
+        return messages
+
+    # Prefixes.
+
+    def note_end(self, position: int, item: Item) -> None:
+        """
+        Note, before an item is added, whether a prefix may end here.
+
+        The messages before must not depend on what follows: calls have their outputs, and it is certain whether the
+        reasoning of the turn is sent back. That is so where the turn ends, and after the output of a call in it.
+        """
+        before_user = _is_by_user(item)
+        if self.pending < position:
+            if before_user:
+                self.close()
+            if before_user or (self.open is None and self.turn in self.with_tools):
+                with_tools = self.turn in self.with_tools
+                self.ends[before_user] = _End(position, len(self.read), self.turn, with_tools, before_user)
+        if item["type"] == "function_call":
+            self.pending = max(self.pending, self.outputs.get(position, len(self.items)))
+        elif item["type"] == "function_call_output":
+            self.pending = max(self.pending, self.callers.get(position, -1))
+
+    def prefix(self, messages: list[Message]) -> TranslatedPrefix | None:
+        """Return the longest prefix; one whose items were worth a warning is not kept, for they are worth it again."""
+        if [*self.warnings]:
+            return self.before
+        prefix = self.before
+        for end in sorted(self.ends.values()):
+            if self.options.reasoning_replay == "current_turn" and not end.before_user and end.turn != self.turn:
+                continue  # its reasoning was left out, but is not for requests that go on in the same turn
+            count, ids = self.counts[end.read]
+            prefix = TranslatedPrefix(
+                profile=self.profile,
+                items=(self.before.items if self.before else 0) + end.position,
+                messages=messages[:count],
+                turn=end.turn,
+                with_tools=end.with_tools,
+                before_user=end.before_user,
+                names={**(self.before.names if self.before else {}), **self.offered.used_names},
+                ids=ids,
+                size=(prefix.size if prefix else 0) + _size(messages[len(prefix.messages) if prefix else 0 : count]),
+                earlier=self._earlier(prefix, end),
+            )
+        return prefix
+
+    def _earlier(self, prefix: TranslatedPrefix | None, end: _End) -> TranslatedPrefix | None:
+        """Return the prefix to use where one that ends within a turn cannot be: that before the turn."""
+        if prefix is None or end.before_user or self.options.reasoning_replay != "current_turn":
+            return None
+        return prefix if prefix.before_user else prefix.earlier
 
     # Items.
 
@@ -352,6 +468,13 @@ _MEDIA: dict[str, Callable[[_Conversation, int, list[ChatPart]], _Split]] = {
     "drop": _Conversation.drop,
     "error": _Conversation.refuse,
 }
+
+
+_ENTRY = 200  # bytes of a message beside its values: places in lists, and the ids of its calls in sets
+
+
+def _size(messages: Sequence[Message]) -> int:
+    return size_of(messages) + _ENTRY * len(messages)
 
 
 def _lenient(content: ContentOptions) -> ContentOptions:

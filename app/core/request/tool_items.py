@@ -13,6 +13,19 @@ from app.core.types.items import ITEM_TYPES
 from app.core.types.readings import NOTES, Names
 from app.core.types.request import Item
 
+# Types that are read one by one, whatever stands before and behind them, and bring no tools.
+_REPEATABLE = frozenset(
+    row.type
+    for row in ITEM_TYPES.values()
+    if (row.role in ("message", "reasoning", "call", "output") and not row.brings) or row.type == "compaction"
+)
+
+
+def is_repeatable(item: Item) -> bool:
+    """Tell whether the messages of an item may be used again in later requests."""
+    return item["type"] in _REPEATABLE and item.get("async") is not True
+
+
 _BY_MODEL = frozenset({"call", "hosted", "reasoning"})
 
 

@@ -50,12 +50,13 @@ class ToolSet:
         self.functions: dict[str, Function] = {}
         self.deferred: set[tuple[str | None, str]] = set()  # not offered until a search has found them
         self.hosted_types: frozenset[str] = frozenset()  # types of the tools that the server runs
+        self.used_names: dict[tuple[str | None, str], str] = {}  # those in namespaces that `name` returned
         self._names: dict[tuple[str | None, str], str] = {}  # chat names, by the client's namespace and name
         self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
     def add(self, namespace: str | None, name: str, tool: ToolFields, options: RequestOptions) -> None:
         """Add a function, or replace it."""
-        chat_name = self._names[namespace, name] = self.name(namespace, name)
+        chat_name = self._names[namespace, name] = self._name(namespace, name)
         kind = TOOL_TYPES[tool["type"]]
         declared = {"type": "function", "function": {"name": chat_name, **kind.declare(tool, options)}}
         fields = {**named(namespace, name)} if kind.name is None else {**kind.fields}
@@ -67,7 +68,7 @@ class ToolSet:
         """Add a function that the server runs; return False if its name is taken or there are too many."""
         if function.key in self._names or len(self.functions) >= MAX_FUNCTIONS:
             return False
-        chat_name = self._names[function.key] = self.name(*function.key)
+        chat_name = self._names[function.key] = self._name(*function.key)
         tool = {"description": function.description, "parameters": function.parameters, "strict": function.strict}
         declared = {
             "type": "function",
@@ -87,6 +88,12 @@ class ToolSet:
 
     def name(self, namespace: str | None, name: str) -> str:
         """Return the chat name of a function, even if it is not offered any more."""
+        if namespace is None:
+            return name
+        chat_name = self.used_names[namespace, name] = self._name(namespace, name)
+        return chat_name
+
+    def _name(self, namespace: str | None, name: str) -> str:
         if chat_name := self._names.get((namespace, name)):
             return chat_name
         if namespace is None:

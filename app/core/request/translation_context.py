@@ -1,4 +1,4 @@
-"""What the steps of one translation share."""
+"""What the steps of one translation share, and what is kept of it for the next one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.core.profile import Profile, RequestOptions
+from app.core.request.call_ids import CallIds
+from app.core.request.roles import Message
 from app.core.types.hosted import HostedTools
 from app.core.types.request import CreateResponse
 from app.errors import Warnings
@@ -26,3 +28,23 @@ class TranslationContext:
     def options(self) -> RequestOptions:
         """The profile's options for requests."""
         return self.profile.request
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedPrefix:
+    """
+    The messages of the first items of a conversation, which nothing that follows these items can change.
+
+    With it, a request that continues the conversation need not translate them again: see `messages.can_continue`.
+    """
+
+    profile: Profile
+    items: int  # how many they are
+    messages: list[Message]  # not to be changed
+    turn: int  # user messages among them
+    with_tools: bool  # did the model call a tool since the last of these?
+    before_user: bool  # must a user message follow?
+    names: Mapping[tuple[str | None, str], str]  # of functions in namespaces, as the backend knows them
+    ids: CallIds  # those of their calls
+    size: int  # bytes of memory, by an estimate
+    earlier: TranslatedPrefix | None = None  # for requests that this one does not fit

@@ -209,3 +209,17 @@ def _in_pieces(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_in_pieces(inner) for inner in value]
     return value
+
+
+def size_of(value: Any) -> int:
+    """Return the bytes that a JSON value takes in memory; names of fields are left out, since objects share them."""
+    size = 0
+    values = [value]
+    while values:
+        value = values.pop()
+        size += sys.getsizeof(value)
+        if isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, list | tuple):
+            values += value
+    return size

@@ -15,9 +15,11 @@ from app.core.history.approvals import answers_approvals
 from app.core.history.context import Context, NewInput, continue_past, join
 from app.core.history.past import Past
 from app.core.history.turns import Turn
-from app.core.types.ids import chain_key, new_key
+from app.core.request.translation_context import TranslatedPrefix
+from app.core.types.ids import bucket_of, chain_key, new_key
 from app.core.types.request import TERMINAL, CreateResponse, Item
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, Warnings
+from app.responses.context.cache import CachedPast, HistoryCache
 from app.responses.context.lookup import TurnLookup
 from app.responses.conversations import Conversations, before
 from app.responses.encryption import ContentCipher, decrypt_items
@@ -38,6 +40,7 @@ class ContextLoader:
 
     conversations: Conversations
     seals: ContentCipher
+    cache: HistoryCache
     files: InputFileSource | None = None
 
     async def context(self, request: CreateResponse, owner: str, layers: LayeredStore) -> Context:
@@ -48,10 +51,24 @@ class ContextLoader:
         and unavailable.
         """
         lookup = TurnLookup(layers, owner)
-        past = await self._past(request, lookup)
+        past, prefixes = await self._past(request, lookup)
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
         input = await self._input(request.items(), past, lookup, key)
-        return await self._with_files(continue_past(past, input, request, key), owner)
+        context = continue_past(past, input, request, key)
+        if prefixes and context.settled:
+            context = replace(context, prefixes=prefixes)
+        return await self._with_files(context, owner)
+
+    def keep_prefix(self, request: CreateResponse, owner: str, prefix: TranslatedPrefix | None) -> None:
+        """Keep the messages of the conversation that a request continues, for the next one that does."""
+        if prefix and request.previous_response_id:
+            self.cache.add_prefix(owner, request.previous_response_id, prefix)
+
+    def keep_turn(self, owner: str, turn: Turn, record: bytes) -> None:
+        """Keep a turn that was stored as that record, if the turns before it are kept."""
+        previous = turn.response["previous_response_id"]
+        if previous and (base := self.cache.get(owner, previous)) and turn.response["status"] in TERMINAL:
+            self.cache.put(owner, [Turn.of(record)], base)
 
     async def stored(self, response_id: str, owner: str, layers: LayeredStore) -> tuple[list[Turn], Context]:
         """
@@ -60,7 +77,7 @@ class ContextLoader:
         Raises `NotFound`, also where an earlier turn is missing.
         """
         lookup = TurnLookup(layers, owner)
-        turns = await lookup.path(response_id)
+        turns, _ = await lookup.path(response_id)
         if turns is None:
             raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
         try:
@@ -74,8 +91,8 @@ class ContextLoader:
         context = join(past, turn.input, input, chain_key(response_id) or "")
         return turns, await self._with_files(context, owner)
 
-    async def _past(self, request: CreateResponse, lookup: TurnLookup) -> Past:
-        """Return the turns that a request continues from."""
+    async def _past(self, request: CreateResponse, lookup: TurnLookup) -> tuple[Past, Sequence[TranslatedPrefix]]:
+        """Return the turns that a request continues from, with messages that were made of them before."""
         previous, conversation, owner = request.previous_response_id, request.conversation, lookup.owner
         if previous and conversation:
             raise InvalidRequest(
@@ -87,18 +104,36 @@ class ContextLoader:
             if not conversation.startswith("conv_"):
                 message = f"Invalid 'conversation': '{conversation}'. Expected an ID that begins with 'conv_'."
                 raise InvalidRequest(message, param="conversation", code="invalid_value")
-            return Past.of(await self.conversations.turns(conversation, owner, param="conversation"))
+            return Past.of(await self.conversations.turns(conversation, owner, param="conversation")), ()
         if request.store and (previous is None or lookup.layers.memory is not None):
             await lookup.layers.store.check()
         if previous is None:
-            return Past()
-        turns = await lookup.path(previous)
+            return Past(), ()
+        if known := await self._known_past(previous, lookup):
+            return known.past, known.prefixes
+        turns, base = await lookup.path(previous, self.cache)
         if turns is None:
             raise PreviousResponseNotFound(previous)
         if turns[-1].response["status"] not in TERMINAL:
             message = f"Response '{previous}' has not ended yet. Continue from it when it has."
             raise InvalidRequest(message, param="previous_response_id")
-        return Past.of([*await self._conversation_before(turns[0], owner, previous), *turns])
+        if not base and (turns[0].response.get("conversation") or any(map(_is_unstored, turns))):
+            return Past.of([*await self._conversation_before(turns[0], owner, previous), *turns]), ()
+        loaded = self.cache.put(owner, turns, base)
+        self.cache.supersede(owner, loaded)
+        return loaded.past, loaded.prefixes
+
+    async def _known_past(self, response_id: str, lookup: TurnLookup) -> CachedPast | None:
+        """Return the past of a response from the cache, if the store has all of it still."""
+        bucket = bucket_of(lookup.owner, response_id)
+        known = self.cache.get(lookup.owner, response_id)
+        if bucket is None or known is None:
+            return None
+        if not await lookup.layers.has_stored(bucket, known.past.response_ids):
+            self.cache.remove(lookup.owner, response_id)
+            return None
+        self.cache.supersede(lookup.owner, known)
+        return known
 
     async def _conversation_before(self, turn: Turn, owner: str, previous: str) -> list[Turn]:
         """Return the turns before a turn that was made in a conversation: its chain begins there."""
@@ -126,3 +161,7 @@ class ContextLoader:
         settled, items = context.items[: context.settled], context.items[context.settled :]
         items = await self.files.resolve(items, context.new, owner, context.warnings)
         return replace(context, items=[*settled, *items])
+
+
+def _is_unstored(turn: Turn) -> bool:
+    return turn.response.get("store") is False

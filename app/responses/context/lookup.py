@@ -15,6 +15,7 @@ from app.core.types.ids import bucket_of
 from app.core.types.items import type_of
 from app.core.types.request import Item
 from app.errors import NotFound, StoreUnavailable
+from app.responses.context.cache import CachedPast, HistoryCache
 from app.stores.layered import LayeredStore
 
 
@@ -25,12 +26,29 @@ class TurnLookup:
         self.layers = layers
         self.owner = owner
 
-    async def path(self, response_id: str) -> list[Turn] | None:
-        """Return the turns up to a response, oldest first, or None if one of them is missing."""
+    async def path(
+        self, response_id: str, cache: HistoryCache | None = None
+    ) -> tuple[list[Turn] | None, CachedPast | None]:
+        """
+        Return the turns up to a response, oldest first, or None if one of them is missing.
+
+        With a `cache`, they may follow an entry of it, which is returned with them.
+        """
         if (bucket := bucket_of(self.owner, response_id)) is None:
-            return None
-        turns = history.path(await self.layers.all_in_memory(bucket), response_id)
-        return turns or history.path(await self.layers.all(bucket), response_id)
+            return None, None
+        if turns := history.path(await self.layers.all_in_memory(bucket), response_id):
+            return turns, None
+        records = await self.layers.all(bucket)
+        turns = history.path(records, response_id, cache.responses_of(self.owner) if cache else ())
+        if turns is None:
+            return None, None
+        parent = turns[0].response["previous_response_id"] if turns else None
+        base = cache.get(self.owner, parent) if cache and parent else None
+        if base and records.keys() >= {*base.past.response_ids}:
+            return turns, base
+        if turns and not parent:
+            return turns, None
+        return history.path(records, response_id), None
 
     async def resolved(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """

@@ -151,6 +151,11 @@ class MemoryStore:
         kept = self._use(bucket)
         return dict(kept.records) if kept else {}
 
+    async def names(self, bucket: str) -> set[str]:
+        """Return the names of a bucket's records, and renew it."""
+        kept = self._use(bucket)
+        return set(kept.records) if kept else set()
+
     async def delete(self, bucket: str, name: str) -> bool:
         """Forget one record; tell whether it was there."""
         kept = self._find(bucket)

@@ -36,6 +36,11 @@ SELECT {_LEFT}, records.name, record FROM antiphon_buckets AS buckets
 LEFT JOIN antiphon_records AS records ON bucket = id
 WHERE buckets.name = $1 AND expires > clock_timestamp()
 """
+_NAMES = f"""
+SELECT {_LEFT}, records.name FROM antiphon_buckets AS buckets
+LEFT JOIN antiphon_records AS records ON bucket = id
+WHERE buckets.name = $1 AND expires > clock_timestamp()
+"""
 _RENEW = """
 UPDATE antiphon_buckets SET expires = clock_timestamp() + make_interval(secs => $2)
 WHERE name = $1 AND expires > clock_timestamp()
@@ -166,6 +171,12 @@ class PostgresStore:
         rows = await self._client.fetch(_ALL, bucket)
         await self._renew(bucket, rows)
         return {name: record for _, name, record in rows if name is not None}
+
+    async def names(self, bucket: str) -> set[str]:
+        """Return the names of a bucket's records, and renew it."""
+        rows = await self._client.fetch(_NAMES, bucket)
+        await self._renew(bucket, rows)
+        return {name for _, name in rows if name is not None}
 
     async def delete(self, bucket: str, name: str) -> bool:
         """Forget one record; tell whether it was there (no longer, if the connection broke after it was deleted)."""

@@ -157,6 +157,12 @@ class RedisStore:
         fields, _ = await self._client.ask(key, ("HGETALL", key), ("PEXPIRE", key, self._ttl))
         return {name.decode(): value for name, value in fields.items() if not name.startswith(ENTRY.encode())}
 
+    async def names(self, bucket: str) -> set[str]:
+        """Return the names of a bucket's records, and renew it."""
+        key = _key(bucket)
+        fields, _ = await self._client.ask(key, ("HKEYS", key), ("PEXPIRE", key, self._ttl))
+        return {name.decode() for name in fields if not name.startswith(ENTRY.encode())}
+
     async def delete(self, bucket: str, name: str) -> bool:
         """Forget one record; tell whether it was there (no longer, if the connection broke after Redis did it)."""
         unlist = listing.update(Change(bucket, {}, [name]), self._ttl)

@@ -62,6 +62,10 @@ _ALL = """
 SELECT expires, records.name, record FROM buckets LEFT JOIN records ON bucket = id
 WHERE buckets.name = :bucket AND expires > :now
 """
+_NAMES = """
+SELECT expires, records.name FROM buckets LEFT JOIN records ON bucket = id
+WHERE buckets.name = :bucket AND expires > :now
+"""
 _RENEW_READ = "UPDATE buckets SET expires = :until WHERE name = :bucket AND expires > :now"
 _DELETE = """
 DELETE FROM records WHERE name = :name AND bucket IN (SELECT id FROM buckets WHERE name = :bucket AND expires > :now)
@@ -165,6 +169,11 @@ class SQLiteStore:
         """Return a bucket's records by name, and renew it."""
         rows = await self._read(_ALL, bucket)
         return {name: record for _, name, record in rows if name is not None}
+
+    async def names(self, bucket: str) -> set[str]:
+        """Return the names of a bucket's records, and renew it."""
+        rows = await self._read(_NAMES, bucket)
+        return {name for _, name in rows if name is not None}
 
     async def delete(self, bucket: str, name: str) -> bool:
         """Forget one record; tell whether it was there."""

@@ -1,0 +1,146 @@
+"""
+Conversations that were loaded before, so that a turn of a long one costs about as much as a turn of a short one.
+
+An entry is the past of one stored response, decoded, with the messages that were made of it for a backend. It is no
+substitute for the store: before each use the store has to confirm that every response of it is still there. What was
+deleted or has expired, in whichever process, is found nowhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Container, Sequence
+
+from app.core.history.compaction import has_compaction
+from app.core.history.past import Past
+from app.core.history.turns import Turn
+from app.core.request.translation_context import TranslatedPrefix
+from app.core.types.bounded_json import size_of
+
+HISTORY_CACHE = 64 * 1024 * 1024  # bytes, where nothing else is set
+
+_TURN = 500  # bytes of a turn beside its items: ids, and places in lists and dicts
+MAX_AGE = 600.0  # seconds that an entry stays after its last use
+_SHARE = 4  # one conversation may take a part of the cache: one of so many
+_PREFIXES = 2  # of one conversation: for so many profiles of backends
+
+
+class CachedPast:
+    """The past of a response, and the messages that were made of it."""
+
+    def __init__(self, past: Past, size: int, prefixes: Sequence[TranslatedPrefix] = ()) -> None:
+        self.past = past
+        self.past_size = size  # bytes
+        self.used = 0.0  # when it was last used
+        self.base: str | None = None  # the response whose entry it was made from
+        self.prefixes: Sequence[TranslatedPrefix] = prefixes
+
+    @property
+    def size(self) -> int:
+        """The bytes of memory that the entry takes."""
+        return self.past_size + sum(prefix.size for prefix in self.prefixes)
+
+
+class _Responses(Container[str]):
+    def __init__(self, entries: Container[tuple[str, str]], owner: str) -> None:
+        self._entries = entries
+        self._owner = owner
+
+    def __contains__(self, response_id: object) -> bool:
+        return (self._owner, response_id) in self._entries
+
+
+class HistoryCache:
+    """
+    The pasts of responses, by owner and response id; the least recently used are evicted.
+
+    `max_bytes` bounds the memory of all of them, as far as it can be measured; with 0 there are none. `clock` returns
+    seconds.
+    """
+
+    def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.max_bytes = max_bytes
+        self._clock = clock
+        self._entries: OrderedDict[tuple[str, str], CachedPast] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def responses_of(self, owner: str) -> Container[str]:
+        """Return the ids of an owner's responses that have an entry."""
+        return _Responses(self._entries, owner)
+
+    def get(self, owner: str, response_id: str) -> CachedPast | None:
+        """Return the entry of a response. To be used only if the store has all of its `past.response_ids`."""
+        if entry := self._entries.get((owner, response_id)):
+            self._entries.move_to_end((owner, response_id))
+            entry.used = self._clock()
+        return entry
+
+    def put(self, owner: str, turns: Sequence[Turn], base: CachedPast | None = None) -> CachedPast:
+        """
+        Return an entry for the last of some stored turns, which follow `base`, and add it if it is not too large.
+
+        Nothing in the turns may be changed afterwards.
+        """
+        size, prefixes = (base.past_size, base.prefixes) if base else (0, ())
+        size += sum(_TURN + size_of([turn.input, turn.response["output"], turn.upstream]) for turn in turns)
+        if any(has_compaction(turn.items) for turn in turns):
+            prefixes = ()  # the conversation does not begin as before
+        entry = CachedPast((base.past if base else Past()).extended(turns), size, prefixes)
+        entry.base = base.past.response_ids[-1] if base else None
+        response_id = entry.past.response_ids[-1]
+        self.remove(owner, response_id)
+        if entry.size * _SHARE <= self.max_bytes:
+            self._entries[owner, response_id] = entry
+            entry.used = self._clock()
+            self.bytes += entry.size
+            self._evict()
+        return entry
+
+    def add_prefix(self, owner: str, response_id: str, prefix: TranslatedPrefix) -> None:
+        """Add messages to the entry of a response, if there is one, in place of those for the same profile."""
+        entry = self._entries.get((owner, response_id))
+        if entry is None or any(known is prefix for known in entry.prefixes):
+            return
+        self.bytes -= entry.size
+        others = [known for known in entry.prefixes if known.profile is not prefix.profile]
+        entry.prefixes = [prefix, *others][:_PREFIXES]
+        self.bytes += entry.size
+        self._evict()
+
+    def supersede(self, owner: str, entry: CachedPast) -> None:
+        """Remove the entries that an entry was made from: it is continued itself now."""
+        base, entry.base = entry.base, None
+        while base and (earlier := self._entries.get((owner, base))):
+            self.remove(owner, base)
+            base = earlier.base
+
+    def remove(self, owner: str, response_id: str) -> None:
+        """Remove the entry of a response, if there is one."""
+        if entry := self._entries.pop((owner, response_id), None):
+            self.bytes -= entry.size
+
+    def remove_with(self, owner: str, response_id: str) -> None:
+        """Remove all entries that a response is in."""
+        for key, entry in [*self._entries.items()]:
+            if key[0] == owner and response_id in entry.past.response_ids:
+                self.remove(*key)
+
+    def purge(self) -> None:
+        """Remove entries that were not used for `MAX_AGE`, so that what was deleted elsewhere is freed as well."""
+        oldest = self._clock() - MAX_AGE
+        while self._entries and next(iter(self._entries.values())).used < oldest:
+            self.remove(*next(iter(self._entries)))
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._entries.clear()
+        self.bytes = 0
+
+    def _evict(self) -> None:
+        while self.bytes > self.max_bytes:
+            _, entry = self._entries.popitem(last=False)
+            self.bytes -= entry.size

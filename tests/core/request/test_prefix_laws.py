@@ -1,0 +1,140 @@
+"""Messages that were made for an earlier request of a conversation are those that would be made again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.core.profile import Profile
+from app.core.request import ChatTranslation, to_chat
+from app.core.request.translation_context import TranslatedPrefix
+from app.core.types.request import CreateResponse
+from app.errors import InvalidRequest
+from tests.core.request.test_chat_request_laws import FOUND, UPSTREAM, items, profiles, tools
+from tests.support.conversation import assistant, call, output, user
+
+
+@dataclass
+class Node:
+    """A stored response: the items up to it, and what was kept of their translation."""
+
+    items: list[dict[str, Any]]
+    prefix: TranslatedPrefix | None = None
+    unanswered: list[str] = field(default_factory=list)  # calls of its output
+
+
+class Step(NamedTuple):
+    """One request and the answer to it."""
+
+    parent: int  # counted from the last node
+    kind: str  # of its input
+    odd: list[dict[str, Any]]  # its input, if it is of that kind
+    calls: list[str]  # of the output; none: it is text
+    named: dict[str, Any]  # more fields of the calls
+    thinks: bool
+    tools: list[dict[str, Any]]
+
+    def input(self, node: Node) -> list[dict[str, Any]]:
+        """Return the input of a request that continues a node."""
+        outputs: list[dict[str, Any]] = [output(id) for id in node.unanswered]
+        made = {
+            "fits": outputs or [user("Hello!")],
+            "user": [user("Never mind.")],
+            "outputs and user": [*outputs, user("Go on.")],
+            "one output": outputs[:1] or [user("Hello!")],
+            "old output": [output("a", "seen again"), *outputs],
+            "answer": [assistant("I have more."), user("Do you?")],
+            "tools": [{"type": "additional_tools", "tools": FOUND[:1]}, *outputs, user("With this?")],
+            "odd": self.odd,
+        }[self.kind]
+        return [{"type": "message", **item} if "role" in item else item for item in made]
+
+
+KINDS = ["fits"] * 6 + ["user", "outputs and user", "one output", "old output", "answer", "tools"]
+calls = st.sampled_from([[], [], ["a"], ["b"], ["a", "b"], ["c"], ["x" * 70]])
+
+TAKEN = st.just([{"type": "function", "name": "ns__look"}])  # so that the function of a namespace has another name
+fields = st.sampled_from([{}, {}, {}, {"namespace": "ns"}, {"async": True}])
+
+
+def steps_of(kinds: list[str], odd: st.SearchStrategy[list[dict[str, Any]]]) -> st.SearchStrategy[list[Step]]:
+    """Return conversations of so many kinds of input."""
+    parents = st.sampled_from([0, 0, 0, 0, 0, 1, 2])
+    step = st.builds(Step, parents, st.sampled_from(kinds), odd, calls, fields, st.booleans(), tools | TAKEN)
+    return st.lists(step, min_size=3, max_size=12)
+
+
+def translated(
+    input: list[dict[str, Any]], before: list[dict[str, Any]], tools: Any, profile: Profile, **known: Any
+) -> ChatTranslation | tuple[str, str | None]:
+    """Return the translation of a request, or the message and the field of its refusal."""
+    request = CreateResponse.model_validate({"model": "m", "input": input, "tools": tools, "instructions": "Be kind."})
+    try:
+        return to_chat(request, [*before, *request.items()], profile, model="m", upstream=UPSTREAM, **known)  # type: ignore[list-item]
+    except InvalidRequest as error:
+        return error.message, error.param
+
+
+def whole(translation: ChatTranslation | tuple[str, str | None]) -> Any:
+    """Return all of a translation that somebody sees."""
+    if not isinstance(translation, ChatTranslation):
+        return translation
+    return translation.body, translation.calls, translation.allowed, translation.warnings
+
+
+@settings(max_examples=300)
+@given(steps_of(KINDS, st.just([])), profiles)
+def test_a_conversation_is_translated_as_if_for_the_first_time(steps: list[Step], profile: Profile) -> None:
+    converse(steps, profile)
+
+
+@given(steps_of([*KINDS, *["odd"] * 4], items.filter(bool)), profiles)
+def test_so_is_an_odd_one(steps: list[Step], profile: Profile) -> None:
+    converse(steps, profile)
+
+
+def converse(steps: list[Step], profile: Profile) -> None:
+    """Make the requests of a conversation, each with what the one before left, and each anew."""
+    nodes = [Node([])]
+    for number, step in enumerate(steps):
+        node = nodes[max(0, len(nodes) - 1 - step.parent)]
+        input = step.input(node)
+        made = translated(input, node.items, step.tools, profile, prefix=node.prefix, settled=len(node.items))
+        assert whole(made) == whole(translated(input, node.items, step.tools, profile))
+        if not isinstance(made, ChatTranslation):
+            continue
+        node.prefix = made.prefix
+        if made.prefix:
+            assert made.prefix.items <= len(node.items)
+        thought = [{"type": "reasoning", "id": f"rs_{number % 4}", "summary": []}] if step.thinks else []
+        answer = [call(id, **step.named) for id in step.calls] or [
+            {"type": "message", **assistant(f"Answer {number}.")}
+        ]
+        nodes.append(Node([*node.items, *input, *thought, *answer], node.prefix, step.calls))
+
+
+@pytest.mark.parametrize("policy", ["tool_turns", "never", "current_turn", "always"])
+@pytest.mark.parametrize("kind", ["text", "agent", "both"])
+def test_only_the_end_of_a_regular_conversation_is_translated_again(kind: str, policy: str) -> None:
+    profile = Profile().override({"request.reasoning_replay": policy})
+    before: list[dict[str, Any]] = []
+    prefix: TranslatedPrefix | None = None
+    input = [{"type": "message", **user("Hello!")}]
+    for turn in range(20):
+        made = translated(input, before, [], profile, prefix=prefix, settled=len(before))
+        assert isinstance(made, ChatTranslation)
+        prefix = made.prefix
+        left = len(before) - (prefix.items if prefix else 0)
+        assert left <= 4, f"{left} items of turn {turn} would be translated again"
+        thought = {"type": "reasoning", "id": "rs_1", "summary": []}
+        before += input
+        if kind == "text" or (kind == "both" and turn % 3 == 2):
+            before += [thought, {"type": "message", **assistant("Well.")}]
+            input = [{"type": "message", **user("And then?")}]
+        else:
+            before += [thought, call(f"call_{turn}")]
+            input = [output(f"call_{turn}")]
