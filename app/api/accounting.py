@@ -112,6 +112,7 @@ class Accounting:
         self._progress = asyncio.Event()  # replaced after each write
         self._hurry = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
+        self._next_write = 0.0  # in loop time: after a pause the next record is written at once
         self._forgotten = -FORGET_INTERVAL
         self._closing = False
 
@@ -184,11 +185,13 @@ class Accounting:
         """Write batches until nothing is pending."""
         try:
             while self._pending:
-                if not self._closing:
+                wait = self._next_write - asyncio.get_running_loop().time()
+                if wait > 0 and not self._closing:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(WRITE_INTERVAL):
+                        async with asyncio.timeout(wait):
                             await self._hurry.wait()
                 self._hurry.clear()
+                self._next_write = asyncio.get_running_loop().time() + WRITE_INTERVAL
                 rows = [UsageRow(*names, *counts) for names, counts in self._pending.items()]
                 self._pending = {}
                 for row in rows:
