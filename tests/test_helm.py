@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from app import __version__
-from app.settings import Settings
+from app.settings import Settings, load_settings
 from tests.support.gotemplate import Chart, Failed, merged
 
 FOLDER = Path(__file__).parent.parent / "docker" / "helm" / "antiphon"
@@ -276,3 +277,17 @@ def test_helm_says_the_same(values: dict[str, Any], tmp_path: Path) -> None:
         return {(document["kind"], document["metadata"]["name"]): document for document in made}
 
     assert by_name([document for document in yaml.safe_load_all(said) if document]) == by_name(documents(values))
+
+
+def test_the_values_of_the_guide_for_teams_are_taken_and_their_settings_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = (FOLDER.parents[2] / "docs" / "team.md").read_text(encoding="utf-8")
+    (values,) = re.findall(r"^```yaml\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    given = yaml.safe_load(values)
+    jsonschema.validate(merged(CHART.defaults, given), SCHEMA)
+    (tmp_path / "antiphon.toml").write_text(one("ConfigMap", given)["data"]["antiphon.toml"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTIPHON_CONFIG", "antiphon.toml")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-cloud")
+    assert load_settings().keys["research"].budget.money_per_month == 500

@@ -24,6 +24,7 @@ from tests.responses.test_background import ASK, events_of, until, until_ended
 from tests.support import laws
 from tests.support.build import story
 from tests.support.ports import free_port
+from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.serving import settings
 from tests.support.upstream import DONE, Upstream, call, chunk, finish, sse, upstream, usage
@@ -58,12 +59,12 @@ class Replica:
         await asyncio.to_thread(self.process.wait, 60)
 
 
-@pytest.fixture(params=["redis", "sqlite"])
+@pytest.fixture(params=["redis", "postgres", "sqlite"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/antiphon.db"
-    redis: RedisServer = request.getfixturevalue("redis_server")
-    return redis.patient_url
+    server: RedisServer | PostgresServer = request.getfixturevalue(f"{request.param}_server")
+    return server.patient_url
 
 
 @contextlib.asynccontextmanager

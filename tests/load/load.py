@@ -5,6 +5,7 @@ Put a load on Antiphon, and print what came of it.
     python -m tests.load.load streams --streams 500    many slow streams at once, on two workers and on two replicas
     python -m tests.load.load conversations            conversations through a balancer, while replicas are restarted
     python -m tests.load.load store                    what a turn takes of each store, and what it asks of Redis
+    python -m tests.load.load stores                   the stores beside one another: CPU, and what other processes see
 
 Ends with 1 if anything was lost or wrong. How late streams are depends on what else the machine does: the row `direct`
 asks the model itself, and says how much of it is not ours. Processor time does not.
@@ -24,7 +25,7 @@ from collections.abc import Sequence
 from statistics import quantiles
 from typing import IO
 
-from tests.load import conversations, sizes, streams
+from tests.load import conversations, sizes, stores, streams
 from tests.load.echo import Echo
 from tests.load.proxy import balanced
 from tests.load.replicas import Program, Replica, replicas, shown_if_it_fails
@@ -40,9 +41,10 @@ HEAD = [
 def main() -> int:
     """Run what was asked for; return 1 if anything was wrong."""
     parser = argparse.ArgumentParser(description="Put a load on Antiphon.")
-    parser.add_argument("what", nargs="*", choices=["streams", "conversations", "store", []], default=[])
+    parser.add_argument("what", nargs="*", choices=["streams", "conversations", "store", "stores", []], default=[])
     parser.add_argument("--streams", type=int, default=2000, help="streams that are open at once")
     parser.add_argument("--seconds", type=int, default=30, help="for which each of them speaks, once a second")
+    parser.add_argument("--requests", type=int, default=2000, help="responses to store in each of the stores")
     parser.add_argument("--conversations", type=int, default=1000, help="conversations to have at least")
     given = parser.parse_args()
     print(f"{os.cpu_count()} processors, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
@@ -54,6 +56,8 @@ def main() -> int:
             wrong += asyncio.run(_conversations(given.conversations, log))
         if not given.what or "store" in given.what:
             asyncio.run(sizes.show())
+        if not given.what or "stores" in given.what:
+            asyncio.run(stores.show(given.requests, log))
     for problem in wrong[:10]:
         print(f"WRONG: {problem}")
     return bool(wrong)

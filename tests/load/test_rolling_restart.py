@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import tempfile
 
+import pytest
+
 from tests.load.conversations import TURNS, roll, talk
 from tests.load.echo import Echo
 from tests.load.proxy import balanced
 from tests.load.replicas import replicas, shown_if_it_fails
+from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 
 CONVERSATIONS = 100
 
 
-async def test_conversations_lose_nothing_while_the_replicas_are_restarted_one_after_the_other() -> None:
-    with RedisServer() as redis, tempfile.TemporaryFile() as log, shown_if_it_fails(log):
+@pytest.mark.parametrize("server", [RedisServer, PostgresServer])
+async def test_conversations_lose_nothing_while_the_replicas_are_restarted_one_after_the_other(
+    server: type[RedisServer | PostgresServer],
+) -> None:
+    with server() as store, tempfile.TemporaryFile() as log, shown_if_it_fails(log):
         async with (
             Echo() as model,
-            replicas(2, log, store_url=redis.patient_url, backend_url=model.url, shutdown_grace=60) as servers,
+            replicas(2, log, store_url=store.patient_url, backend_url=model.url, shutdown_grace=60) as servers,
             balanced([server.port for server in servers]) as (balancer, url),
         ):
             figures = await talk(url, roll(servers), conversations=CONVERSATIONS, at_once=16)

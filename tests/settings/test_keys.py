@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from app.core.access import owner_id
 from app.settings import SettingsError, load_settings
 from app.settings.keys import check_key_name, digest_of, hash_of, key_table
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +80,20 @@ def test_what_cannot_be_used_is_named_and_no_key_is_shown(text: str, words: str)
     said = problems(text)
     assert words in said
     assert "sk-plain-key" not in said
+
+
+@pytest.mark.parametrize("document", ["keys.md", "team.md"])
+def test_the_tables_of_the_documentation_can_be_used(document: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-cloud")
+    text = (DOCS / document).read_text(encoding="utf-8")
+    tables = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert tables
+    for table in tables:
+        if "[keys.alice.budget]" in table:
+            table += key_table("alice", hash_of("x")) + '[prices."*"]\ninput = 1\noutput = 1\n'
+        Path("antiphon.toml").write_text(table)
+        settings = load_settings()
+        assert settings.keys or settings.prices
 
 
 def test_the_values_of_variables_are_kept_out_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,12 @@ class PostgresServer:
         return f"postgresql://antiphon@127.0.0.1:{self.port}/antiphon"
 
     @property
+    def pid(self) -> int:
+        """The process of the server, whose children serve the connections."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def patient_url(self) -> str:
         """The URL for a store that does not take a slow machine for an outage."""
         return f"{self.url}?{PATIENCE}"

@@ -81,6 +81,12 @@ class RedisServer:
         return f"{scheme}://{user}127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """The process of the server."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def patient_url(self) -> str:
         """The URL for a store that does not take a slow machine for an outage."""
         return f"{self.url}?{PATIENCE}"
