@@ -51,7 +51,7 @@ class CitationLinks:
     def feed(self, text: str) -> list[dict[str, Any]]:
         """Return the annotations of the links that this piece of text closes, in order."""
         found = []
-        if self._pending:
+        if self._pending and text:
             annotation, start, end = self._pending
             self._pending = None
             outer = text.startswith(")")

@@ -51,6 +51,11 @@ def test_links_to_sources_are_annotated(text: str, spans: list[str]) -> None:
     assert [span for span, _ in cited(*text)] == spans
 
 
+def test_an_empty_piece_is_not_the_end_of_a_link_in_brackets() -> None:
+    (span, _), *more = cited("([a](https://example.com/a)", "", ")")
+    assert (span, more) == ("([a](https://example.com/a))", [])
+
+
 def test_an_annotation_comes_right_behind_the_piece_that_closes_its_link() -> None:
     citations = CitationLinks(SOURCES)
     assert citations.feed("So [a](https://exam") == []
