@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from fastapi import Query
+
 from app.core.types.request import Item
 from app.errors import APIError, InvalidRequest
+from app.tools.files import Page
 
 
 def parse_whole_number(text: str) -> int | None:
@@ -24,6 +29,45 @@ def is_descending(order: str) -> bool:
     if order not in ("asc", "desc"):
         raise InvalidRequest("Invalid 'order': it has to be 'asc' or 'desc'.", param="order")
     return order == "desc"
+
+
+class ForwardQuery:
+    """Query parameters of a list that is read in one direction; they are checked by `page`, after the caller's key."""
+
+    def __init__(
+        self,
+        limit: Annotated[str, Query(description="1 to 100")] = "20",
+        order: Annotated[str, Query(description="`asc` or `desc`, by the time of creation")] = "desc",
+        after: Annotated[str | None, Query(description="the id of the entry to list from")] = None,
+    ) -> None:
+        self.limit, self.order, self.after = limit, order, after
+
+    def page(self) -> Page:
+        """Return the requested page; raises `InvalidRequest`."""
+        return parse_page(self.limit, self.order, self.after)
+
+
+class PageQuery(ForwardQuery):
+    """Query parameters of a list with cursors in both directions."""
+
+    def __init__(
+        self,
+        limit: Annotated[str, Query(description="1 to 100")] = "20",
+        order: Annotated[str, Query(description="`asc` or `desc`, by the time of creation")] = "desc",
+        after: Annotated[str | None, Query(description="the id of the entry to list from")] = None,
+        before: Annotated[str | None, Query(description="the id of the entry to list up to")] = None,
+    ) -> None:
+        super().__init__(limit, order, after)
+        self.before = before
+
+    def page(self) -> Page:
+        """Return the requested page; raises `InvalidRequest`."""
+        return parse_page(self.limit, self.order, self.after, self.before)
+
+
+def parse_page(limit: str, order: str, after: str | None, before: str | None = None, *, maximum: int = 100) -> Page:
+    """Return the page that query parameters request; raises `InvalidRequest`."""
+    return Page(parse_limit(limit, maximum), is_descending(order), after or None, before or None)
 
 
 def page_of_items(

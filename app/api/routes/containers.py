@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
@@ -14,16 +14,15 @@ from app.api.context import ApiContext
 from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import ERRORS, request_body
+from app.api.pagination import ForwardQuery
 from app.api.request_body import read_body
-from app.api.routes.files import MAX_FIELD, parse_page
+from app.api.routes.files import MAX_FIELD
 from app.errors import InvalidRequest
 from app.tools.code_interpreter.containers import MAX_CONTAINER_NAME, Container, Containers
 from app.tools.code_interpreter.settings import MemoryLimit
 
-_TOOLS = ("code_interpreter", "shell")  # that use containers
-_Limit = Annotated[str, Query(description="1 to 100")]
-_Order = Annotated[str, Query(description="`asc` or `desc`, by the time of creation")]
-_After = Annotated[str | None, Query(description="the id of the entry to list from")]
+_TOOLS = ("code_interpreter", "shell")  # types of tools that use containers
+_PageParameters = Annotated[ForwardQuery, Depends(ForwardQuery)]
 
 
 class ContainerExpiry(BaseModel):
@@ -34,7 +33,7 @@ class ContainerExpiry(BaseModel):
 
 
 class ContainerNetwork(BaseModel):
-    """What a container may reach: there are only containers without a network."""
+    """The network policy of a container: only `disabled` is supported."""
 
     type: Literal["disabled"]
 
@@ -53,7 +52,7 @@ class CreateContainer(BaseModel):
 
 
 class AddContainerFile(BaseModel):
-    """The body of `POST /containers/{id}/files` where it is JSON."""
+    """The JSON body of `POST /containers/{id}/files`."""
 
     file_id: str
 
@@ -61,29 +60,27 @@ class AddContainerFile(BaseModel):
 def container_routes(api: ApiContext, containers: Containers) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(tags=["containers"], responses=ERRORS)
-    longest = containers.settings.idle_minutes
+    max_minutes = containers.settings.idle_minutes
 
     def owner(request: Request) -> str:
         return api.owner(request.headers, *_TOOLS)
 
     @router.post("/containers", summary="Create a container", openapi_extra=request_body(CreateContainer))
     async def create(request: Request) -> Response:
-        who = await api.admitted_owner(request.headers, *_TOOLS)
+        caller = await api.admitted_owner(request.headers, *_TOOLS)
         body = await read_body(request, CreateContainer, api.body_limits)
         minutes = body.expires_after.minutes if body.expires_after else None
-        if minutes and minutes > longest:
-            message = f"Invalid 'expires_after.minutes': containers of this server expire after {longest} at most."
+        if minutes and minutes > max_minutes:
+            message = f"Invalid 'expires_after.minutes': containers of this server expire after {max_minutes} at most."
             raise InvalidRequest(message, param="expires_after.minutes", code="invalid_value")
         container = await containers.create(
-            who, name=body.name, file_ids=body.file_ids or (), memory_limit=body.memory_limit, idle_minutes=minutes
+            caller, name=body.name, file_ids=body.file_ids or (), memory_limit=body.memory_limit, idle_minutes=minutes
         )
         return json_response(container.resource())
 
     @router.get("/containers", summary="List containers")
-    async def listed(
-        request: Request, limit: _Limit = "20", order: _Order = "desc", after: _After = None, name: str | None = None
-    ) -> Response:
-        return json_response(await containers.list(owner(request), parse_page(limit, order, after), name))
+    async def listed(request: Request, query: _PageParameters, name: str | None = None) -> Response:
+        return json_response(await containers.list(owner(request), query.page(), name))
 
     @router.get("/containers/{container_id}", summary="Retrieve a container")
     async def retrieve(request: Request, container_id: str) -> Response:
@@ -113,11 +110,8 @@ def _add_files(router: APIRouter, api: ApiContext, containers: Containers) -> No
         return json_response(await containers.copy_upload(container, body.file_id))
 
     @router.get("/containers/{container_id}/files", summary="List the files of a container")
-    async def listed(
-        request: Request, container_id: str, limit: _Limit = "20", order: _Order = "desc", after: _After = None
-    ) -> Response:
-        page = parse_page(limit, order, after)
-        return json_response(await containers.files(await container_of(request, container_id), page))
+    async def listed(request: Request, container_id: str, query: _PageParameters) -> Response:
+        return json_response(await containers.files(await container_of(request, container_id), query.page()))
 
     @router.get("/containers/{container_id}/files/{file_id}", summary="Retrieve a file's description")
     async def retrieve(request: Request, container_id: str, file_id: str) -> Response:
@@ -127,7 +121,7 @@ def _add_files(router: APIRouter, api: ApiContext, containers: Containers) -> No
     async def content(request: Request, container_id: str, file_id: str) -> Response:
         container = await container_of(request, container_id)
         file = await containers.file(container, file_id)
-        # Whatever the code has written, no browser shows it as a page of this server.
+        # Never rendered by a browser as a page of this server's origin, whatever the code has written.
         headers = {
             "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename)}",
             "x-content-type-options": "nosniff",
@@ -141,7 +135,7 @@ def _add_files(router: APIRouter, api: ApiContext, containers: Containers) -> No
 
 
 async def _from_form(request: Request, containers: Containers, container: Container) -> dict[str, Any]:
-    """Write the file of a form as it comes in, or copy the uploaded one that it names."""
+    """Store the file of a form as it arrives, or copy the uploaded file with its `file_id`."""
     parts = form_parts(request)
     file_id = b""
     async for part, data in parts:

@@ -12,9 +12,8 @@ from app.api.context import ApiContext
 from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import ERRORS
-from app.api.pagination import is_descending, parse_limit, parse_whole_number
+from app.api.pagination import parse_page, parse_whole_number
 from app.errors import InvalidRequest
-from app.tools.files import Page
 from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files, upload_too_large
 
 MAX_FIELD = 4096  # bytes of a form field other than the file
@@ -133,8 +132,3 @@ def _lifetime(fields: dict[str, bytes]) -> int | None:
         message = f"Invalid '{_LIFETIME}': should be a number from {MIN_LIFETIME} to {MAX_LIFETIME}."
         raise InvalidRequest(message, param=_LIFETIME)
     return seconds
-
-
-def parse_page(limit: str, order: str, after: str | None, before: str | None = None, *, maximum: int = 100) -> Page:
-    """Return the page that query parameters request; raises `InvalidRequest`."""
-    return Page(parse_limit(limit, maximum), is_descending(order), after or None, before or None)

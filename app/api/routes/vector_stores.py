@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from app.api.context import ApiContext
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
+from app.api.pagination import PageQuery
 from app.api.request_body import read_body
-from app.api.routes.files import parse_page
 from app.tools.files.vector_stores import VectorStores
 from app.tools.files.vector_stores.requests import (
     AddFile,
@@ -22,10 +23,7 @@ from app.tools.files.vector_stores.requests import (
     UpdateVectorStore,
 )
 
-Limit = Annotated[str, Query(description="1 to 100")]
-Order = Annotated[str, Query(description="`asc` or `desc`, by the time of creation")]
-After = Annotated[str | None, Query(description="the id of the entry to list from")]
-Before = Annotated[str | None, Query(description="the id of the entry to list up to")]
+PageParameters = Annotated[PageQuery, Depends(PageQuery)]
 Status = Annotated[
     str | None, Query(alias="filter", description="only files that are in_progress, completed, failed or cancelled")
 ]
@@ -34,10 +32,7 @@ Status = Annotated[
 def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(tags=["vector stores"], responses=ERRORS)
-    limits = api.body_limits
-
-    def owner_of(request: Request) -> str:
-        return api.owner(request.headers, "file_search")
+    limits, owner_of = api.body_limits, _owner_of(api)
 
     @router.post("/vector_stores", summary="Create a vector store", openapi_extra=request_body(CreateVectorStore))
     async def create(request: Request) -> Response:
@@ -45,10 +40,8 @@ def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
         return json_response(await stores.create(owner, await read_body(request, CreateVectorStore, limits)))
 
     @router.get("/vector_stores", summary="List vector stores")
-    async def listed(
-        request: Request, limit: Limit = "20", order: Order = "desc", after: After = None, before: Before = None
-    ) -> Response:
-        return json_response(await stores.list(owner_of(request), parse_page(limit, order, after, before)))
+    async def listed(request: Request, query: PageParameters) -> Response:
+        return json_response(await stores.list(owner_of(request), query.page()))
 
     @router.get("/vector_stores/{vector_store_id}", summary="Retrieve a vector store")
     async def retrieve(request: Request, vector_store_id: str) -> Response:
@@ -83,11 +76,13 @@ def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
     return router
 
 
+def _owner_of(api: ApiContext) -> Callable[[Request], str]:
+    return lambda request: api.owner(request.headers, "file_search")
+
+
 def _add_files(router: APIRouter, api: ApiContext, stores: VectorStores) -> None:
     """Add the routes of a vector store's files."""
-
-    def owner_of(request: Request) -> str:
-        return api.owner(request.headers, "file_search")
+    owner_of = _owner_of(api)
 
     @router.post(
         "/vector_stores/{vector_store_id}/files",
@@ -100,17 +95,8 @@ def _add_files(router: APIRouter, api: ApiContext, stores: VectorStores) -> None
         return json_response(await stores.add_file(owner, vector_store_id, body))
 
     @router.get("/vector_stores/{vector_store_id}/files", summary="List the files of a vector store")
-    async def listed(
-        request: Request,
-        vector_store_id: str,
-        status: Status = None,
-        limit: Limit = "20",
-        order: Order = "desc",
-        after: After = None,
-        before: Before = None,
-    ) -> Response:
-        page = parse_page(limit, order, after, before)
-        return json_response(await stores.files(owner_of(request), vector_store_id, page, status))
+    async def listed(request: Request, vector_store_id: str, query: PageParameters, status: Status = None) -> Response:
+        return json_response(await stores.files(owner_of(request), vector_store_id, query.page(), status))
 
     @router.get("/vector_stores/{vector_store_id}/files/{file_id}", summary="Retrieve a file of a vector store")
     async def retrieve(request: Request, vector_store_id: str, file_id: str) -> Response:
@@ -137,9 +123,7 @@ def _add_files(router: APIRouter, api: ApiContext, stores: VectorStores) -> None
 
 def _add_batches(router: APIRouter, api: ApiContext, stores: VectorStores) -> None:
     """Add the routes of file batches."""
-
-    def owner_of(request: Request) -> str:
-        return api.owner(request.headers, "file_search")
+    owner_of = _owner_of(api)
 
     @router.post(
         "/vector_stores/{vector_store_id}/file_batches",
@@ -161,14 +145,7 @@ def _add_batches(router: APIRouter, api: ApiContext, stores: VectorStores) -> No
 
     @router.get("/vector_stores/{vector_store_id}/file_batches/{batch_id}/files", summary="List the files of a batch")
     async def files(
-        request: Request,
-        vector_store_id: str,
-        batch_id: str,
-        status: Status = None,
-        limit: Limit = "20",
-        order: Order = "desc",
-        after: After = None,
-        before: Before = None,
+        request: Request, vector_store_id: str, batch_id: str, query: PageParameters, status: Status = None
     ) -> Response:
-        page = parse_page(limit, order, after, before)
-        return json_response(await stores.files(owner_of(request), vector_store_id, page, status, batch_id))
+        owner = owner_of(request)
+        return json_response(await stores.files(owner, vector_store_id, query.page(), status, batch_id))
