@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
+import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import httpx
@@ -629,3 +633,36 @@ async def test_a_shell_whose_worker_dies_ends_with_what_is_known_of_it(lab: Lab,
     assert (response["status"], call["status"], call["action"]["commands"]) == ("failed", "incomplete", ["ls", "pwd"])
     known = [entry["stdout"] for output in outputs for entry in output["output"]]
     assert known == ([] if last == "shell_call_command.done" else ["ls", "pwd"])
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_response_without_hosted_tools_calls_nothing_more(stream: bool) -> None:
+    """Function by function: the same with tools in the settings as without, however long the answer is."""
+
+    async def functions_called(tools: dict[str, Any], deltas: int) -> Counter[str]:
+        backend = Scripted([*(delta(content=f"word {n} ") for n in range(deltas)), finish("stop")])
+        app = create_app(settings(tools=tools), backend=backend)
+        called = Counter[str]()
+
+        def note(frame: FrameType, event: str, argument: object) -> None:
+            if event == "call" and f"{os.sep}app{os.sep}" in frame.f_code.co_filename:
+                called[f"{frame.f_code.co_filename} {frame.f_code.co_qualname}"] += 1
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost/v1") as http:
+            for noting in (False, True):  # what is done once is not counted
+                sys.setprofile(note if noting else None)
+                try:
+                    answer = await http.post("/responses", json={"model": "m", "input": "Hi", "stream": stream})
+                finally:
+                    sys.setprofile(None)
+                assert answer.status_code == 200
+        return called
+
+    for deltas in (20, 200):
+        for _ in range(5):  # a machine that stalls may have the backend waited for in another way
+            without = await functions_called({}, deltas)
+            assert without.total() > deltas
+            within = await functions_called({**TABLES, "demo": {}}, deltas)
+            if within == without:
+                break
+        assert within == without
