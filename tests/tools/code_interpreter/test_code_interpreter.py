@@ -111,6 +111,43 @@ async def test_the_state_is_kept_between_calls_and_turns(place: Place) -> None:
     assert apart.output[0].container_id != first.output[0].container_id
 
 
+async def test_a_conversation_has_one_container_and_its_calls_are_listed_in_it(place: Place) -> None:
+    conversation = await place.client.conversations.create()
+    first = await place.respond(runs("x = 20"), conversation=conversation.id)
+    second = await place.respond(runs("x + 1"), conversation=conversation.id)
+    assert logs(second.output[0]) == "21\n"
+    assert second.output[0].container_id == first.output[0].container_id
+    items = [item async for item in await place.client.conversations.items.list(conversation.id, order="asc")]
+    calls = [item for item in items if item.type == "code_interpreter_call"]
+    assert [call.code for call in calls] == ["x = 20", "x + 1"]
+    assert place.backend.asked[-1]["messages"][-1]["content"] == "21\n"
+
+
+async def test_code_in_the_background_is_followed_from_the_middle_of_its_run(place: Place) -> None:
+    queued = await place.respond(runs("import time; time.sleep(0.3); print('gone')"), background=True)
+    seen = 0
+    async for event in await place.client.responses.retrieve(queued.id, stream=True):
+        seen = event.sequence_number
+        if event.type == "response.code_interpreter_call.interpreting":
+            break
+    rest = [event async for event in await place.client.responses.retrieve(queued.id, stream=True, starting_after=seen)]
+    assert [event.sequence_number for event in rest] == list(range(seen + 1, seen + 1 + len(rest)))
+    assert rest[0].type == "response.code_interpreter_call.completed"
+    ended = await place.client.responses.retrieve(queued.id)
+    assert ended.status == "completed" and logs(ended.output[0]) == "gone\n"
+
+
+async def test_a_background_run_that_is_cancelled_stops_its_code(place: Place) -> None:
+    queued = await place.respond(runs("open('begun', 'w').close()\nimport time; time.sleep(600)"), background=True)
+    async for event in await place.client.responses.retrieve(queued.id, stream=True):
+        if event.type == "response.code_interpreter_call.interpreting":
+            await place.client.responses.cancel(queued.id)
+    ended = await place.client.responses.retrieve(queued.id)
+    assert (ended.status, ended.output[0].status) == ("cancelled", "incomplete")
+    follow = await place.respond(runs("6 * 7"), tools=[{**AUTO, "container": ended.output[0].container_id}])
+    assert logs(follow.output[0]) == "42\n"
+
+
 async def test_the_events_come_in_openais_order(place: Place) -> None:
     stream = await place.respond(runs("1 + 1"), stream=True)
     events = [event.to_dict() async for event in stream]
