@@ -31,13 +31,14 @@ LONGEST_FUNCTION = 60
 PROTOCOLS = {"app.backends", "app.tools"}
 PROTOCOLS |= {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".layered", ".usage")}
 CORE = {f"app.core.{room}" for room in ("*", "redaction", "types", "profile", "stream", "request", "history", "sse")}
-BELOW = {"app", "app.errors", "app.importing"} | CORE
+BELOW = {"app", "app.errors", "app.importing", "app.pdf_reader"} | CORE
 STREAM = {"app", "app.core.types", "app.errors"}
 REQUEST = STREAM | {"app.core.profile", "app.core.stream"}
 LAYERS = {
     "app": set(),
     "app.errors": set(),
     "app.importing": set(),
+    "app.pdf_reader": set(),
     "app.core": set(),
     "app.core.*": STREAM | {"app.core.stream"},
     "app.core.redaction": {"app"},

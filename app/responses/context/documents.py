@@ -13,6 +13,7 @@ from typing import cast
 
 import orjson
 
+from app import pdf_reader
 from app.core.history.context import Context
 from app.core.profile import Profile
 from app.core.request.files import PDF_ERROR, PDF_TEXT, file_bytes, is_pdf
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 PDF_TIMEOUT = 60.0  # seconds for one PDF
 _AT_ONCE = 2  # PDFs that are read at the same time
 _FIELDS = ("content", "output")  # of an item, where its parts are
-_READER = Path(__file__).with_name("pdf_reader.py")
+_READER = Path(pdf_reader.__file__)
 _NO_READER = "This backend takes no PDFs, and this server reads them only with the extra `pdf`."
 
 

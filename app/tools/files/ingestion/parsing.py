@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from app.pdf_reader import EncryptedPDF, pdf_pages
 from app.tools.files.ingestion.chunking import chunks
 
 if TYPE_CHECKING:
@@ -160,13 +161,10 @@ def _csv(path: Path) -> Iterator[str]:
 
 
 def _pdf(path: Path) -> Iterator[str]:
-    from pypdf import PdfReader
-
-    reader = PdfReader(path)
-    if reader.is_encrypted and not reader.decrypt(""):
-        raise UnreadableFile("invalid_file", "The PDF is encrypted.")
-    for page in reader.pages:
-        yield page.extract_text() + "\n\n"
+    try:
+        yield from (page + "\n\n" for page in pdf_pages(path))
+    except EncryptedPDF:
+        raise UnreadableFile("invalid_file", "The PDF is encrypted.") from None
 
 
 def _docx(path: Path) -> Iterator[str]:
