@@ -64,6 +64,11 @@ def test_an_annotation_comes_right_behind_the_piece_that_closes_its_link() -> No
     ]
 
 
+def test_an_empty_piece_closes_nothing() -> None:
+    text = "([a](https://example.com/a)"
+    assert cited(text, "", ")") == cited(text + ")") == [(text + ")", URLS[0])]
+
+
 _PARTS = st.sampled_from(["[", "]", "(", ")", "](", " ", "x", "\n", *URLS, *(f"[t]({url})" for url in URLS)])
 
 
