@@ -24,6 +24,7 @@ from app.api import errors
 from app.api.accounting import Accounting
 from app.api.auth import Auth
 from app.api.context import ApiContext
+from app.api.idempotency import Idempotency
 from app.api.middleware.cors import Cors
 from app.api.middleware.key_required import KeyRequired
 from app.api.middleware.origins import Origins
@@ -158,7 +159,10 @@ def create_app(
     )
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect, settings.keys)
     body_limits = BodyLimits(settings.max_body_bytes, settings.max_body_values)
-    api = ApiContext(responses, auth, settings.open_after, settings.heartbeat, body_limits, limits, accounting)
+    idempotency = Idempotency(store, settings.idempotency_ttl)
+    api = ApiContext(
+        responses, auth, settings.open_after, settings.heartbeat, body_limits, limits, accounting, idempotency
+    )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -168,6 +172,7 @@ def create_app(
                 stack.push_async_callback(observer.aclose)
             stack.push_async_callback(store.aclose)
             await stack.enter_async_context(purging(store, responses.purge))
+            stack.push_async_callback(idempotency.aclose)
             stack.push_async_callback(limits.aclose)
             stack.push_async_callback(accounting.aclose)
             stack.push_async_callback(backend.aclose)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.api.accounting import Accounting
 from app.api.auth import Auth
+from app.api.idempotency import Idempotency
 from app.api.rate_limits import Admission, Limits
 from app.api.request_body import BodyLimits
 from app.responses import Caller, Responses
@@ -23,6 +24,7 @@ class ApiContext:
     body_limits: BodyLimits
     limits: Limits
     accounting: Accounting
+    idempotency: Idempotency
 
     def owner(self, headers: Mapping[str, str], *tools: str) -> str:
         """

@@ -160,6 +160,8 @@ class Settings(BaseSettings):
     `redis+cluster://...`, `postgresql://user@localhost/antiphon`, or an import path `package.module:Class`."""
     store_ttl: Lifetime = 2_592_000
     """Seconds for which a response is stored after its conversation was last used (30 days)."""
+    idempotency_ttl: Lifetime = 86_400
+    """Seconds for which the `Idempotency-Key` of a request is remembered (one day); at most `ANTIPHON_STORE_TTL`."""
 
     history_cache: Size = ByteSize(64 * 1024 * 1024)
     """Memory of each process for conversations that were continued lately, in bytes or with a unit; `0` for none. Long

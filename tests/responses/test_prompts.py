@@ -74,11 +74,13 @@ async def test_a_version_is_chosen(
 
 
 async def test_the_official_client_names_a_template(http: httpx.AsyncClient, backend: Scripted) -> None:
-    client = openai.AsyncOpenAI(base_url=str(http.base_url), api_key="x")
     name: Any = {"type": "input_text", "text": "Ada"}
-    async with client.responses.stream(
-        model="m", input="Hello", prompt={"id": "greeting", "variables": {"name": name}}
-    ) as stream:
+    async with (
+        openai.AsyncOpenAI(base_url=str(http.base_url), api_key="x") as client,
+        client.responses.stream(
+            model="m", input="Hello", prompt={"id": "greeting", "variables": {"name": name}}
+        ) as stream,
+    ):
         response = await stream.get_final_response()
     assert response.prompt and response.prompt.id == "greeting"
     assert system(backend) == "Greet Ada in English."

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.api import idempotency
 from app.api.context import ApiContext
 from app.api.errors import STOPPED, api_error
 from app.api.json_response import json_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import page_of_items, parse_whole_number
-from app.api.request_body import read_body
+from app.api.rate_limits import Admission
+from app.api.request_body import parse, read_body, read_object
 from app.api.routes.models import catalog
 from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
-from app.core.types.request import CreateResponse, Event
-from app.errors import APIError, InvalidRequest
+from app.core.stream.replay import ReplayedBuilder
+from app.core.types.request import TERMINAL, CreateResponse, Event
+from app.errors import APIError, InvalidRequest, NotFound
 from app.responses import Caller, Run, allowed_models, find_model
 from app.responses.background import EventSubscription
 from app.responses.compaction import CompactResponse
@@ -142,13 +147,61 @@ async def create(api: ApiContext, request: Request) -> Response:
     caller = api.auth.caller(request.headers)
     admission = await api.admit(caller)
     request.state.limit_headers = admission.headers()
+    if key := request.headers.get(idempotency.HEADER):
+        return await create_once(api, request, key, caller, admission)
     body = await read_body(request, CreateResponse, api.body_limits)
     async with admission.slot():
         run = await api.responses.create(body, caller, observers=[admission])
-        if body.background:
-            return await background_response(run, caller, api, stream=body.stream)
-        response = event_stream(run, caller, api) if body.stream else complete_response(run)
-        return await unless_disconnected(request, response)
+        return await started(api, request, body, caller, run)
+
+
+async def started(api: ApiContext, request: Request, body: CreateResponse, caller: Caller, run: Run) -> Response:
+    """Run a response, and return it as the request wants it."""
+    if body.background:
+        return await background_response(run, caller, api, stream=body.stream)
+    response = event_stream(run, caller, api) if body.stream else complete_response(run)
+    return await unless_disconnected(request, response)
+
+
+async def create_once(api: ApiContext, request: Request, key: str, caller: Caller, admission: Admission) -> Response:
+    """Create a response, or return the one that an earlier request with the same `Idempotency-Key` created."""
+    data, fields = await read_object(request, api.body_limits)
+    body = parse(data, CreateResponse, api.body_limits.values)
+    digest = hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    claimed = await api.idempotency.claim(caller.owner, key, digest)
+    if isinstance(claimed, str):
+        return await replayed(api, claimed, body, caller)
+    try:
+        async with admission.slot():
+            run = await api.responses.create(body, caller, observers=[admission, claimed])
+            response = await started(api, request, body, caller, run)
+    except BaseException:
+        claimed.end(None)
+        raise
+    if body.background:
+        claimed.end(run.response["id"])
+    elif not isinstance(response, EventStream):
+        claimed.end(None)  # unless the response has ended the claim: the client disconnected before it began
+    return response
+
+
+async def replayed(api: ApiContext, response_id: str, body: CreateResponse, caller: Caller) -> Response:
+    """Return an earlier response as the request wants it; raises `InvalidRequest` if it is not stored any more."""
+    headers = {idempotency.REPLAYED_HEADER: "true"}
+    try:
+        stored = await api.responses.retrieve(response_id, caller)
+    except NotFound as error:
+        message = "The response of this 'Idempotency-Key' was not stored or has been deleted, and cannot be sent again."
+        raise InvalidRequest(
+            message, param="Idempotency-Key", code="idempotent_response_not_found", status=409
+        ) from error
+    if not body.stream:
+        return json_response(stored, headers)
+    if stored["background"] and stored["status"] not in TERMINAL:
+        return subscription_stream(await api.responses.follow(response_id, caller), caller, api, headers)
+    events = ReplayedBuilder(stored, reasoning=caller.dialect.reasoning("content")).replay()
+    content = encoder.encode_sse(events) + encoder.DONE_FRAME
+    return Response(content, headers={"Cache-Control": "no-cache", **headers}, media_type="text/event-stream")
 
 
 async def complete_response(run: Run) -> Response:

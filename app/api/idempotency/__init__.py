@@ -1,0 +1,169 @@
+"""
+`Idempotency-Key`: a request that is sent again with the same key and body gets the response of the first one.
+
+    claim = await idempotency.claim(owner, key, digest)   # or the id of the response that there is already
+    ...
+    claim.end(response_id)                                # or None, so that the key can be used again
+
+A claim is a record of the store, so it holds for all processes. It has a lease: the claim of a process that died is
+taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from app.errors import InvalidRequest, StoreUnavailable
+from app.observability.lifecycle import ResponseLifecycle
+from app.stores import Change, Store
+
+logger = logging.getLogger(__name__)
+
+HEADER = "idempotency-key"
+REPLAYED_HEADER = "idempotent-replayed"
+MAX_KEY = 255  # characters
+LEASE_SECONDS = 30.0  # after which the claim of a process that died is taken over
+FIRST_POLL, LONGEST_POLL = 0.02, 0.5  # seconds between two looks at a response that is being made
+_CLAIM = "claim"  # the name of the record
+_LASTING = ("completed", "incomplete", "cancelled")  # a response that failed does not count: the request may be retried
+
+
+class _Record(NamedTuple):
+    """What is stored of a key. Times are Unix times."""
+
+    digest: str  # of the request's body
+    created: float
+    token: str  # of the process that makes the response; the record `lease:TOKEN` is there as long as it does
+    until: float  # when the lease expires
+    response_id: str | None = None  # once the response has ended
+
+    def encoded(self) -> bytes:
+        return json.dumps(self._asdict()).encode()
+
+    @property
+    def lease(self) -> str:
+        return f"lease:{self.token}"
+
+
+class Idempotency:
+    """The idempotency keys of all owners, each remembered for `ttl` seconds."""
+
+    def __init__(self, store: Store, ttl: float, clock: Callable[[], float] = time.time) -> None:
+        """`clock` gives the Unix time."""
+        self._store = store
+        self._ttl = ttl
+        self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def claim(self, owner: str, key: str, digest: str) -> KeyClaim | str:
+        """
+        Return the claim to a key, or the id of the response that it already has; wait while that is being made.
+
+        Raises `InvalidRequest` (400 for a key that is none, 409 for one that was used with another body).
+        """
+        if not (0 < len(key) <= MAX_KEY and key.isprintable()):
+            message = f"Invalid 'Idempotency-Key': should be 1 to {MAX_KEY} printable characters."
+            raise InvalidRequest(message, param="Idempotency-Key")
+        bucket = f"{owner}:{hashlib.sha256(key.encode()).hexdigest()[:32]}:idempotency"
+        pause = FIRST_POLL
+        while True:
+            now = self._clock()
+            data = await self._store.get(bucket, _CLAIM)
+            known = _Record(**json.loads(data)) if data else None
+            if known and known.response_id and known.created + self._ttl <= now:
+                await self._store.apply(Change(bucket, {}, delete=[_CLAIM, known.lease], given=_CLAIM))
+                continue
+            if known and known.digest != digest:
+                message = "This 'Idempotency-Key' was used with another request. Use a new key for a new request."
+                raise InvalidRequest(message, param="Idempotency-Key", code="idempotency_key_reused", status=409)
+            if known and known.response_id:
+                return known.response_id
+            if known is None or known.until <= now:
+                record = _Record(digest, now, secrets.token_hex(8), now + LEASE_SECONDS)
+                if await self._take(bucket, record, known):
+                    return KeyClaim(self, bucket, record)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_POLL)
+
+    async def _take(self, bucket: str, record: _Record, expired: _Record | None) -> bool:
+        """Store a claim, in place of an expired one if there is one; return whether no other process was faster."""
+        if expired:
+            put = {_CLAIM: record.encoded(), record.lease: b"1"}
+            return await self._store.apply(Change(bucket, put, delete=[expired.lease], given=expired.lease))
+        # The lease first: every claim that can be seen has one, which whoever takes it over deletes.
+        await self._store.put(bucket, record.lease, b"1")
+        if await self._store.add(bucket, _CLAIM, record.encoded()):
+            return True
+        await self._store.delete(bucket, record.lease)
+        return False
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something beside the request; `aclose` waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def replace(self, bucket: str, old: _Record, new: _Record | None) -> bool:
+        """Replace a claim of this process, or remove it; return whether it still was this process's."""
+        put = {_CLAIM: new.encoded()} if new else {}
+        ended = new is None or new.response_id is not None
+        delete = [*([] if new else [_CLAIM]), *([old.lease] if ended else [])]
+        return await self._store.apply(Change(bucket, put, delete=delete, given=old.lease))
+
+    def renewed(self, record: _Record) -> _Record:
+        """Return a claim with a lease from now on."""
+        return record._replace(until=self._clock() + LEASE_SECONDS)
+
+    async def aclose(self) -> None:
+        """Wait until what has ended is stored."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
+
+
+class KeyClaim:
+    """The right to make the response of a key. As an observer of the response it ends with it."""
+
+    def __init__(self, keys: Idempotency, bucket: str, record: _Record) -> None:
+        self._keys = keys
+        self._bucket = bucket
+        self._record = record
+        self._ended = False
+        self._renewal = asyncio.create_task(self._renew())
+
+    def end(self, response_id: str | None) -> None:
+        """Store the response's id under the key, or free the key with None. Later calls do nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        self._renewal.cancel()
+        self._keys.start(self._store(response_id))
+
+    def on_start(self, lifecycle: ResponseLifecycle) -> None:
+        """Do nothing."""
+
+    def on_end(self, lifecycle: ResponseLifecycle) -> None:
+        """Keep the response under the key, unless it failed or was interrupted."""
+        self.end(lifecycle.response["id"] if lifecycle.status in _LASTING else None)
+
+    async def _store(self, response_id: str | None) -> None:
+        new = self._record._replace(response_id=response_id) if response_id else None
+        try:
+            if not await self._keys.replace(self._bucket, self._record, new):
+                logger.warning("an idempotency key was taken over by another process")
+        except StoreUnavailable:
+            logger.warning("an idempotency key could not be stored")
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_SECONDS / 3)
+            with suppress(StoreUnavailable):
+                await self._keys.replace(self._bucket, self._record, self._keys.renewed(self._record))
