@@ -23,7 +23,9 @@ Hosted tools
     mcp_weather     one as a program, with a tool that the tiny model knows
 
 Stores
-    redis_server    a real Redis: one for the session, and private ones to stop and restart
+    server_process  a server to be started, stopped, paused and restarted; the next two are such
+    redis_server    a real Redis: one for the session, and private ones
+    postgres_server a real PostgreSQL, likewise
     store_places    where the contract suite opens its stores
 
 Deployment

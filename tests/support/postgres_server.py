@@ -14,19 +14,16 @@ import pwd
 import shutil
 import signal
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
 from functools import cache
 from glob import glob
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.server_process import ServerProcess
 
-START_TIMEOUT = 60.0  # seconds
 PATIENCE = "timeout=60&connect_timeout=60"  # options of a store's URL
 _PLACES = ("/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/opt/postgresql*/bin")
 
@@ -70,18 +67,18 @@ def _children(process: int) -> list[int]:
     return [int(child) for child, parent in statuses if int(parent) == process]
 
 
-class PostgresServer:
+class PostgresServer(ServerProcess):
     """
     A private server with a database `antiphon`, in a directory of its own.
 
-    What it has been told is committed survives `stop`, whichever way, but no power cut. As a context manager it is
-    started on entering and gone, with its directory, on leaving.
+    What it has been told is committed survives `stop`, whichever way, but no power cut.
     """
+
+    name, stopping, killing = "postgres", signal.SIGINT, signal.SIGQUIT
 
     def __init__(self) -> None:
         self.port = free_port()
-        self._directory = Path(tempfile.mkdtemp(prefix="postgres-server-"))
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__()
 
     @property
     def url(self) -> str:
@@ -103,32 +100,12 @@ class PostgresServer:
         if not (self._directory / "data").exists():
             self._make()
         command = [find_executables() / "postgres", "-D", self._directory / "data", "-p", str(self.port)]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=self._directory, user=_user(), stdout=log, stderr=log)
-        deadline = time.monotonic() + START_TIMEOUT
-        while time.monotonic() < deadline and self._process.poll() is None:
-            if self._run("psql", "-qAtc", "SELECT 1", check=False).returncode == 0:
-                return
-            time.sleep(0.02)
-        pytest.fail(f"postgres did not start:\n{self._log.read_text()[-2000:]}", pytrace=False)
+        if not self._launch(command, user=_user()):
+            self._not_started()
 
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """End the server (`SIGQUIT`: as in a crash), and return when it has ended."""
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait()
-            self._process = None
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def pause(self) -> None:
-        """Let it accept connections and answer nothing, as a server does that hangs."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
+    def answers(self) -> bool:
+        """Tell whether the server answers a query."""
+        return self._run("psql", "-qAtc", "SELECT 1", check=False).returncode == 0
 
     def sql(self, query: str) -> str:
         """Run a query from outside; return what `psql` prints, a line for each row."""
@@ -140,29 +117,6 @@ class PostgresServer:
         tables = self.sql(f"SELECT tablename FROM pg_tables WHERE {ours}")
         if tables:
             self.sql(f"TRUNCATE {', '.join(tables.split())}")
-
-    def close(self) -> None:
-        if self._process is not None:
-            self.resume()
-            self.stop(signal.SIGQUIT)
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    def __enter__(self) -> PostgresServer:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def _log(self) -> Path:
-        return self._directory / "log"
 
     def _make(self) -> None:
         if user := _user():

@@ -12,12 +12,9 @@ import importlib.util
 import os
 import shutil
 import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 import redis
@@ -25,8 +22,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.support.ports import free_port
+from tests.support.server_process import START_TIMEOUT, ServerProcess
 
-START_TIMEOUT = 60.0  # seconds
 PATIENCE = "socket_timeout=60&socket_connect_timeout=60"  # options of a store's URL
 
 
@@ -48,14 +45,15 @@ def find_executable() -> str:
     )
 
 
-class RedisServer:
+class RedisServer(ServerProcess):
     """
     A private Redis server in a directory of its own, without persistence unless `persistent`.
 
     With `cluster` it can become a node of one, see `join`. The port is chosen at the first start and kept, so that a
-    restarted server is found where it was. As a context manager it is started on entering and gone, with its
-    directory, on leaving.
+    restarted server is found where it was.
     """
+
+    name, stopping, killing = "redis-server", signal.SIGTERM, signal.SIGKILL
 
     def __init__(
         self,
@@ -71,8 +69,7 @@ class RedisServer:
         self.options = options  # more arguments of the command line
         self.port = 0
         self._executable = find_executable()
-        self._directory = Path(tempfile.mkdtemp(prefix="redis-server-"))
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__()
 
     @property
     def url(self) -> str:
@@ -93,59 +90,29 @@ class RedisServer:
 
     def start(self) -> None:
         """Start the server, and return when it answers."""
+        chosen = self.port
         for attempt in range(3):
-            port = self.port or self._free_port()
-            if self._start(port):
-                self.port = port
+            self.port = chosen or self._free_port()
+            if self._start():
                 return
-            if self.port:
+            if chosen:
                 time.sleep(0.1 * (attempt + 1))
-        pytest.fail(f"redis-server did not start:\n{self._log.read_text()[-2000:]}", pytrace=False)
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End the server (`SIGKILL`: as in a crash), and return when it has ended."""
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait()
-            self._process = None
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def pause(self) -> None:
-        """Let it accept connections and answer nothing, as a server does that hangs."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        self._not_started()
 
     def client(self) -> redis.Redis:
         """Return a plain client, to look at the server from outside."""
         return redis.Redis(host="127.0.0.1", port=self.port, password=self.password, socket_timeout=60)
 
-    def close(self) -> None:
-        self.stop(signal.SIGKILL)
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    def __enter__(self) -> RedisServer:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def _log(self) -> Path:
-        return self._directory / "log"
+    def answers(self) -> bool:
+        """Tell whether the server answers."""
+        # Who asks again after a pause, as redis-py does by itself, blocks the event loop of the test for seconds.
+        once = Retry(NoBackoff(), 0)
+        with (
+            contextlib.suppress(redis.RedisError),
+            redis.Redis(port=self.port, password=self.password, socket_timeout=1, retry=once) as client,
+        ):
+            return bool(client.ping())
+        return False
 
     def _free_port(self) -> int:
         while True:
@@ -156,9 +123,9 @@ class RedisServer:
                 free_port(port + 10_000)
                 return port
 
-    def _start(self, port: int) -> bool:
+    def _start(self) -> bool:
         options = {
-            "port": str(port),
+            "port": str(self.port),
             "bind": "127.0.0.1",
             "dir": str(self._directory),
             "save": "",
@@ -170,21 +137,7 @@ class RedisServer:
         if self.password:
             options["requirepass"] = self.password
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen([self._executable, *arguments, *self.options], stdout=log, stderr=log)
-        deadline = time.monotonic() + START_TIMEOUT
-        # Who asks again after a pause, as redis-py does by itself, blocks the event loop of the test for seconds.
-        once = Retry(NoBackoff(), 0)
-        with redis.Redis(host="127.0.0.1", port=port, password=self.password, socket_timeout=1, retry=once) as client:
-            while self._process.poll() is None and time.monotonic() < deadline:
-                try:
-                    if client.ping():
-                        return True
-                except redis.RedisError:
-                    pass
-                time.sleep(0.01)
-        self.stop(signal.SIGKILL)
-        return False
+        return self._launch([self._executable, *arguments, *self.options])
 
 
 def join(servers: Sequence[RedisServer]) -> None:

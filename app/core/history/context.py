@@ -107,7 +107,8 @@ def _settled(past: Past, input: NewInput) -> int:
     """Return how many items at the beginning are translated as in every other request that continues the past."""
     if past.has_files:
         return 0  # which may be gone by now
-    added = input.brought.keys() | (input.upstream.keys() - past.upstream.keys())
-    if added and any(item.get("id") in added for item in past.items):
-        return 0  # the input has an item of the past again, with other fields for the backend
+    if input.brought or len(input.upstream) > len(past.upstream):
+        added = input.brought.keys() | (input.upstream.keys() - past.upstream.keys())
+        if any(item.get("id") in added for item in past.items):
+            return 0  # the input has an item of the past again, with other fields for the backend
     return len(past.sent)

@@ -20,7 +20,7 @@ def noted_sources(upstream: Mapping[str, Mapping[str, Any]]) -> dict[str, Annota
     sources: dict[str, Annotation] = {}
     for fields in upstream.values():
         notes = fields.get(NOTES)
-        if isinstance(notes, Mapping) and isinstance(shown := notes.get("sources"), Mapping):
+        if notes and isinstance(notes, Mapping) and isinstance(shown := notes.get("sources"), Mapping):
             sources |= shown
     return sources
 
