@@ -36,6 +36,7 @@ from app.backends.chat.token_counting import Tokenizer
 from app.backends.transport import HTTPToolsTransport
 from app.core.profile import Profile
 from app.core.redaction import without_password
+from app.core.request.translation_context import EncodedMessages
 from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, check_piece
 from app.core.types.bounded_json import dumps_in_pieces, is_large
 from app.core.types.chunk import RawChunk
@@ -410,8 +411,12 @@ def _unstreamed(request: ChatRequest) -> ChatRequest:
 
 
 async def _encode(body: dict[str, Any]) -> bytes:
+    messages, known = body.get("messages"), body
+    if isinstance(messages, EncodedMessages):
+        known = {**body, "messages": messages.fragments()}
+        messages = messages.others
     try:
-        return await asyncio.to_thread(dumps_in_pieces, body) if is_large(body.get("messages")) else orjson.dumps(body)
+        return await asyncio.to_thread(dumps_in_pieces, known) if is_large(messages) else orjson.dumps(known)
     except TypeError:  # halves of characters, or integers beyond 64 bits, which a caller may send
         return json.dumps(body).encode()
 

@@ -20,11 +20,11 @@ from app.core.profile import Profile, RequestOptions
 from app.core.request.content import text_content
 from app.core.request.messages import can_continue, to_messages
 from app.core.request.response_format import response_format
-from app.core.request.roles import Message, arrange
+from app.core.request.roles import Message, arrange, in_order
 from app.core.request.tool_choice import Choice, choose
 from app.core.request.tool_items import is_repeatable, tool_items_as_functions
 from app.core.request.tools import ToolSet, collect_tools, of_history
-from app.core.request.translation_context import TranslatedPrefix, TranslationContext
+from app.core.request.translation_context import TranslatedPrefix, TranslationContext, with_encoded
 from app.core.stream.event_types import ToolBinding
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.items import ITEM_TYPES
@@ -90,7 +90,7 @@ def to_chat(
     body: dict[str, object] = {
         **_parameters(context),  # first: `extra_params` may name anything
         "model": options.model_map.get(model, model),
-        "messages": arrange(messages, options.roles),
+        "messages": with_encoded(arrange(messages, options.roles), prefix if in_order(options.roles) else None),
         **_streaming(options, with_tools=bool(choice.functions)),
         **_tools(context, choice),
         **_effort(context),

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import orjson
+
 from app.core.profile import ContentOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.content import (
@@ -225,7 +227,7 @@ class _Conversation:
                 before_user=end.before_user,
                 names={**(self.before.names if self.before else {}), **self.offered.used_names},
                 ids=ids,
-                size=(prefix.size if prefix else 0) + _size(messages[len(prefix.messages) if prefix else 0 : count]),
+                **_encoded(prefix, messages[len(prefix.messages) if prefix else 0 : count]),
                 earlier=self._earlier(prefix, end),
             )
         return prefix
@@ -473,8 +475,16 @@ _MEDIA: dict[str, Callable[[_Conversation, int, list[ChatPart]], _Split]] = {
 _ENTRY = 200  # bytes of a message beside its values: places in lists, and the ids of its calls in sets
 
 
-def _size(messages: Sequence[Message]) -> int:
-    return size_of(messages) + _ENTRY * len(messages)
+def _encoded(prefix: TranslatedPrefix | None, added: Sequence[Message]) -> dict[str, Any]:
+    """Return the JSON and the size of a prefix with more messages."""
+    encoded = prefix.encoded if prefix else b""
+    size = (prefix.size - len(prefix.encoded or b"") if prefix else 0) + size_of(added) + _ENTRY * len(added)
+    try:
+        more = orjson.dumps(added)[1:-1]
+        encoded = encoded if encoded is None or not more else b",".join(filter(None, (encoded, more)))
+    except TypeError:  # halves of characters
+        encoded = None
+    return {"encoded": encoded, "size": size + len(encoded or b"")}
 
 
 def _lenient(content: ContentOptions) -> ContentOptions:

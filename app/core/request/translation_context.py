@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+import orjson
 
 from app.core.profile import Profile, RequestOptions
 from app.core.request.call_ids import CallIds
@@ -46,5 +48,38 @@ class TranslatedPrefix:
     before_user: bool  # must a user message follow?
     names: Mapping[tuple[str | None, str], str]  # of functions in namespaces, as the backend knows them
     ids: CallIds  # those of their calls
+    encoded: bytes | None  # the messages as JSON, without the brackets; None if orjson cannot encode them
     size: int  # bytes of memory, by an estimate
     earlier: TranslatedPrefix | None = None  # for requests that this one does not fit
+
+
+class EncodedMessages(list[Message]):
+    """Messages of which those from `start` to `stop` are there as JSON, too."""
+
+    def __init__(self, messages: Iterable[Message], start: int, stop: int, encoded: bytes) -> None:
+        """`encoded` is without brackets."""
+        super().__init__(messages)
+        self.start = start
+        self.stop = stop
+        self.encoded = encoded
+
+    @property
+    def others(self) -> list[Message]:
+        """The messages that are not encoded."""
+        return [*self[: self.start], *self[self.stop :]]
+
+    def fragments(self) -> list[object]:
+        """Return the messages for orjson, with a fragment for those that are encoded."""
+        return [*self[: self.start], orjson.Fragment(self.encoded), *self[self.stop :]]
+
+
+def with_encoded(messages: list[Message], prefix: TranslatedPrefix | None) -> list[Message]:
+    """Return messages in their final order with the JSON of those of a prefix, if these are among them as they are."""
+    if prefix is None or not prefix.encoded or not prefix.messages:
+        return messages
+    first, last = prefix.messages[0], prefix.messages[-1]
+    for start in (0, 1):  # there may be instructions before
+        stop = start + len(prefix.messages)
+        if len(messages) >= stop and messages[start] is first and messages[stop - 1] is last:
+            return EncodedMessages(messages, start, stop, prefix.encoded)
+    return messages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.backends.chat.client import _encode
 from app.core.profile import Profile
 from app.core.request import ChatTranslation, to_chat
 from app.core.request.translation_context import TranslatedPrefix
@@ -104,9 +106,11 @@ def converse(steps: list[Step], profile: Profile) -> None:
         node = nodes[max(0, len(nodes) - 1 - step.parent)]
         input = step.input(node)
         made = translated(input, node.items, step.tools, profile, prefix=node.prefix, settled=len(node.items))
-        assert whole(made) == whole(translated(input, node.items, step.tools, profile))
-        if not isinstance(made, ChatTranslation):
+        anew = translated(input, node.items, step.tools, profile)
+        assert whole(made) == whole(anew)
+        if not isinstance(made, ChatTranslation) or not isinstance(anew, ChatTranslation):
             continue
+        assert asyncio.run(_encode(made.body)) == asyncio.run(_encode(anew.body))
         node.prefix = made.prefix
         if made.prefix:
             assert made.prefix.items <= len(node.items)
