@@ -1,10 +1,10 @@
 """
 Hosted tools: tools that the server runs itself while it makes a response.
 
-A tool is made once, from its table `[tools.NAME]` of the settings. For each response whose request declares one of its
-`types` it opens a *session*. The session says which functions the model may call, and runs the calls. It knows nothing
-of streams: the loop (`app.responses`) asks the model, opens the items, runs the calls side by side, emits the events
-that the table of item types (`app.core.types.items`) lists for them, and stores what the model was shown.
+A tool is created once, from its table `[tools.NAME]` of the settings. For each response whose request declares one of
+its `types` it opens a *session*, which lists the functions that the model may call, and runs the calls. A session knows
+nothing of streams: the loop (`app.responses`) calls the model, adds the items, runs the calls concurrently, emits the
+events that the table of item types (`app.core.types.items`) has for them, and stores what was shown to the model.
 
     class Dice:                                        # [tools.dice]  tool = "my_package.dice:Dice"
         types = ("dice",)                              # {"tools": [{"type": "dice", "sides": 6}]} in a request
@@ -32,14 +32,13 @@ that the table of item types (`app.core.types.items`) lists for them, and stores
             number = str(random.randint(1, self.sides))
             return Outcome(number, {"output": number})
 
-What the loop guarantees to a tool: calls of one session may run side by side, unless the request says
-`parallel_tool_calls: false`; a call is run at most once; its arguments are a JSON object; a call that needs an approval
-is run only after the caller has given it; when the response is cancelled, times out or its client goes, `run` is
-cancelled (`asyncio.CancelledError`) and then the session is closed.
+The loop guarantees: calls of a session run concurrently unless the request has `parallel_tool_calls: false`; a call is
+run at most once; its arguments are a JSON object; a call that needs approval is run only after the caller has approved
+it; if the response is cancelled or times out, or its client disconnects, `run` is cancelled (`asyncio.CancelledError`)
+and then the session is closed.
 
-What a tool guarantees to the loop: `run` does not raise for what a model can be told (a refusal, a timeout, a 500):
-that is `Outcome.failed`. Whatever it raises all the same is logged as a bug and ends the one item as failed. No secret
-is in an outcome, a function, an item or an error.
+A tool guarantees: `run` returns `Outcome.failed` for errors that the model should see (a refusal, a timeout, a 500).
+Exceptions are logged as bugs, and the item ends as failed. Outcomes, functions, items and errors contain no secrets.
 """
 
 from __future__ import annotations
@@ -86,61 +85,63 @@ OutcomeStatus: TypeAlias = Literal["completed", "incomplete", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """How much of hosted tools one response may have."""
+    """Limits of hosted tools for one response."""
 
-    max_rounds: int = 16  # of questions to the model, before one last question without hosted tools
-    parallel: int = 4  # calls that run side by side
-    max_result_chars: int = 60_000  # of what the model is shown of one call
-    max_call_seconds: float = 300  # of one call
+    max_rounds: int = 16  # rounds of the model with hosted tools, before a last one without them
+    parallel: int = 4  # concurrent calls
+    max_result_chars: int = 60_000  # shown to the model for one call
+    max_call_seconds: float = 300  # for one call
 
 
 @dataclass(frozen=True, slots=True)
 class ToolHost:
-    """What a tool may use of the server that it is part of."""
+    """The parts of the server that a tool may use."""
 
     backends: Mapping[str, Any] = field(default_factory=dict)  # the settings of the backends by name: `BackendSettings`
-    directory: Path = Path()  # that relative paths of the settings start from
-    environment: Mapping[str, str] = field(default_factory=dict)  # its variables, for settings such as `api_key_env`
-    max_result_chars: int = 60_000  # of what the model is shown of one call; the loop cuts what is longer
+    directory: Path = Path()  # base of relative paths in the settings
+    environment: Mapping[str, str] = field(
+        default_factory=dict
+    )  # environment variables, for settings such as `api_key_env`
+    max_result_chars: int = 60_000  # shown to the model for one call; the loop cuts longer results
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of all tools, by name
     workers_directory: Path | None = None  # private to the workers of this server; None where there is only one
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One entry of a request's `tools` that a hosted tool is to serve, and who declared it."""
+    """One entry of a request's `tools` for a hosted tool, and the caller who declared it."""
 
-    tool: Mapping[str, object]  # as it is echoed: without secrets
+    tool: Mapping[str, object]  # as echoed, without secrets
     secrets: Mapping[str, object]  # the declaration as sent: with `authorization`, `headers`, all of `server_url`
-    place: str  # of the declaration in the request, such as `tools[0]`: for the `param` of errors
-    owner: str  # the hash of the caller's key: whose are the things that are stored
+    place: str  # path in the request, such as `tools[0]`, for the `param` of errors
+    owner: str  # the hash of the caller's key, which owns everything stored
     response_id: str
     chain: str  # the key of the conversation's chain: the last part of its ids
     include: frozenset[str] = frozenset()  # of the request
-    deadline: float | None = None  # when the response has to end, in the time of the event loop
+    deadline: float | None = None  # end of the response at the latest, in the time of the event loop
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call that the model made."""
+    """A call made by the model."""
 
     id: str  # of its item
     function: HostedFunction
     arguments: dict[str, Any]
-    items: Sequence[Item]  # the conversation so far, oldest first, this response's finished items included
-    approval_request_id: str | None = None  # the request that was approved, where the function needs it
-    call_id: str = ""  # of the call, as the backend knows it
-    deferred: Sequence[HostedFunction] = ()  # the functions of all sessions that a search may find
+    items: Sequence[Item]  # the conversation, oldest first, with the finished items of this response
+    approval_request_id: str | None = None  # the approved request, if the function needs approval
+    call_id: str = ""  # the backend's id of the call
+    deferred: Sequence[HostedFunction] = ()  # functions of all sessions that a tool search may find
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """
-    What the text of an answer may cite.
+    A source that the text of an answer may cite.
 
     `annotation` is the annotation without its position in the text: `{"type": "url_citation", "url", "title"}` or
-    `{"type": "file_citation", "file_id", "filename"}`. `mark` is what the model was told to write for it, such as
-    `【3】`; a source without a mark is cited by links to its `url`.
+    `{"type": "file_citation", "file_id", "filename"}`. `mark` is the text that the model is instructed to write to cite
+    it, such as `【3】`; a source without a mark is cited by links to its `url`.
     """
 
     annotation: Mapping[str, Any]
@@ -150,13 +151,13 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """
-    What came of a call.
+    The result of a call.
 
-    `output` is what the model is shown: text, or parts of input content (`{"type": "input_text", "text"}`,
-    `{"type": "input_image", "image_url"}`). It is stored with the turn where the item itself does not say it.
-    `fields` are of the finished item, such as `{"action": {...}}` of a `web_search_call`. Fields that callers see only
-    if their `include` asks for them (`results` of a `file_search_call`) are always given; the loop leaves them out.
-    `usage` is added up in the response's `tool_usage`: `{"web_search": {"num_requests": 1}}`.
+    `output` is shown to the model: text, or parts of input content (`{"type": "input_text", "text"}`,
+    `{"type": "input_image", "image_url"}`). It is stored with the turn unless the item itself contains it. `fields` are
+    those of the finished item, such as `{"action": {...}}` of a `web_search_call`. Fields that callers see only with a
+    value of `include` (`results` of a `file_search_call`) are always set; the loop removes them. `usage` is added up in
+    the response's `tool_usage`: `{"web_search": {"num_requests": 1}}`.
     """
 
     output: str | list[Part]
@@ -168,9 +169,9 @@ class Outcome:
     @classmethod
     def failed(cls, message: str, fields: Mapping[str, object] | None = None) -> Outcome:
         """
-        Return the outcome of a call that failed, as the model and the caller are told of it.
+        Return the outcome of a failed call, with a message for the model and the caller.
 
-        Where `fields` are left out, the item gets the error that its type has for a message.
+        Without `fields` the item gets the error fields of its type for the message.
         """
         return cls(message, fields or {}, "failed")
 
@@ -186,16 +187,16 @@ class ReportedItem(Protocol):
         ...
 
     def note(self, **notes: object) -> None:
-        """Store something with the item that no caller is shown: `Report.notes` gives it in later turns."""
+        """Store notes with the item that callers do not see: `Report.notes` returns them in later turns."""
         ...
 
     def close(self, status: OutcomeStatus = "completed", **fields: object) -> None:
-        """End the item with these fields: emits the event of that status, if its type has one, and its `done`."""
+        """End the item with these fields: emits the event of the status, if any, and `output_item.done`."""
         ...
 
 
 class Report(Protocol):
-    """How a session tells what happens while it works. Nothing here waits, and after the response's end it is void."""
+    """Reports the progress of a session. Its methods do not block, and do nothing after the end of the response."""
 
     def event(self, name: str, **fields: object) -> None:
         """Emit a `progress` event of the running call's item, such as `partial_image`; not while listing."""
@@ -206,11 +207,11 @@ class Report(Protocol):
         ...
 
     def notes(self, item: Item) -> Mapping[str, object]:
-        """Return what is stored with an item of the conversation; nothing for one that came from elsewhere."""
+        """Return the notes stored with an item of the conversation; {} for items of other servers."""
         ...
 
     def warn(self, message: str) -> None:
-        """Tell the caller what was left out or adapted, in one sentence."""
+        """Add a warning for the caller: one sentence about what was left out or adapted."""
         ...
 
 
@@ -219,10 +220,10 @@ class ToolSession(Protocol):
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """
-        Return what the model may call; called once, before the model is asked. May do I/O, such as MCP's list.
+        Return the functions that the model may call; called once, before the model. May do I/O, such as listing tools.
 
-        `items` is the conversation so far: a list that stands in it need not be read again. A tool that cannot be
-        reached adds the item that says so, or warns, and returns nothing: the answer goes on without it.
+        `items` is the conversation so far: a list of tools in it need not be requested again. A tool that cannot be
+        reached adds an item with the error, or warns, and returns no functions: the response continues without it.
         """
         ...
 
@@ -233,10 +234,10 @@ class ToolSession(Protocol):
 
 @runtime_checkable
 class DeclaringTool(Protocol):
-    """A hosted tool that can say how a caller may declare it, where its type alone does not."""
+    """A hosted tool with several possible declarations, such as the servers of MCP."""
 
     def declarations(self, owner: str) -> Sequence[Mapping[str, object]]:
-        """Return declarations for requests of that owner, without anything secret."""
+        """Return declarations that an owner may use in requests, without secrets."""
         ...
 
 
@@ -250,20 +251,20 @@ class HostedTool(Protocol):
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
         """
-        Return the session for a declaration; None where it is not for this tool or this caller.
+        Return the session for a declaration; None if it is not for this tool or this caller.
 
-        No I/O here: it is called before the response begins, and raises `InvalidRequest`, with the field at fault, for
-        what cannot be meant. Entering the context does the I/O that it needs and does not raise for what is away.
+        Does no I/O: it is called before the response begins, and raises `InvalidRequest`, with the invalid field, for a
+        wrong declaration. Entering the context may do I/O, and does not raise if something is unreachable.
 
-        The context may be entered in one task and left in another, so what has to stay in one task (an anyio cancel
-        scope, an MCP client) has a task of its own.
+        The context may be entered in one task and left in another, so an anyio cancel scope or an MCP client needs a
+        task of its own.
         """
         ...
 
     async def check(self) -> Mapping[str, str | None]:
-        """Try what the tool needs: what is wrong with each part, by its name; None where it works."""
+        """Check what the tool needs; returns an error, or None if it works, by the name of each part."""
         ...
 
     async def aclose(self) -> None:
-        """Give back what the tool has; it is not used afterwards."""
+        """Release all resources; the tool is not used afterwards."""
         ...

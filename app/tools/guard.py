@@ -1,5 +1,5 @@
 """
-Outbound requests to hosts that a caller or a model names: the only way out for them.
+Outbound requests to hosts that a caller or a model chose, guarded against server-side request forgery (SSRF).
 
     patterns = [URLPattern.parse("https://*.example.com/*")]
     url = checked_url("https://mcp.example.com/mcp", allowed=patterns)
@@ -7,13 +7,12 @@ Outbound requests to hosts that a caller or a model names: the only way out for 
 
     page = await fetch("https://example.com/")     # redirects followed, each hop checked anew
 
-The rules: a URL is spelled plainly and its name is allowed; a name is resolved once for each connection, every address
-that it has is checked, and the connection is made to an address that was checked, so that a second answer of the DNS
-cannot change it (TLS still verifies the name); no proxy of the environment is used; what comes back is bounded in size,
-after decompression, and in time.
+A URL must be in plain form and its host allowed. A name is resolved once for each connection, all its addresses are
+checked, and the connection is made to a checked address, so that DNS rebinding has no effect (TLS still verifies the
+name). Proxies of the environment are not used. Responses are limited in size, after decompression, and in time.
 
-`Reach` says which addresses are good: "public" (globally routable ones alone), "private" (an operator's own networks
-too, but no link-local address or metadata service), "any" (for hosts that the operator has declared).
+`Reach` is the set of allowed addresses: "public" (only globally routable ones), "private" (also private networks, but
+no link-local addresses or metadata services), "any" (for hosts that the operator has configured).
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class OutboundRefused(Exception):
-    """A request that is not made, or a response that is not read on; the message is fit to be shown to a caller."""
+    """A refused request, or a response over the limits; the message may be shown to a caller."""
 
 
 # Addresses.
@@ -63,7 +62,7 @@ _METADATA = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "192.
 
 
 def is_allowed(address: Address, reach: Reach) -> bool:
-    """Tell whether a connection may be made to an address; forms that carry an IPv4 address are judged by that."""
+    """Return whether an address may be connected to; IPv6 addresses that embed an IPv4 address count as that."""
     if reach == "any":
         return True
     if (carried := _carried(address)) is not None:
@@ -91,7 +90,7 @@ def _is_public(address: Address) -> bool:
 
 
 def _is_unused(address: Address) -> bool:
-    """Tell whether an address that counts as private is no network of anybody's: 240/4, Teredo."""
+    """Return whether an address that `ipaddress` calls private belongs to no private network: 240/4, Teredo."""
     return address.teredo is not None if isinstance(address, IPv6Address) else address.is_reserved
 
 
@@ -114,7 +113,7 @@ class URLPattern:
 
     @classmethod
     def parse(cls, pattern: str) -> URLPattern:
-        """Read a pattern; raises `ValueError` for one that is none."""
+        """Parse a pattern; raises `ValueError`."""
         match = re.fullmatch(r"(https?)://(\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\])(?::(\d+))?(/[^?#\s]*)?", pattern)
         if match is None:
             raise ValueError("should be a URL, such as https://mcp.example.com/* or https://*.example.com/*")
@@ -122,7 +121,7 @@ class URLPattern:
         return cls(scheme, host.lower().strip("[]"), int(port or _PORTS[scheme]), path or "/*")
 
     def matches(self, url: httpx.URL) -> bool:
-        """Tell whether a URL is one of these."""
+        """Return whether a URL matches."""
         if (url.scheme, url.port or _PORTS.get(url.scheme)) != (self.scheme, self.port):
             return False
         host = url.host.rstrip(".")
@@ -184,7 +183,7 @@ def _check_host(host: str, reach: Reach) -> None:
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of a host, as the system knows them."""
+    """Resolve a host with the resolver of the system."""
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
@@ -246,7 +245,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         return addresses
 
     async def connect_unix_socket(self, path: str, *args: object, **options: object) -> httpcore.AsyncNetworkStream:
-        """Refuse: no request of this kind is for a socket of this machine."""
+        """Refuse: Unix sockets are not allowed."""
         raise OutboundRefused("Sockets of this machine are not asked.")
 
     async def sleep(self, seconds: float) -> None:
@@ -266,7 +265,7 @@ def tls() -> ssl.SSLContext:
 def bounded(
     body: AsyncIterable[bytes], encoding: str, max_bytes: int, error: Callable[[str], Exception] = OutboundRefused
 ) -> AsyncIterator[bytes]:
-    """Return a body without its content encoding, in pieces; it raises `error` where it is longer than `max_bytes`."""
+    """Decompress a body in pieces; raises `error` if it is longer than `max_bytes`."""
     if encoding in ("", "identity"):
         return _within(body, max_bytes, error)
     if encoding in ("gzip", "x-gzip", "deflate"):
@@ -297,7 +296,7 @@ async def _inflated(body: AsyncIterable[bytes], error: Callable[[str], Exception
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """A transport of `httpx` that connects to checked addresses alone, and bounds what comes back."""
+    """An `httpx` transport that connects only to checked addresses, and limits responses."""
 
     def __init__(self, reach: Reach, *, max_bytes: int = MAX_RESPONSE_BYTES, resolver: Resolver = resolve) -> None:
         self._max_bytes = max_bytes
@@ -306,7 +305,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._http._pool = httpcore.AsyncConnectionPool(ssl_context=tls(), network_backend=network)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; the body of its response comes without a content encoding."""
+        """Send a request; the body of the response is decompressed."""
         request.headers["accept-encoding"] = "identity"  # what is packed has no size that one could see beforehand
         response = await self._http.handle_async_request(request)
         return httpx.Response(
@@ -342,7 +341,7 @@ class _Body(httpx.AsyncByteStream):
 
 @dataclass(frozen=True, slots=True)
 class FetchedPage:
-    """What was found at a URL."""
+    """The response of a URL."""
 
     url: httpx.URL  # behind all redirects
     status: int
