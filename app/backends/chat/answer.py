@@ -19,6 +19,7 @@ from app.backends.chat.errors.classification import failure
 from app.backends.chat.filters import filters
 from app.backends.chat.normalize import NO_REASON, Normalizer
 from app.core.profile import Profile
+from app.core.types.bounded_json import LARGE
 from app.core.types.chunk import DONE, Chunk, RawChunk
 from app.errors import BackendError
 
@@ -54,6 +55,7 @@ class ChatStream:
         self._begun = False  # has there been any read?
         self._first: list[Chunk] | None = None
         self._heard = False  # has there been any chunk?
+        self._undecoded = 0  # bytes of reads that ended no event
         self._finished: float | None = None  # once there is a finish reason: when the last chunk came, in loop time
         # What to raise behind the last list. As a rule a class: an exception holds on to the frames that it has passed,
         # and one that is kept here would have each answer wait for the garbage collector, with its chunks.
@@ -75,9 +77,12 @@ class ChatStream:
                 if not self._begun:
                     self._begun = True
                     self._reads.wait_at_most(self._idle)
-                chunks = self._reader.decode(data)
+                if self._undecoded > LARGE:
+                    chunks = await self._decoded_in_thread(data)
+                elif not (chunks := self._reader.decode(data)):
+                    self._undecoded += len(data)
             except Exception as reason:
-                chunks = self._over(reason)
+                chunks = await self._over(reason)
             if normal := self._take(chunks):
                 return normal
         raise self._end
@@ -91,11 +96,17 @@ class ChatStream:
         """Let go of what belongs to the iteration; the connection belongs to whoever opened it."""
         await self._reads.aclose()
 
-    def _over(self, reason: Exception) -> list[RawChunk]:
+    async def _decoded_in_thread(self, data: bytes) -> list[RawChunk]:
+        """Decode a read that may end a large event: an image or a document of many values takes its time."""
+        if chunks := await asyncio.to_thread(self._reader.decode, data):
+            self._undecoded = 0
+        return chunks
+
+    async def _over(self, reason: Exception) -> list[RawChunk]:
         """Note why there will be no other read, and return what was still to come of those before."""
         match reason:
             case StopAsyncIteration():
-                return self._last()
+                return await self._last()
             case BackendError():
                 self._end = reason
             case TimeoutError() | httpx.ReadTimeout():
@@ -114,9 +125,10 @@ class ChatStream:
         error.__cause__ = cause
         return error
 
-    def _last(self) -> list[RawChunk]:
+    async def _last(self) -> list[RawChunk]:
+        end = self._reader.end
         try:
-            chunks = self._reader.end()
+            chunks = await asyncio.to_thread(end) if self._undecoded > LARGE else end()
         except BackendError as error:
             self._end = error
             return []

@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest_asyncio
 from app.backends import DONE, ChatRequest, Chunk
 from app.backends.chat.client import OpenAIBackend
 from app.core.profile import Profile
+from app.core.types.bounded_json import LARGE
 from app.errors import BackendError
 from tests.support.build import each, normal
 from tests.support.upstream import (
@@ -813,3 +815,25 @@ async def test_its_health_can_be_checked(
 def test_the_profile_is_the_same_for_every_model() -> None:
     profile = Profile(name="x")
     assert OpenAIBackend("http://localhost:1/v1", profile=profile).profile("m") is profile
+
+
+@pytest.mark.parametrize("size", [1000, 3 * LARGE])
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_large_piece_of_an_answer_is_parsed_in_a_thread(
+    upstream: Upstream, build: Build, monkeypatch: pytest.MonkeyPatch, size: int, streamed: bool
+) -> None:
+    threads: list[int] = []
+
+    def noted(piece: bytes) -> None:
+        if len(piece) > size:
+            threads.append(threading.get_ident())
+
+    for module in ("app.core.sse.decoder", "app.backends.chat.body_decoder"):
+        monkeypatch.setattr(f"{module}.check_piece", noted)
+    monkeypatch.setattr("app.core.sse.decoder.MAX_VALUES", 100)  # from so many bytes on pieces are checked
+    image = "A" * size
+    upstream.say(sse(chunk("Hi"), chunk(image), chunk("Bye"), finish(), END) if streamed else completion(image))
+    chunks = await chunks_of(build())
+    texts = [one["choices"][0]["delta"].get("content") for one in chunks if one is not DONE]
+    assert [text for text in texts if text] == (["Hi", image, "Bye"] if streamed else [image])
+    assert {thread == threading.get_ident() for thread in threads} == {size < LARGE}
