@@ -1,9 +1,9 @@
 """
-Who generates.
+The protocol of backends, which generate the answers.
 
-A backend is asked in Chat Completions and answers in chunks (`app.core.types.chunk` has their form): lists of them, one
-list for each read from the network, since what arrived together leaves together. It knows nothing of Responses. A
-backend that cannot stream yields one chunk whose `delta` is the whole message: there is no second path.
+A backend receives Chat Completions requests and yields chunks (`app.core.types.chunk`) in lists, one list per network
+read. It knows nothing of Responses. A backend that cannot stream yields one chunk whose `delta` is the whole message,
+so there is no second path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
     "Translator",
 ]
 
-# By name. A name that is not here is an import path, `package.module:Class`.
+# By name. Any other name is an import path, `package.module:Class`.
 BACKENDS = {
     "demo": "app.backends.demo:DemoBackend",
     "openai": "app.backends.chat.client:OpenAIBackend",
@@ -46,17 +46,19 @@ PASSTHROUGH = "passthrough"  # as a backend's API key: forward the caller's own
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One question to a backend."""
+    """One request to a backend."""
 
-    body: dict[str, Any]  # of the Chat Completions request, `stream: true` included; not to be changed
-    caller_key: str | None = None  # the caller's own API key, for backends that pass it through
-    conversation: str = ""  # the same for all turns of a conversation: its chain's key or `prompt_cache_key`
-    model: str = ""  # as the caller named it; empty: as in the body
-    profile: Profile | None = None  # for which the body was made
-    translate_for: Callable[[Profile], dict[str, Any]] | None = None  # the same for another; raises `InvalidRequest`
-    retry_allowed: bool = True  # may a refusal be met by asking again? not if there is another server to ask
-    headers: Mapping[str, str] = field(default_factory=dict)  # to send, such as a trace's context
-    warnings: list[str] = field(default_factory=list)  # whoever answers says here what was left out, a sentence each
+    body: dict[str, Any]  # the Chat Completions request with `stream: true`; not to be changed
+    caller_key: str | None = None  # for backends that pass it through
+    conversation: str = ""  # the same for all turns of a conversation: the key of its chain, or `prompt_cache_key`
+    model: str = ""  # as the caller named it; "" for the one in the body
+    profile: Profile | None = None  # that the body was translated for
+    translate_for: Callable[[Profile], dict[str, Any]] | None = (
+        None  # returns the body for another profile; raises `InvalidRequest`
+    )
+    retry_allowed: bool = True  # at the same server; false if there is another one to try
+    headers: Mapping[str, str] = field(default_factory=dict)  # additional ones, such as the trace context
+    warnings: list[str] = field(default_factory=list)  # the backend adds a sentence for each thing that it left out
     answered_by: list[str] = field(default_factory=list)  # the backends that answered add their names in the settings
 
 
@@ -64,26 +66,26 @@ class Backend(Protocol):
     """A source of Chat Completions chunks."""
 
     def profile(self, model: str) -> Profile:
-        """Return what is known of the server that would answer for this model."""
+        """Return the profile of the server for this model."""
         ...
 
     def stream(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Chunk]]]:
         """
-        Ask, and answer in chunks.
+        Send a request, and return the answer in chunks.
 
-        Entering the context returns once the backend's status line is known to be good, and raises `BackendError`
-        otherwise. The iterator yields one list of chunks for each read and ends after `DONE`, or where the body
-        ends; it raises `BackendError` where the backend reports an error or the connection breaks, after having
-        yielded all that came before. Leaving the context closes the connection at once.
+        Entering the context returns once the backend has accepted the request, and raises `BackendError` otherwise. The
+        iterator yields a list of chunks per network read, until `DONE` or the end of the body. If the backend reports
+        an error or the connection breaks, it raises `BackendError` after all chunks that were received before. Leaving
+        the context closes the connection at once.
         """
         ...
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
-        """Return the models on offer, as entries of the OpenAI list: `id`, `object`, `created`, `owned_by`."""
+        """Return the available models, as entries of OpenAI's list: `id`, `object`, `created`, `owned_by`."""
         ...
 
     async def check(self) -> None:
-        """Return if the backend can be reached; raise `BackendError` if not."""
+        """Return if the backend can be reached; raises `BackendError` if not."""
         ...
 
     async def aclose(self) -> None: ...
@@ -94,26 +96,26 @@ class TokenCounter(Protocol):
     """A backend that can count the tokens of a prompt."""
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
-        """Return how many tokens the prompt of a request is; None if the server does not say."""
+        """Return the number of tokens in the prompt of a request; None if the server cannot count them."""
         ...
 
 
 class Translation(NamedTuple):
-    """The request that a server would be sent."""
+    """A request as it would be sent to a server."""
 
     backend: str  # its name in the settings
     profile: str
-    url: str | None  # without credentials and query; None if no server is asked
+    url: str | None  # without credentials and query; None if there is no server
     body: dict[str, Any]
-    warnings: list[str]  # what was left out, a sentence each
+    warnings: list[str]  # a sentence for each thing that was left out
 
 
 @runtime_checkable
 class Translator(Protocol):
-    """A backend that can say what it would send, without sending it."""
+    """A backend that can return what it would send, without sending it."""
 
     def translation(self, request: ChatRequest) -> Translation:
-        """Return what would be sent; raises `APIError` as `stream` does where it cannot be."""
+        """Return the request as it would be sent; raises the `APIError` that `stream` would raise."""
         ...
 
 
@@ -213,7 +215,7 @@ class RawBackend(Protocol):
 
 
 class BackendWrapper:
-    """What a backend around another one passes on: all but `stream` and `forward`."""
+    """The base of backends that wrap another: passes on everything except `stream` and `forward`."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

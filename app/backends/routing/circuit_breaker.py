@@ -1,8 +1,8 @@
 """
-Whether a server is worth asking: a circuit breaker.
+A circuit breaker: it stops requests to a server that keeps failing.
 
-It opens after some failures in a row. After a pause, or once the server answers a check, one request is let through; if
-that is answered, others follow.
+It opens after a number of consecutive failures. After a pause, or once the server passes a health check, one trial
+request is allowed; if the server answers it, the circuit closes.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from app.errors import BackendError
 
 class Circuit:
     """
-    What is known of the health of one server.
+    The circuit breaker of one server.
 
-    `most` is how many failures in a row open it, `pause` for how many seconds; `clock` is in seconds, too.
+    `limit` is the number of consecutive failures that open it, `pause` the seconds for which it then stays open, and
+    `clock` returns a time in seconds.
     """
 
-    def __init__(self, most: int, pause: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = most
+    def __init__(self, limit: int, pause: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
         self._pause = pause
         self._clock = clock
         self._failures = 0  # in a row
-        self._until: float | None = None  # open; from then on, one may try
-        self._trying = False
+        self._until: float | None = None  # while open: when a trial request is allowed, in clock time
+        self._trying = False  # whether a trial request is under way
 
     @property
     def open(self) -> bool:
-        """Whether the server is left alone, but for one request that tries it."""
+        """Whether the server gets no requests, except for a trial."""
         return self._until is not None
 
     @property
@@ -40,45 +41,45 @@ class Circuit:
 
     @property
     def wait(self) -> float:
-        """Seconds until one may try."""
+        """The seconds until a trial request is allowed; 0 if it is."""
         return 0.0 if self._until is None else max(0.0, self._until - self._clock())
 
-    def asked(self) -> None:
-        """A request is sent."""
+    def sent(self) -> None:
+        """Record that a request is sent."""
         self._trying = self.open
 
     def answered(self) -> None:
-        """The server has answered, even if that is a refusal; how the answer will end is not known yet."""
+        """Record that the server has begun an answer, which may still fail."""
         if self.open:
-            self._failures = self._most - 1  # one more, and it is left alone again
+            self._failures = self._limit - 1  # one more failure opens the circuit again
         self._until, self._trying = None, False
 
     def succeeded(self) -> None:
-        """An answer has come to its end."""
+        """Record a complete answer, or a refusal that is the request's fault."""
         self._failures, self._until, self._trying = 0, None, False
 
     def failed(self) -> None:
-        """There was no answer, or it broke off."""
+        """Record that there was no answer, or that it broke off."""
         self._failures += 1
-        if self._failures >= self._most:
+        if self._failures >= self._limit:
             self._until = self._clock() + self._pause
         self._trying = False
 
-    def given_up(self) -> None:
-        """Whoever asked has gone before there was an answer."""
+    def cancelled(self) -> None:
+        """Record that a request was cancelled before the server answered."""
         self._trying = False
 
     def checked(self) -> None:
-        """The server has answered a check: a request may try it."""
+        """Record that the server passed a health check: a trial request is allowed now."""
         if self._until is not None:
             self._until = self._clock()
 
 
-def is_ill(error: BackendError) -> bool:
-    """Tell if an error says something of its server's health, and not of the request or the model."""
+def is_server_failure(error: BackendError) -> bool:
+    """Return whether an error is the server's fault, and not that of the request or the model."""
     return error.status >= 500 and error.type != "model_error"
 
 
-def is_for_another(error: BackendError) -> bool:
-    """Tell if another server may answer where this one did not."""
-    return is_ill(error) or error.status == 429
+def may_fail_over(error: BackendError) -> bool:
+    """Return whether another server may succeed where this one failed."""
+    return is_server_failure(error) or error.status == 429

@@ -1,8 +1,9 @@
 """
-The servers of one backend, all alike: which of them gets a request, how many each of them gets, and who waits.
+The interchangeable servers of one backend: which of them gets a request, the limit of concurrent requests, and the
+queue.
 
-A conversation goes to the server that had its last turn, since that has the prompt in its cache; to another only while
-that one is down, full, or much busier than the others. Loads are those of this process.
+A conversation goes to the server that had its last turn and has the prompt in its cache; to another one only while that
+server is down, full, or much busier than the others. Loads are those of this process.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
 from app.backends import Backend
-from app.backends.routing.circuit_breaker import Circuit, is_ill
+from app.backends.routing.circuit_breaker import Circuit, is_server_failure
 from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.errors import BackendError
@@ -29,10 +30,10 @@ logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-# A server takes a conversation that it knows as long as it has no more than this many times the mean, and a few.
-_BUSIER, _A_FEW = 1.25, 2
-_CHECK, _LISTING = 10.0, 8.0  # seconds that a check or a list of models may take
-_LONGEST_WAIT = 60  # seconds, in a `Retry-After`
+# A conversation stays with its server while that has at most `_LOAD_FACTOR` times the mean load, plus `_LOAD_MARGIN`.
+_LOAD_FACTOR, _LOAD_MARGIN = 1.25, 2
+_CHECK_TIMEOUT, _LISTING_TIMEOUT = 10.0, 8.0  # seconds
+_MAX_RETRY_AFTER = 60  # seconds
 
 
 class BackendConfig(Protocol):
@@ -63,18 +64,18 @@ class BackendConfig(Protocol):
     @property
     def passes_keys(self) -> bool: ...
     @property
-    def given(self) -> frozenset[str]: ...  # the names of the settings that were given, and not left at their defaults
+    def given(self) -> frozenset[str]: ...  # the names of the settings that are not at their defaults
 
     def each(self) -> Sequence[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingHooks:
-    """What others do with the servers of all backends, and hear of them; a server is a backend's name and a number."""
+    """Hooks for metrics and traces. A server is identified by its backend's name and its number."""
 
     wrap: Callable[[Backend, str, str], Backend] = lambda backend, name, number: backend
-    queued: Callable[[str, int], None] = lambda name, change: None  # a request begins to wait (1), or ends (-1)
-    health: Callable[[str, str, bool | None], None] = lambda name, number, up: None  # None: it is not asked any more
+    queued: Callable[[str, int], None] = lambda name, change: None  # a request enters the queue (1) or leaves it (-1)
+    health: Callable[[str, str, bool | None], None] = lambda name, number, up: None  # None: the server has been removed
 
 
 @dataclass(eq=False, slots=True)
@@ -85,26 +86,24 @@ class Replica:
     url: str
     backend: Backend
     circuit: Circuit
-    load: int = 0  # requests that it is working on
-    up: bool = True  # it has not failed in its last request or check
+    load: int = 0  # requests in progress
+    up: bool = True  # whether its last request or check succeeded
 
     @property
     def shown(self) -> str:
-        """Its URL without credentials; empty where it has none."""
+        """The URL without credentials; "" if there is none."""
         return without_password(self.url)
 
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
-    but: Collection[Replica]
+    exclude: Collection[Replica]
     only_candidate: bool
     place: asyncio.Future[Replica] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class ReplicaPool:
-    """
-    The servers of the backend `name`; `build` makes the backend of the settings of one of them.
-    """
+    """The servers of the backend `name`. `build` creates the backend for the settings of one server."""
 
     def __init__(
         self,
@@ -119,38 +118,38 @@ class ReplicaPool:
         self.replicas = [
             Replica(
                 str(number),
-                one.url,
-                hooks.wrap(build(one), name, str(number)),
+                settings.url,
+                hooks.wrap(build(settings), name, str(number)),
                 Circuit(served.max_failures, served.recovery),
             )
-            for number, one in enumerate(served.each(), 1)
+            for number, settings in enumerate(served.each(), 1)
         ]
         self._waiters: deque[_Waiter] = deque()
         self._failure: BackendError | None = None  # the last
-        self._mean_duration = 1.0  # seconds that a request takes, as a running mean
+        self._mean_duration = 1.0  # of a request, in seconds: an exponential moving average
         self._watching: asyncio.Task[None] | None = None
         self._users = 0
         self._unused = asyncio.Event()
 
     def profile(self, model: str) -> Profile:
-        """Return what is known of these servers."""
+        """Return the profile that these servers share."""
         return self.replicas[0].backend.profile(model)
 
-    def others(self, but: Collection[Replica]) -> bool:
-        """Tell if there is a server that can be asked, beside those."""
-        return any(replica.circuit.ready for replica in self.replicas if replica not in but)
+    def others(self, exclude: Collection[Replica]) -> bool:
+        """Return whether a server other than those in `exclude` is ready."""
+        return any(replica.circuit.ready for replica in self.replicas if replica not in exclude)
 
-    def place(self, conversation: str, but: Collection[Replica], *, only_candidate: bool = False) -> Place:
+    def place(self, conversation: str, exclude: Collection[Replica], *, only_candidate: bool = False) -> Place:
         """
-        Return a place at the server that fits best, beside those in `but`.
+        Return a place at the best server that is not in `exclude`.
 
-        A server that failed is left alone for a while, but not an `only_candidate`: there is none to take its place,
-        and its own error says more than ours.
+        Failing servers get no requests for a while, except for an `only_candidate`: there is no other server, and its
+        own error is more useful than ours.
         """
-        return Place(self, partial(self._take, conversation, but, only_candidate), only_candidate)
+        return Place(self, partial(self._take, conversation, exclude, only_candidate), only_candidate)
 
     def leave(self, replica: Replica, seconds: float, error: BaseException | None, *, only_candidate: bool) -> None:
-        """Give up a place after so many seconds; `error` is how the request failed, if it did."""
+        """Release a place after `seconds`; `error` is the failure of the request, or None."""
         if error is None:
             self._set_up(replica, True)
             replica.circuit.succeeded()
@@ -162,24 +161,24 @@ class ReplicaPool:
         self._leave(replica)
 
     async def models(self, caller_key: str | None) -> list[dict[str, object]]:
-        """Return the models that the servers have; raise `BackendError` if none of them says."""
-        asked = sorted(self.replicas, key=lambda replica: replica.circuit.open)
-        for replica in asked[:-1]:
+        """Return the models of the first server that lists them; raises `BackendError` if none does."""
+        replicas = sorted(self.replicas, key=lambda replica: replica.circuit.open)
+        for replica in replicas[:-1]:
             with suppress(BackendError):
                 return await self._models(replica, caller_key)
-        return await self._models(asked[-1], caller_key)
+        return await self._models(replicas[-1], caller_key)
 
     async def _models(self, replica: Replica, caller_key: str | None) -> list[dict[str, object]]:
         with self._located(replica):
             try:
-                async with asyncio.timeout(_LISTING):
+                async with asyncio.timeout(_LISTING_TIMEOUT):
                     return await replica.backend.models(caller_key)
             except TimeoutError:
                 message = "The backend did not list its models in time."
                 raise BackendError(message, status=504, code="timeout") from None
 
     async def check(self) -> None:
-        """Return as soon as one of the servers answers; raise `BackendError` if none does."""
+        """Return once one server passes its check; raises `BackendError` if none does."""
 
         async def check(replica: Replica) -> None:
             with self._located(replica):
@@ -196,17 +195,17 @@ class ReplicaPool:
             await replica.backend.aclose()
 
     def begin_use(self) -> None:
-        """Keep these servers for a request that may come to need them, until `end_use`: see `drain`."""
+        """Keep the servers open for a request until `end_use`: see `drain`."""
         self._users += 1
 
     def end_use(self) -> None:
-        """Note that a request needs these servers no more."""
+        """End the use of these servers by a request."""
         self._users -= 1
         if not self._users:
             self._unused.set()
 
     async def drain(self) -> None:
-        """Close once nobody uses these servers any more; nobody may begin to."""
+        """Close the servers once no request uses them; no new use may begin."""
         if self._users:
             self._unused.clear()
             await self._unused.wait()
@@ -214,7 +213,7 @@ class ReplicaPool:
 
     @contextmanager
     def _located(self, replica: Replica) -> Iterator[None]:
-        """Say in an error that leaves the context which server it is of, for operators; note whether it is up."""
+        """Add the server to errors that leave the context, for operators, and record whether it is up."""
         try:
             yield
         except BackendError as error:
@@ -223,9 +222,9 @@ class ReplicaPool:
         self._set_up(replica, True)
 
     def _locate(self, error: BackendError, replica: Replica) -> None:
-        """Name a server in its error, and note whether it is up."""
+        """Add the server to an error, and record whether it is up."""
         error.server = f"{self.name} {replica.shown}".rstrip()
-        self._set_up(replica, not is_ill(error))
+        self._set_up(replica, not is_server_failure(error))
 
     def _set_up(self, replica: Replica, up: bool) -> None:
         if replica.up != up:
@@ -233,18 +232,18 @@ class ReplicaPool:
             self._hooks.health(self.name, replica.number, up)
 
     def announce(self) -> None:
-        """Tell of the health of every server."""
+        """Call the hook for the health of every server."""
         for replica in self.replicas:
             self._hooks.health(self.name, replica.number, replica.up)
 
-    # Who gets what.
+    # Selection and queue.
 
-    async def _take(self, conversation: str, but: Collection[Replica], only_candidate: bool) -> Replica:
-        if (free := self._free(self._ready(but, only_candidate))) and not self._waiters:
-            return self._given(preferred(conversation, free))
-        if len(self._waiters) >= (most := self.served.max_queue):
-            raise self._busy(f"and {most} requests wait already")
-        waiter = _Waiter(but, only_candidate)
+    async def _take(self, conversation: str, exclude: Collection[Replica], only_candidate: bool) -> Replica:
+        if (free := self._free(self._ready(exclude, only_candidate))) and not self._waiters:
+            return self._assigned(preferred(conversation, free))
+        if len(self._waiters) >= (limit := self.served.max_queue):
+            raise self._busy(f"and {limit} requests are waiting already")
+        waiter = _Waiter(exclude, only_candidate)
         self._waiters.append(waiter)
         self._hooks.queued(self.name, 1)
         self._serve()
@@ -254,25 +253,25 @@ class ReplicaPool:
         except (TimeoutError, asyncio.CancelledError) as error:
             place = waiter.place
             if place.done() and not place.cancelled() and not place.exception():
-                self._leave(place.result())  # it came too late
+                self._leave(place.result())  # granted too late
             if isinstance(error, TimeoutError):
-                raise self._busy("and this request has waited for too long") from None
+                raise self._busy("and this request has waited too long") from None
             raise
         finally:
             self._waiters.remove(waiter)
             self._hooks.queued(self.name, -1)
 
-    def _ready(self, but: Collection[Replica], only_candidate: bool) -> list[Replica]:
-        """Return the servers that may be asked; raise `BackendError` if there are none."""
+    def _ready(self, exclude: Collection[Replica], only_candidate: bool) -> list[Replica]:
+        """Return the servers that may get a request; raises `BackendError` if there are none."""
         ready = [
-            replica for replica in self.replicas if (replica.circuit.ready or only_candidate) and replica not in but
+            replica for replica in self.replicas if (replica.circuit.ready or only_candidate) and replica not in exclude
         ]
         if ready:
             return ready
         wait = min(replica.circuit.wait for replica in self.replicas)
         last = self._failure
         error = BackendError(
-            f"The backend '{self.name}' is left alone for a moment, since it failed several times: "
+            f"The backend '{self.name}' gets no requests for a moment, since it failed several times: "
             f"{last.reason if last else ''}",
             status=503,
             retry_after=max(1, min(wait, self.served.check_interval or wait)),
@@ -283,76 +282,81 @@ class ReplicaPool:
         raise error
 
     def _free(self, replicas: Iterable[Replica]) -> list[Replica]:
-        most = self.served.max_concurrency
-        return [replica for replica in replicas if most is None or replica.load < most]
+        limit = self.served.max_concurrency
+        return [replica for replica in replicas if limit is None or replica.load < limit]
 
-    def _given(self, replica: Replica) -> Replica:
+    def _assigned(self, replica: Replica) -> Replica:
         replica.load += 1
-        replica.circuit.asked()
+        replica.circuit.sent()
         return replica
 
     def _leave(self, replica: Replica) -> None:
         replica.load -= 1
-        replica.circuit.given_up()
+        replica.circuit.cancelled()
         self._serve()
 
     def _serve(self) -> None:
-        """Give the places that are free to those who wait, the first of them first."""
+        """Assign free places to waiting requests, in order of arrival."""
         for waiter in [*self._waiters]:
             if waiter.place.done():
                 continue
             try:
-                free = self._free(self._ready(waiter.but, waiter.only_candidate))
+                free = self._free(self._ready(waiter.exclude, waiter.only_candidate))
             except BackendError as error:
                 waiter.place.set_exception(error)
                 continue
             if free:
-                waiter.place.set_result(self._given(least_loaded(free)))
+                waiter.place.set_result(self._assigned(least_loaded(free)))
 
     def _busy(self, why: str) -> BackendError:
         places = len(self.replicas) * (self.served.max_concurrency or 1)
-        wait = min(max(1, math.ceil(self._mean_duration * (len(self._waiters) + 1) / places)), _LONGEST_WAIT)
+        wait = min(max(1, math.ceil(self._mean_duration * (len(self._waiters) + 1) / places)), _MAX_RETRY_AFTER)
         return BackendError(
-            # Codex reads the number from the words, where it gets them in a stream.
-            f"The backend '{self.name}' does all that it can at once, {why}. Please try again in {wait}s.",
+            # In a stream, Codex takes the number of seconds from the message.
+            f"The backend '{self.name}' is at its limit of concurrent requests, {why}. Please try again in {wait}s.",
             status=429,
             type="too_many_requests",
             code="rate_limit_exceeded",
             retry_after=wait,
         )
 
-    # Who is well.
+    # Health.
 
     def _note(self, replica: Replica, error: BackendError) -> None:
-        if not is_ill(error):
+        if not is_server_failure(error):
             replica.circuit.succeeded()
             return
         self._failure = error
         was_open = replica.circuit.open
         replica.circuit.failed()
         if replica.circuit.open and not was_open:
-            logger.warning("backend %s: %s is left alone: %s", self.name, replica.shown or "it", error.explanation)
+            logger.warning(
+                "backend %s: %s gets no requests for now: %s",
+                self.name,
+                replica.shown or "its server",
+                error.explanation,
+            )
         if replica.circuit.open and self.served.check_interval and self._watching is None:
             self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Check the servers that are left alone, until there are none."""
+        """Check the servers with an open circuit until there are none."""
         try:
-            while ill := [replica for replica in self.replicas if replica.circuit.open]:
+            while failing := [replica for replica in self.replicas if replica.circuit.open]:
                 await asyncio.sleep(self.served.check_interval)
-                await asyncio.gather(*map(self._check, ill))
+                await asyncio.gather(*map(self._check, failing))
                 self._serve()
         finally:
             self._watching = None
 
     async def _check(self, replica: Replica) -> None:
         try:
-            async with asyncio.timeout(_CHECK):
+            async with asyncio.timeout(_CHECK_TIMEOUT):
                 with self._located(replica):
                     await replica.backend.check()
         except (BackendError, TimeoutError):
             return
-        logger.info("backend %s: %s answers again", self.name, replica.shown or "it")
+        logger.info("backend %s: %s answers again", self.name, replica.shown or "its server")
         replica.circuit.checked()
 
 
@@ -406,20 +410,20 @@ class Place:
 
 def preferred(conversation: str, free: Sequence[Replica]) -> Replica:
     """
-    Return the server that a conversation goes to: among those that are not much busier than the others, the one that
-    ranks first for it. (This is rendezvous hashing: all processes agree on it, and it changes only for the
-    conversations of a server that comes or goes.)
+    Return the server for a conversation: of those that are not much busier than the others, the one that ranks first.
+
+    This is rendezvous hashing: all processes agree, and only conversations of a server that is added or removed move.
     """
     if not conversation or len(free) == 1:
         return least_loaded(free)
-    bound = _BUSIER * sum(replica.load for replica in free) / len(free) + _A_FEW
+    bound = _LOAD_FACTOR * sum(replica.load for replica in free) / len(free) + _LOAD_MARGIN
     return max(
         (replica for replica in free if replica.load + 1 <= bound), key=lambda replica: _rank(conversation, replica)
     )
 
 
 def least_loaded(free: Sequence[Replica]) -> Replica:
-    """Return the server that works on the fewest requests."""
+    """Return the server with the fewest requests in progress."""
     return min(free, key=lambda replica: replica.load)
 
 
@@ -428,7 +432,7 @@ def _rank(conversation: str, replica: Replica) -> bytes:
 
 
 async def first_good(attempts: Iterable[Any]) -> None:
-    """Return when the first of some attempts has succeeded; if all fail, raise the first one's `BackendError`."""
+    """Return once an attempt succeeds; if all fail, raises the error of the first one."""
     tasks = [asyncio.ensure_future(attempt) for attempt in attempts]
     waiting = set(tasks)
     try:

@@ -1,9 +1,9 @@
 """
-Several backends as one: which of them serves a model, and who is asked when that one cannot.
+Several backends as one: routing by model, and failover.
 
-The first backend with a pattern or an alias that fits a model's name serves it. If it fails before anything of an
-answer has come, another server of it is asked, then the backends it falls back on; behind the first chunk there is no
-second try. The table of backends can be replaced at any time: streams that run go on with the old one.
+A model is served by the first backend with a matching alias or pattern. If a server fails before the first chunk, the
+request is sent to another server of the same backend, then to the fallback backends; after the first chunk there is no
+retry. The table of backends can be replaced at any time: open streams continue with the old one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from app.backends import (
     Translation,
     Translator,
 )
-from app.backends.routing.circuit_breaker import is_for_another
+from app.backends.routing.circuit_breaker import may_fail_over
 from app.backends.routing.replicas import BackendConfig, Place, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
 from app.errors import APIError, BackendError, NotFound
@@ -40,10 +40,10 @@ _Part = TypeVar("_Part", list[Chunk], bytes)  # of an answer: all that arrived i
 
 class Router:
     """
-    The backend that asks others.
+    A backend that passes requests to others.
 
-    `served` are the settings of the backends by name, in the order in which they are asked whether they serve a model;
-    `build` makes the backend of the settings of one server.
+    `served` has the settings of the backends by name, in order of precedence; `build` creates the backend for the
+    settings of one server.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Router:
         self._pools = pools
         for pool in pools.values():
             pool.announce()
-        self._route = lru_cache(maxsize=1024)(self._routed)  # each request asks for the way to its model several times
+        self._route = lru_cache(maxsize=1024)(self._routed)  # each request looks up its model several times
 
     def renew(self, served: Mapping[str, BackendConfig]) -> None:
         """
-        Serve with other settings from now on; what is the same in both keeps its connections and what is known of it.
+        Replace the backends. Those whose settings are unchanged keep their connections and their state.
 
         If a backend cannot be built, nothing changes, and the error is raised.
         """
@@ -82,9 +82,9 @@ class Router:
 
     def model_label(self, model: str) -> str | None:
         """
-        Return what the settings call a model: its name if they have it, or the glob that serves it; None if neither.
+        Return the label of a model: its name if the settings contain it, or else the pattern that it matches.
 
-        (`*` is none: it serves whatever a caller makes up.)
+        None if neither exists. `*` is no label, since any made-up name matches it.
         """
         for pool in self._pools.values():
             if model in pool.served.aliases or model in pool.served.aliases.values():
@@ -94,11 +94,11 @@ class Router:
         return None
 
     def profile(self, model: str) -> Profile:
-        """Return what is known of the backend that serves a model; raises `NotFound` if there is none."""
+        """Return the profile of the backend that serves a model; raises `NotFound` if there is none."""
         return self._route(model)[0].profile(model)
 
     def stream(self, request: ChatRequest) -> FailoverStream:
-        """Ask, and answer in chunks: see `Backend.stream`."""
+        """Send a request, and return the answer in chunks: see `Backend.stream`."""
         return FailoverStream(self._route(_model(request)), request)
 
     def forward(self, request: RawRequest) -> FailoverAnswer:
@@ -106,14 +106,14 @@ class Router:
         return FailoverAnswer(self._route(request.model), request)
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
-        """Return how many tokens the prompt of a request is; None if the server does not say."""
+        """Return the number of tokens in the prompt of a request; None if the server cannot count them."""
         for replica in self._route(_model(request))[0].replicas:
             if replica.circuit.ready and isinstance(replica.backend, TokenCounter):
                 return await replica.backend.count_tokens(request)
         return None
 
     def translation(self, request: ChatRequest) -> Translation:
-        """Return what the backend that is asked first would be sent."""
+        """Return the request as it would be sent to the first backend."""
         pool = self._route(_model(request))[0]
         body = translate_for(request, pool)
         backend = pool.replicas[0].backend
@@ -122,7 +122,7 @@ class Router:
         return Translation(pool.name, pool.profile(_model(request)).name, None, body, [])
 
     def describe(self) -> list[dict[str, object]]:
-        """Return what is configured, without anything secret: of each backend its name, profile, URL and models."""
+        """Return the name, profile, URL and models of each backend, without credentials."""
         return [
             {
                 "name": pool.name,
@@ -135,10 +135,10 @@ class Router:
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, object]]:
         """
-        Return the models on offer, as entries of the OpenAI list: of each backend those that it is asked for.
+        Return the available models, as entries of OpenAI's list: of each backend those that are routed to it.
 
-        A backend that does not answer is left out, but for the names that the settings have. Where several backends
-        take the callers' keys, a caller's is shown to none of them, since it is meant for one.
+        For a backend that does not answer, only the names in the settings are returned. If several backends take the
+        callers' keys, the caller's key is sent to none of them, since it is meant for one.
         """
         pools = [*self._pools.values()]
         key = caller_key if sum(pool.served.passes_keys for pool in pools) <= 1 else None
@@ -159,7 +159,7 @@ class Router:
         return [*models.values()]
 
     async def check(self) -> None:
-        """Return if a backend can be reached; raise `BackendError` if none can."""
+        """Return if a backend can be reached; raises `BackendError` if none can."""
         await first_good(pool.check() for pool in self._pools.values())
 
     async def aclose(self) -> None:
@@ -175,28 +175,28 @@ class Router:
         del self._leaving[pool]
 
     def _routed(self, model: str) -> Sequence[ReplicaPool]:
-        """Return the backends to ask for a model, in this order; raises `NotFound` if there are none."""
-        found = [pool for pool in self._pools.values() if _claim(pool, model)]
-        if not found:
+        """Return the backends for a model, in order of preference; raises `NotFound` if there are none."""
+        matches = [pool for pool in self._pools.values() if _claim(pool, model)]
+        if not matches:
             offered = (name for pool in self._pools.values() for name in (*pool.served.aliases, *pool.served.models))
             message = f"No backend serves the model '{model}'. There are: {', '.join(dict.fromkeys(offered))}."
             raise NotFound(message, param="model", code="model_not_found")
-        first, *others = found
+        first, *others = matches
         if (named := first.served.fallbacks) is not None:
             return [first, *(self._pools[name] for name in named if name in self._pools and name != first.name)]
-        # A caller's key is for one server, and what its owner pays for is not made good by others.
+        # A caller's key is meant for one server, and requests with it are not to be paid for by this server's owner.
         if first.served.passes_keys:
             return [first]
-        closely = _claim(first, model) != "*"
+        specific = _claim(first, model) != "*"
         return [
             first,
-            *(one for one in others if not one.served.passes_keys and not (closely and _claim(one, model) == "*")),
+            *(pool for pool in others if not pool.served.passes_keys and not (specific and _claim(pool, model) == "*")),
         ]
 
 
 class _Failover(Generic[_Part]):
     """
-    One request, and its answer in parts: a context manager, and the iterator that it gives.
+    One request, and its answer in parts: a context manager that returns itself as the iterator.
 
     Until the first part arrives, a server that fails is followed by another. If all fail, the error is the first
     backend's.
@@ -207,12 +207,12 @@ class _Failover(Generic[_Part]):
         self._conversation = conversation
         self._answered_by = answered_by
         self._first = pools[0]
-        self._pools = [*pools]  # those that are left
-        # Is there but one server to ask, and has nobody said how often it may fail?
-        self._alone = len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].served.given
+        self._pools = [*pools]  # not yet ruled out
+        # Whether there is only one server, whose circuit breaker was not configured.
+        self._only_candidate = len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].served.given
         self._tried: set[Replica] = set()
-        self._error: APIError | None = None  # what the first backend said
-        self._last: APIError | None = None  # why the last server that was tried did not answer
+        self._error: APIError | None = None  # of the first backend
+        self._last: APIError | None = None  # of the server that was tried last
         self._users = pools  # the pools whose servers are kept until the end
         self._place: Place | None = None  # at a server, with its answer
         self._answer: AsyncIterator[_Part]
@@ -226,13 +226,13 @@ class _Failover(Generic[_Part]):
 
     def _elsewhere(self, error: APIError) -> bool:
         """Return whether another server may answer where this one failed."""
-        return isinstance(error, BackendError) and is_for_another(error)
+        return isinstance(error, BackendError) and may_fail_over(error)
 
     async def __aenter__(self) -> Self:
         for pool in self._users:
             pool.begin_use()
         try:
-            await self._ask()
+            await self._open()
         except BaseException:
             self._end_use()
             raise
@@ -265,14 +265,14 @@ class _Failover(Generic[_Part]):
                 assert place
                 await place.close(error)
                 self._refused(self._pools[0], error)
-                await self._ask()
+                await self._open()
                 continue
             if part:
                 self._next = self._answer.__anext__
             return part
 
-    async def _ask(self) -> None:
-        """Ask servers until one answers; raise the first backend's error if none does."""
+    async def _open(self) -> None:
+        """Try servers until one answers; raises the first backend's error if none does."""
         while self._pools:
             pool, tried = self._pools[0], len(self._tried)
             try:
@@ -280,7 +280,7 @@ class _Failover(Generic[_Part]):
             except APIError as error:
                 if len(self._tried) > tried:
                     self._refused(pool, error)
-                else:  # there was nobody to ask
+                else:  # it had no server to try
                     self._pools.remove(pool)
                     if pool is self._first:
                         self._error = self._error or error
@@ -288,7 +288,7 @@ class _Failover(Generic[_Part]):
         raise self._error
 
     async def _try(self, pool: ReplicaPool) -> None:
-        place = pool.place(self._conversation, self._tried, only_candidate=self._alone)
+        place = pool.place(self._conversation, self._tried, only_candidate=self._only_candidate)
         replica = await place.take()
         try:
             self._tried.add(replica)
@@ -303,7 +303,7 @@ class _Failover(Generic[_Part]):
         self._answered_by.append(pool.name)
 
     def _refused(self, pool: ReplicaPool, error: APIError) -> None:
-        """Note what a server said; raise it where no other would say anything else."""
+        """Record a server's error; raises it if no other server can help."""
         elsewhere = self._elsewhere(error)
         if pool is self._first:
             if not elsewhere:
@@ -371,11 +371,11 @@ class FailoverAnswer(_Failover[bytes]):
 
 def _log_failover(error: APIError, server: str) -> None:
     level = logging.WARNING if error.status >= 500 else logging.INFO
-    logger.log(level, "backend %s: %s; asking %s instead", error.server, error.explanation, server.rstrip())
+    logger.log(level, "backend %s: %s; trying %s instead", error.server, error.explanation, server.rstrip())
 
 
 def translate_for(request: ChatRequest, pool: ReplicaPool) -> dict[str, object]:
-    """Return a request as the servers of a backend take it; raises `InvalidRequest` if they cannot."""
+    """Return the body of a request for the servers of a backend; raises `InvalidRequest` if they cannot serve it."""
     profile = pool.profile(_model(request))
     if request.translate_for is None or request.profile is None or profile is request.profile:
         return request.body
@@ -383,7 +383,7 @@ def translate_for(request: ChatRequest, pool: ReplicaPool) -> dict[str, object]:
 
 
 def public_url(url: str) -> str:
-    """Return a URL without what may be secret in it: credentials and query."""
+    """Return a URL without credentials and query."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -393,12 +393,12 @@ def _model(request: ChatRequest) -> str:
 
 
 def _claim(pool: ReplicaPool, model: str) -> str | None:
-    """Return the alias or the pattern by which a backend serves a model; None if it does not."""
+    """Return the alias or pattern by which a backend serves a model; None if it does not serve it."""
     if model in pool.served.aliases:
         return model
     return next((pattern for pattern in pool.served.models if fnmatchcase(model, pattern)), None)
 
 
 def _names(pool: ReplicaPool) -> list[str]:
-    """Return the models that the settings of a backend name in full."""
+    """Return the models in the settings of a backend, without patterns."""
     return [*pool.served.aliases, *(name for name in pool.served.models if not set(name) & set("*?["))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.backends.routing.circuit_breaker import Circuit, is_for_another, is_ill
+from app.backends.routing.circuit_breaker import Circuit, is_server_failure, may_fail_over
 from app.errors import BackendError
 
 
@@ -17,9 +17,9 @@ class Clock:
 
 
 def circuit(clock: Clock, *, failures: int = 0) -> Circuit:
-    made = Circuit(most=3, pause=30, clock=clock)
+    made = Circuit(limit=3, pause=30, clock=clock)
     for _ in range(failures):
-        made.asked()
+        made.sent()
         made.failed()
     return made
 
@@ -42,7 +42,7 @@ def test_an_answer_that_came_to_its_end_ends_the_row() -> None:
 def test_an_answer_that_has_only_begun_does_not() -> None:
     crashing = circuit(Clock())
     for _ in range(3):
-        crashing.asked()
+        crashing.sent()
         crashing.answered()
         crashing.failed()
     assert not crashing.ready
@@ -55,7 +55,7 @@ def test_after_the_pause_one_may_try_and_no_other() -> None:
     assert not tripped.ready
     clock.now += 1
     assert tripped.ready
-    tripped.asked()
+    tripped.sent()
     assert not tripped.ready
     tripped.answered()
     assert tripped.ready and not tripped.open
@@ -65,7 +65,7 @@ def test_one_who_tried_in_vain_opens_it_again() -> None:
     clock = Clock()
     tripped = circuit(clock, failures=3)
     clock.now += 30
-    tripped.asked()
+    tripped.sent()
     tripped.failed()
     assert (tripped.ready, tripped.wait) == (False, 30)
 
@@ -74,7 +74,7 @@ def test_one_who_was_answered_and_then_broken_off_opens_it_again() -> None:
     clock = Clock()
     tripped = circuit(clock, failures=3)
     clock.now += 30
-    tripped.asked()
+    tripped.sent()
     tripped.answered()
     tripped.failed()
     assert not tripped.ready
@@ -84,8 +84,8 @@ def test_one_who_went_away_leaves_the_try_to_another() -> None:
     clock = Clock()
     tripped = circuit(clock, failures=3)
     clock.now += 30
-    tripped.asked()
-    tripped.given_up()
+    tripped.sent()
+    tripped.cancelled()
     assert tripped.ready
 
 
@@ -111,4 +111,4 @@ def test_a_check_that_is_answered_ends_the_pause() -> None:
 )
 def test_what_an_error_says_of_the_server(status: int, type: str, code: str, ill: bool, elsewhere: bool) -> None:
     error = BackendError("Oh.", status=status, type=type, code=code)
-    assert (is_ill(error), is_for_another(error)) == (ill, elsewhere)
+    assert (is_server_failure(error), may_fail_over(error)) == (ill, elsewhere)

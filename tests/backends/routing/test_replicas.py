@@ -1,4 +1,4 @@
-"""How many requests a backend gets, who waits, which of its servers are left alone, and what a new table changes."""
+"""How many requests a backend gets, who waits, which of its servers get none, and what a new table changes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ async def test_where_too_many_wait_already_the_next_is_told_when_to_come_back(
     assert (error.status, error.type, error.code) == (429, "too_many_requests", "rate_limit_exceeded")
     assert error.headers() == {"Retry-After": "2"}
     assert error.message == (
-        "The backend 'local' does all that it can at once, and 1 requests wait already. Please try again in 2s."
+        "The backend 'local' is at its limit of concurrent requests, and 1 requests are waiting already. "
+        "Please try again in 2s."
     )
 
 
@@ -77,7 +78,7 @@ async def test_who_has_waited_for_too_long_is_told_so(build: Build, three: list[
         error = await refusal(router)
         go.set()
     assert (error.status, len(three[0].requests)) == (429, 1)
-    assert "this request has waited for too long" in error.message
+    assert "this request has waited too long" in error.message
 
 
 async def test_one_who_goes_away_while_waiting_takes_no_place(build: Build, three: list[Upstream]) -> None:
@@ -177,7 +178,7 @@ async def test_a_server_that_fails_again_and_again_is_left_alone(build: Build, t
     assert (error.status, error.headers()) == (503, {"Retry-After": "17"})
     assert (
         error.message
-        == "The backend 'local' is left alone for a moment, since it failed several times: 502 server_error"
+        == "The backend 'local' gets no requests for a moment, since it failed several times: 502 server_error"
     )
     assert len(three[0].requests) == 3
 
@@ -228,7 +229,7 @@ async def test_a_server_that_answers_a_check_is_asked_again(
     await refusal(router)
     await until(lambda: "answers again" in caplog.text)
     assert await ask(router) == "Hello"
-    assert f"backend local: {three[0].url} is left alone: 502 server_error" in caplog.text
+    assert f"backend local: {three[0].url} gets no requests for now: 502 server_error" in caplog.text
 
 
 async def test_one_who_waits_is_told_when_the_last_server_fails(build: Build, three: list[Upstream]) -> None:
