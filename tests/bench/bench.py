@@ -46,7 +46,8 @@ class Bench:
     def taking_part(self, scenario: Scenario) -> list[Target]:
         """Return who is asked. What the upstream uses is not the cost of a server, so it only shows how fast it is."""
         targets = [self.direct, *self.measured] if scenario.per == "time" else self.measured
-        return [target for target in targets if (scenario.name, target.name) not in self.results.left_out]
+        able = [target for target in targets if target.server.answers(scenario.name)]
+        return [target for target in able if (scenario.name, target.name) not in self.results.left_out]
 
     def leave_out(self, scenario: Scenario, target: Target, why: str) -> None:
         """Leave a peer out of a scenario from now on; others have to answer rightly."""

@@ -45,7 +45,9 @@ def write(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Ser
 def drawn(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Server]) -> str:
     """Return the plot: a row for each scenario, a mark for each server, to the right what takes more."""
     asked = {server.name for server in servers}
-    marked = dict(zip((server.name for server in SERVERS if server.name != ONE), SHAPES, strict=True))
+    marked = dict(
+        zip((server.name for server in SERVERS if server.name != ONE and not server.scenarios), SHAPES, strict=True)
+    )
     shapes = {name: shape for name, shape in marked.items() if name in asked}
     rows = [
         (scenario, {name: ratio for name in shapes if (ratio := results.ratio(scenario, name, ONE))})

@@ -90,7 +90,7 @@ def write(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Ser
     quoted = ratio_table(
         results,
         [scenario for scenario in scenarios if scenario.name in QUOTED],
-        [server for server in servers if server.name != "byte proxy"],
+        [server for server in servers if server.name != "byte proxy" and not server.scenarios],
     )
     _between_marks("README.md", f"{quoted}\n\n{run}")
 

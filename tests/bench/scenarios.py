@@ -31,6 +31,7 @@ SCENARIOS = (
     Scenario("S1", "an answer of 20 tokens, as JSON", "request", "count-20-0", 800, 16),
     Scenario("S2", "streams of 200 deltas at full speed, 16 at once", "delta", "count-200-0", 320, 16, stream=True),
     PACED,
+    PACED._replace(name="S3/50", about="50 such streams", total=100, at_once=50),
     Scenario("S4", "20 turns by `previous_response_id`", "request", "count-20-0", 20, 4, turns=range(20), store=True),
     Scenario("S4-2", "turn 2 of a conversation", "request", "count-20-0", 60, 4, turns=range(1, 2), store=True),
     Scenario("S4-50", "turn 50 of a conversation", "request", "count-20-0", 60, 4, turns=range(49, 50), store=True),
@@ -48,8 +49,8 @@ SCENARIOS = (
     Scenario("A-50", "turn 50 of an agent", "request", "count-20-0-agent", 60, 4, turns=range(49, 50), store=True),
     Scenario("A-200", "turn 200 of an agent", "request", "count-20-0-agent", 60, 4, turns=range(199, 200), store=True),
     Scenario("S5", "an input of 200 items, 200 KB", "request", "count-20-0", 160, 4, items=200, size=1000),
-    Scenario("S6", "a function call, streamed in 50 pieces", "delta", "count-50-0-call", 320, 16, stream=True),
-    Scenario("S7", "25 deltas of reasoning, then 25 of text", "delta", "count-50-0-thought", 320, 16, stream=True),
+    Scenario("S6", "a function call, streamed in 200 pieces", "delta", "count-200-0-call", 160, 16, stream=True),
+    Scenario("S7", "100 deltas of reasoning, then 100 of text", "delta", "count-200-0-thought", 160, 16, stream=True),
     Scenario("P1", "passed through: an answer of 20 tokens, as JSON", "request", "count-20-0", 800, 16, chat=True),
     Scenario(
         "P2", "passed through: streams of 200 deltas at full speed", "delta", "count-200-0", 320, 16, True, chat=True

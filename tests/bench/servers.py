@@ -44,10 +44,15 @@ class Server:
     version: tuple[str, ...] = ()  # a command that prints it
     peer: bool = False  # somebody else's: asked less often, and what it answers wrong is told, not refused
     share: float = 1.0  # how much of a scenario's load it gets
+    scenarios: frozenset[str] = frozenset()  # those that it can answer; empty: all
 
     def endpoint(self, *, chat: bool) -> tuple[Literal["responses", "chat"], str]:
         """Return the API that the server is asked by, and its path; `chat`: Chat Completions, whatever else it has."""
         return ("chat", CHAT_PATH) if chat else (self.api, self.path)
+
+    def answers(self, scenario: str) -> bool:
+        """Return whether the server can answer a scenario, by its name."""
+        return not self.scenarios or scenario in self.scenarios
 
     @property
     def installed(self) -> bool:
@@ -70,6 +75,13 @@ class Target:
 def _peer_version(peer: str) -> tuple[str, ...]:
     return (f"{PEERS}/{peer}/bin/python", "-c", f"from importlib.metadata import version as v; print(v('{peer}'))")
 
+
+def _floor(name: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"tests.bench.floors.{name}", "--port", "{port}", "--upstream", "{upstream}")
+
+
+# What a translation without storage answers.
+TRANSLATED = frozenset({"S1", "S2", "S3", "S3/50", "S5", "S6", "S7", "first", "memory"})
 
 NGINX = """
 daemon off; worker_processes 1; pid {here}/nginx.pid; error_log stderr;
@@ -116,10 +128,22 @@ SERVERS = (
     ),
     Server(
         "byte proxy",
-        "passes bytes on and understands none: `tests/bench/floor.py`, on the event loop that Antiphon has too",
-        (sys.executable, "-m", "tests.bench.floor", "--port", "{port}", "--upstream", "{upstream}"),
+        "passes bytes on and understands none: `tests/bench/floors/byte_proxy.py`, on the event loop of Antiphon",
+        _floor("byte_proxy"),
         api="chat",
         path=CHAT_PATH,
+    ),
+    Server(
+        "translator",
+        "the translation and nothing else, on bare asyncio protocols: `tests/bench/floors/translator.py`",
+        _floor("translator"),
+        scenarios=TRANSLATED,
+    ),
+    Server(
+        "framework",
+        "the same translation in FastAPI with httpx, on Antiphon's transport: `tests/bench/floors/framework.py`",
+        _floor("framework"),
+        scenarios=TRANSLATED,
     ),
     Server(
         "nginx",

@@ -1,7 +1,7 @@
 """
 The floor: a proxy that passes bytes on and understands none of them. What costs less is not a server in Python.
 
-    python -m tests.bench.floor --port 9101 --upstream 9100
+    python -m tests.bench.floors.byte_proxy --port 9101 --upstream 9100
 """
 
 from __future__ import annotations
