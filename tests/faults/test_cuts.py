@@ -1,0 +1,165 @@
+"""
+A backend's stream that is split, stalled and broken off at any byte, as the caller sees it: never more than was sent,
+never less than had arrived, and always an end that is true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import Any, NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.backends.chat.client import OpenAIBackend
+from app.core.sse.decoder import ChunkDecoder
+from app.core.sse.encoder import encode_sse
+from app.core.sse.log import decode_events
+from app.core.types.chunk import DONE
+from app.core.types.request import CreateResponse, Event
+from app.errors import BackendError
+from app.responses import Caller, Responses
+from app.stores.memory import MemoryStore
+from tests.streams.recording import SEALS
+from tests.support import laws
+from tests.support.upstream import CLOSE, RESET, Step, Upstream, call, chunk, finish, head, piece
+
+HEAD = head({"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
+TEXTS = st.text('ab"\\\u00e9\U0001f600\n', min_size=1, max_size=3)
+
+
+class Written(NamedTuple):
+    """What the model has written by some moment."""
+
+    text: str = ""
+    reasoning: str = ""
+    arguments: str = ""
+
+
+def streamed(texts: list[str], thoughts: list[str], arguments: list[str]) -> bytes:
+    """Return the body of a whole answer, in chunked coding."""
+    chunks = [
+        *(chunk(reasoning=thought) for thought in thoughts),
+        *(chunk(text) for text in texts),
+        *([call(id="call_1", name="f")] if arguments else []),
+        *(call(arguments=part) for part in (json.dumps({"a": "".join(arguments)}) if arguments else "")),
+        finish("tool_calls" if arguments else "stop"),
+    ]
+    frames = [b"data: %b\n\n" % json.dumps(one, ensure_ascii=False).encode() for one in chunks]
+    return b"".join(map(piece, [*frames, b"data: [DONE]\n\n", b""]))
+
+
+def unchunked(data: bytes) -> bytes:
+    """Return the content of a chunked body as far as it has arrived."""
+    content = b""
+    while b"\r\n" in data:
+        size, _, data = data.partition(b"\r\n")
+        content += data[: int(size, 16)]
+        data = data[int(size, 16) + 2 :]
+    return content
+
+
+def arrived(data: bytes) -> tuple[Written, bool]:
+    """Return what the chunks say that have arrived, each parsed by itself, and whether the model has finished."""
+    written, finished = Written(), False
+    for one in ChunkDecoder().decode(unchunked(data)):
+        if one is DONE:
+            continue
+        (choice,) = one["choices"]
+        delta = choice["delta"]
+        finished = finished or bool(choice["finish_reason"])
+        parts = [fragment["function"].get("arguments") or "" for fragment in delta.get("tool_calls") or ()]
+        written = Written(
+            written.text + (delta.get("content") or ""),
+            written.reasoning + (delta.get("reasoning") or ""),
+            written.arguments + "".join(parts),
+        )
+    return written, finished
+
+
+def read(events: list[Event]) -> Written:
+    """Return what the deltas of a stream say."""
+    said: dict[str, str] = dict.fromkeys(("output_text", "reasoning", "function_call_arguments"), "")
+    for event in events:
+        kind, _, last = event["type"].removeprefix("response.").rpartition(".")
+        if last == "delta":
+            said[kind] += event["delta"]
+    return Written(*said.values())
+
+
+async def followed(data: bytes, cuts: list[int], end: Step | None) -> list[Event]:
+    """
+    Return the events of a stream that arrives in these pieces, none before all that came earlier was seen.
+
+    `end` is what becomes of the connection behind the last piece; empty if the backend was refused.
+    """
+    edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
+    gates = [(arrived(data[:edge])[0], asyncio.Event()) for edge in edges[1:-1]]
+    steps: list[Step] = [HEAD]
+    for number, (begin, stop) in enumerate(itertools.pairwise(edges)):
+        steps += [gates[number - 1][1]] if number else []
+        steps.append(data[begin:stop])
+    events: list[Event] = []
+
+    def open_gates() -> None:
+        seen = read(events)
+        for written, gate in gates:
+            if written == seen:
+                gate.set()
+
+    open_gates()
+    async with Upstream() as upstream:
+        upstream.say(steps, *([end] if end else []))
+        backend = OpenAIBackend(upstream.url, retries=0)
+        try:
+            responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), seals=SEALS)
+            request = {"model": "m", "input": "Hi", "store": False, "tools": [{"type": "function", "name": "f"}]}
+            run = await responses.create(CreateResponse.model_validate(request), Caller())
+            async with asyncio.timeout(20):
+                async for batch in run.events():
+                    events += decode_events(encode_sse(batch))
+                    open_gates()
+        except BackendError:
+            assert not events
+        finally:
+            await backend.aclose()
+    return events
+
+
+CUTS = st.lists(st.integers(1, 3000), max_size=5)
+
+
+@settings(max_examples=40)
+@given(st.lists(TEXTS, max_size=6), st.lists(TEXTS, max_size=3), st.lists(TEXTS, max_size=2), CUTS, st.data())
+def test_what_arrived_is_told_and_nothing_else(
+    texts: list[str], thoughts: list[str], arguments: list[str], cuts: list[int], data: st.DataObject
+) -> None:
+    whole = streamed(texts, thoughts, arguments)
+    broken_at = data.draw(st.just(len(whole)) | st.integers(0, len(whole)), label="broken at")
+    end: Any = CLOSE if broken_at < len(whole) else None
+    events = asyncio.run(followed(whole[:broken_at], cuts, end))
+    written, finished = arrived(whole[:broken_at])
+    assert read(events) == written
+    if events:
+        laws.check(events)
+        final = events[-1]["response"]
+        assert final["status"] == ("completed" if finished else "failed")
+    else:
+        assert not finished
+
+
+@settings(max_examples=20)
+@given(st.lists(TEXTS, min_size=1, max_size=6), CUTS, st.integers(0, 3000))
+def test_a_connection_that_is_reset_takes_back_nothing_that_was_told(
+    texts: list[str], cuts: list[int], at: int
+) -> None:
+    whole = streamed(texts, [], [])
+    sent = whole[: at % len(whole)]
+    events = asyncio.run(followed(sent, cuts, RESET))
+    written, finished = arrived(sent)
+    assert written.text.startswith(read(events).text)  # the kernel throws away what was not read by then
+    if events:
+        laws.check(events)
+        assert finished or events[-1]["type"] == "response.failed"
