@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -302,3 +303,36 @@ async def test_the_official_client_raises_what_it_should() -> None:
         async with openai.AsyncOpenAI(api_key="two", **options) as client:
             with pytest.raises(openai.AuthenticationError):
                 await client.models.list()
+
+
+# Every route there is.
+
+
+def routes_of(routes: Any) -> Iterator[tuple[str, str]]:
+    """The methods and paths of all routes, with something in place of each parameter."""
+    for route in routes:
+        inner = getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", ())
+        yield from routes_of(inner)
+        for method in getattr(route, "methods", None) or ():
+            yield method, re.sub(r"{\w+(:path)?}", "x", route.path)
+
+
+OPEN = {"/", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"}  # see `ANTIPHON_METRICS` and `ANTIPHON_DOCS`
+
+
+async def test_on_every_route_a_key_that_is_unknown_or_has_expired_is_refused(tmp_path: Path) -> None:
+    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    keys = {"old": table("old", expires="2020-01-01"), "new": table("new")}
+    app = create_app(settings(keys=keys, tools=tools), backend=Listing(HELLO))
+    walked = {
+        (method, path)
+        for method, path in routes_of(app.router.routes)
+        if path not in OPEN and not path.startswith(("/studio", "/docs")) and method != "HEAD"
+    }
+    assert len(walked) > 50
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(base_url="http://test", transport=transport) as http:
+        for method, path in sorted(walked):
+            for key, code in (("", "invalid_api_key"), ("unknown", "invalid_api_key"), ("old", "expired_api_key")):
+                refused = await http.request(method, path, json={}, headers=bearer(key))
+                assert (refused.status_code, error_of(refused)["code"]) == (401, code), (method, path, key)
