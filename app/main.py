@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from app import __version__
 from app.api import errors
 from app.api.accounting import Accounting
+from app.api.accounting.journal import UsageJournal
 from app.api.auth import Auth
 from app.api.context import ApiContext
 from app.api.idempotency import Idempotency
@@ -174,6 +175,7 @@ def create_app(
             await stack.enter_async_context(purging(store, responses.purge))
             stack.push_async_callback(idempotency.aclose)
             stack.push_async_callback(limits.aclose)
+            accounting.start()
             stack.push_async_callback(accounting.aclose)
             stack.push_async_callback(backend.aclose)
             stack.push_async_callback(labels.aclose)
@@ -344,6 +346,7 @@ def build_accounting(settings: Settings, store: Store, metrics: Metrics | None) 
         store.usage(days=settings.usage_days) if isinstance(store, UsageStore) else MemoryUsage(),
         settings.price_list(),
         days=settings.usage_days,
+        journal=UsageJournal(settings.usage_journal.expanduser()) if settings.usage_journal else None,
         on_usage=metrics.used if metrics else lambda access, row: None,
         on_refusal=metrics.limited if metrics else lambda _: None,
     )

@@ -189,6 +189,9 @@ class Settings(BaseSettings):
     `input`, `output` and maybe `cached_input` for a million tokens. The first glob that matches counts."""
     usage_days: int = Field(400, ge=32)
     """Days for which the store keeps what each key has used of each model; at least 32, for budgets of a month."""
+    usage_journal: Path | None = None
+    """Directory for files of what was used and is not in the store yet, so that a process that is killed (`kill -9`)
+    loses none of it; the next one to start writes it. Replicas may share it, on one machine. Empty: no files."""
     allow_open: bool = False
     """Serve without API keys on addresses other than loopback."""
     secret_key: Secrets = []
@@ -259,6 +262,13 @@ class Settings(BaseSettings):
                 "name the service otherwise, or set `enableServiceLinks: false` for the pod"
             )
         return port
+
+    @field_validator("usage_journal")
+    @classmethod
+    def _can_lock(cls, directory: Path | None) -> Path | None:
+        if directory and find_spec("fcntl") is None:
+            raise ValueError("needs a system that locks files as Unix does; leave it empty")
+        return directory
 
     @field_validator("otel")
     @classmethod

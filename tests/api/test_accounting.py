@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api.accounting import Accounting, BudgetExceeded
+from app.api.accounting.journal import UsageJournal
 from app.core.access import BudgetLimit, KeyAccess
 from app.core.prices import NANO, Price, PriceList, format_money
 from app.core.types.chunk import DONE
@@ -402,3 +403,51 @@ async def test_the_sum_of_usage_is_the_sum_of_what_was_recorded(
     assert sum(row.requests for row in rows) == len(records)
     assert sum(row.input_tokens for row in rows) == sum(input for _, _, input in records)
     assert sum(row.cost for row in rows) == costs == sum(input + 2 for _, model, input in records if model == "m")
+
+
+# Processes that are killed.
+
+
+async def test_what_a_process_that_died_had_not_written_is_written_by_the_next_and_once(tmp_path: Path) -> None:
+    ledger = Away()
+    ledger.away = True  # it adds, but does not say so
+    dead = Accounting(ledger, journal=(journal := UsageJournal(tmp_path)))
+    for number in range(3):
+        dead.record(KeyAccess(name="bob"), ended(input=number))
+        if number == 1:
+            await ledger.tried.wait()  # the first batch may be in the store, the second is not
+    assert [*UsageJournal(tmp_path).abandoned()] == [], "it lives"
+    assert dead._writing
+    dead._writing.cancel()
+    journal.close()
+    ledger.away = False
+    for _ in range(2):
+        heir = Accounting(ledger, journal=UsageJournal(tmp_path))
+        heir.start()
+        assert heir._recovery
+        await heir._recovery
+        await heir.aclose()
+        (row,) = await ledger.rows("", "9")
+        assert (row.requests, row.input_tokens) == (3, 0 + 1 + 2)
+    assert [*UsageJournal(tmp_path).abandoned()] == []
+
+
+def test_a_line_of_a_journal_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    journal = UsageJournal(tmp_path)
+    journal.append("one", ("2026-11-22", "bob", "m", "default"), (1, 2, 0, 3, 0, 4))
+    journal.close()
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes() + b'["2026-11-22","bob",')
+    heir = UsageJournal(tmp_path)
+    assert [*heir.abandoned()] == [("one", [UsageRow("2026-11-22", "bob", "m", "default", 1, 2, 0, 3, 0, 4)])]
+    heir.close()
+
+
+async def test_a_journal_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    accounting = Accounting(ledger := MemoryUsage(), journal=UsageJournal(tmp_path / "file"))
+    for _ in range(2):
+        accounting.record(KeyAccess(name="bob"), ended())
+    await accounting.aclose()
+    assert sum(row.requests for row in await ledger.rows("", "9")) == 2
+    assert caplog.text.count("usage journal not written") == 1

@@ -411,3 +411,24 @@ def test_usage_is_shown_as_a_table(tmp_path: Path) -> None:
         assert listed["total"]["requests"] == 1
         refused = run(tmp_path, "usage", "--group", "keys", "--url", f"{address}/v1")
         assert (refused.returncode, "Did you mean 'key'?" in refused.stderr) == (1, True)
+
+
+def test_usage_is_that_of_every_answer_also_of_a_server_that_was_killed(tmp_path: Path) -> None:
+    settings = {"ANTIPHON_STORE_URL": "sqlite:///a.db", "ANTIPHON_USAGE_JOURNAL": "journal"}
+    tokens = 0
+    for _ in range(2):
+        with served(tmp_path, **settings) as (process, address):
+            for _ in range(20):
+                answer = ask(f"{address}/v1/responses", {"model": "demo", "input": "Hello!"})
+                assert isinstance(answer["usage"], dict)
+                tokens += answer["usage"]["total_tokens"]
+            process.kill()
+            process.wait(TIMEOUT)
+    with served(tmp_path, **settings) as (_, address):
+        until = time.monotonic() + TIMEOUT
+        while any((tmp_path / "journal").iterdir()):  # the last is deleted when it is in the store
+            assert time.monotonic() < until, log_of(tmp_path)
+            time.sleep(0.1)
+        listed = ask(f"{address}/v1/antiphon/usage")
+        assert isinstance(listed["total"], dict)
+        assert (listed["total"]["requests"], listed["total"]["total_tokens"]) == (40, tokens)

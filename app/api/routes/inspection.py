@@ -8,12 +8,12 @@ from typing import Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from app.api.accounting.listing import DEFAULT_GROUPS, GROUPS, UsageQuery, list_usage
 from app.api.context import ApiContext
 from app.api.json_response import json_response
 from app.api.openapi import CREATE, ERRORS, response_example
 from app.api.pagination import parse_limit
 from app.api.request_body import read_body
-from app.api.usage import DEFAULT_GROUPS, GROUPS, UsageQuery, list_usage
 from app.core.types.request import CreateResponse
 from app.responses import Caller
 from app.responses.inspection import Inspection

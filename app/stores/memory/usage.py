@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from app.stores.usage import Spending, UsageRow, add_rows
@@ -12,13 +13,13 @@ class MemoryUsage:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, ...], UsageRow] = {}
-        self._last_batch = ""  # nothing fails here, so that a batch is repeated at once or never
+        self._batches: deque[str] = deque(maxlen=100)  # that were added last; one is repeated soon or never
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
         """Add to rows; a batch that was added already is not added again."""
-        if batch == self._last_batch:
+        if batch in self._batches:
             return
-        self._last_batch = batch
+        self._batches.append(batch)
         for row in rows:
             known = self._rows.get(row[:4])
             self._rows[row[:4]] = add_rows(known, row) if known else row

@@ -21,6 +21,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from app.api.accounting.journal import UsageJournal
 from app.core.access import BudgetLimit, KeyAccess
 from app.core.prices import PriceList, format_money
 from app.errors import StoreUnavailable, TooManyRequests
@@ -90,15 +91,17 @@ class Accounting:
         days: int = 400,
         on_usage: Callable[[KeyAccess, UsageRow], None] = lambda access, row: None,
         on_refusal: Callable[[str], None] = lambda limit: None,
+        journal: UsageJournal | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Rows are kept for so many `days`; `clock` gives the Unix time."""
+        """Rows are kept for so many `days`; `clock` gives the Unix time. `journal` has what is not in the store yet."""
         self.ledger = ledger
         self._prices = prices or PriceList()
         self._days = days
         self._on_usage = on_usage
         self._on_refusal = on_refusal
         self._clock = clock
+        self._journal = journal
         self._today = ("", 0.0)  # the day, and the Unix time of its end
         self._models: dict[str, BoundedLabels] = {}
         self._unpriced = BoundedLabels(_MODELS)
@@ -107,11 +110,13 @@ class Accounting:
         self._accesses: dict[str, KeyAccess] = {}  # of keys that were used, by name
         self._known: dict[str, tuple[str, Spending]] = {}  # of keys with budgets: the day, and what was used by then
         self._batch = 1  # number of the batch that will be written next
+        self._batch_id = secrets.token_hex(16)
         self._batches: dict[str, int] = {}  # by key: the last batch that it has rows in
         self._written = 0  # number of the last batch that was written
         self._progress = asyncio.Event()  # replaced after each write
         self._hurry = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
+        self._recovery: asyncio.Task[None] | None = None
         self._next_write = 0.0  # in loop time: after a pause the next record is written at once
         self._forgotten = -FORGET_INTERVAL
         self._closing = False
@@ -138,17 +143,18 @@ class Accounting:
         counts = self._pending.get(row)
         if counts is None:
             counts = self._pending[row] = [0] * _COUNTS
-        for place, count in enumerate(
-            (
-                1,
-                usage["input_tokens"],
-                usage["input_tokens_details"]["cached_tokens"],
-                usage["output_tokens"],
-                usage["output_tokens_details"]["reasoning_tokens"],
-                cost or 0,
-            )
-        ):
+        added = (
+            1,
+            usage["input_tokens"],
+            usage["input_tokens_details"]["cached_tokens"],
+            usage["output_tokens"],
+            usage["output_tokens_details"]["reasoning_tokens"],
+            cost or 0,
+        )
+        for place, count in enumerate(added):
             counts[place] += count
+        if self._journal:
+            self._journal.append(self._batch_id, row, added)
         self._accesses[name] = access
         self._batches[name] = self._batch
         if access.budget:
@@ -197,7 +203,8 @@ class Accounting:
                 for row in rows:
                     self._on_usage(self._accesses[row.key], row)
                 number, self._batch = self._batch, self._batch + 1
-                await self._write_batch(secrets.token_hex(16), rows)
+                batch, self._batch_id = self._batch_id, secrets.token_hex(16)
+                await self._write_batch(batch, rows)
                 self._written = number
                 progress, self._progress = self._progress, asyncio.Event()
                 progress.set()
@@ -214,7 +221,10 @@ class Accounting:
             except StoreUnavailable:
                 if self._closing:
                     requests = sum(row.requests for row in rows)
-                    logger.error("usage not stored: the store is unavailable", extra={"requests": requests})
+                    where = "kept in the journal" if self._journal else "lost"
+                    logger.error(
+                        "usage not stored, but %s: the store is unavailable", where, extra={"requests": requests}
+                    )
                     return
                 if not failed:
                     logger.warning("usage is not stored yet: the store is unavailable")
@@ -222,6 +232,8 @@ class Accounting:
                 self._progress.set()  # whoever waits does without
                 await asyncio.sleep(RETRY_INTERVAL)
                 self._progress.clear()
+        if self._journal:
+            self._journal.delete(batch)
         if failed:
             logger.info("usage is stored again")
 
@@ -232,6 +244,20 @@ class Accounting:
         before = datetime.fromtimestamp(self._clock(), UTC).date() - timedelta(days=self._days)
         with suppress(StoreUnavailable):
             await self.ledger.forget(before.isoformat())
+
+    def start(self) -> None:
+        """Write what processes that have died had not written."""
+        if self._journal:
+            self._recovery = asyncio.get_running_loop().create_task(self._recover(self._journal))
+
+    async def _recover(self, journal: UsageJournal) -> None:
+        for batch, rows in journal.abandoned():
+            if rows:
+                await self._write_batch(batch, rows)
+                requests = sum(row.requests for row in rows)
+                logger.info("usage of a process that died is stored", extra={"requests": requests})
+            else:
+                journal.delete(batch)
 
     async def settle(self) -> None:
         """Wait, up to `BUDGET_TIMEOUT`, until what this process has recorded is in the store."""
@@ -244,8 +270,10 @@ class Accounting:
         """Write what is pending."""
         self._closing = True
         self._hurry.set()
-        if self._writing:
-            await asyncio.wait({self._writing}, timeout=LAST_WRITE_TIMEOUT)
+        if tasks := {task for task in (self._writing, self._recovery) if task}:
+            await asyncio.wait(tasks, timeout=LAST_WRITE_TIMEOUT)
+        if self._journal:
+            self._journal.close()
 
     # Budgets.
 

@@ -1,0 +1,106 @@
+"""
+What was used and is not in the store yet, in files, so that a process that is killed loses nothing.
+
+A batch is a file of lines, one for each response, and is deleted when the store has it. A process holds a lock on its
+files, so the files without one are those of processes that have died. The name of a file is the name of its batch,
+which the store adds once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import orjson
+
+from app.stores.usage import UsageRow, add_rows
+
+try:
+    import fcntl
+except ImportError:  # Windows, where the settings refuse a journal
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
+
+_SUFFIX = ".usage"
+
+
+class UsageJournal:
+    """The files of one process in a directory, which several may share."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[str, int] = {}  # descriptors by batch
+        self._failed = False
+
+    def append(self, batch: str, names: Sequence[str], counts: Sequence[int]) -> None:
+        """Add a record to the file of a batch; where that fails, the log says so, once."""
+        try:
+            if (file := self._files.get(batch)) is None:
+                file = self._files[batch] = self._open(batch)
+            os.write(file, orjson.dumps([*names, *counts]) + b"\n")
+        except OSError as error:
+            if not self._failed:
+                logger.error("usage journal not written: %s", error.strerror)
+            self._failed = True
+
+    def delete(self, batch: str) -> None:
+        """Delete the file of a batch that is in the store."""
+        if (file := self._files.pop(batch, None)) is not None:
+            with contextlib.suppress(OSError):
+                self._path(batch).unlink()
+            os.close(file)
+
+    def abandoned(self) -> Iterator[tuple[str, list[UsageRow]]]:
+        """Yield the batches of processes that have died, each locked until `delete`."""
+        with contextlib.suppress(OSError):
+            for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
+                if path.stem not in self._files and (file := self._lock(path)) is not None:
+                    self._files[path.stem] = file
+                    yield path.stem, _rows(path.read_bytes())
+
+    def close(self) -> None:
+        """Close the files that are left; another process will find them."""
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def _open(self, batch: str) -> int:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Under another name until it is locked, so that nobody takes it for abandoned.
+        new = self._path(batch).with_suffix(".new")
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        new.rename(self._path(batch))
+        return file
+
+    def _lock(self, path: Path) -> int | None:
+        """Return the descriptor of a file that nobody has locked; None if somebody has, or it is gone."""
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file).st_nlink:
+                return file
+        except OSError:
+            pass
+        os.close(file)
+        return None
+
+    def _path(self, batch: str) -> Path:
+        return self._directory / f"{batch}{_SUFFIX}"
+
+
+def _rows(content: bytes) -> list[UsageRow]:
+    """Return the rows of a file; a line that was cut off is left out."""
+    rows: dict[tuple[str, ...], UsageRow] = {}
+    for line in content.splitlines():
+        with contextlib.suppress(ValueError, TypeError):
+            row = UsageRow(*orjson.loads(line))
+            rows[row[:4]] = add_rows(rows[row[:4]], row) if row[:4] in rows else row
+    return [*rows.values()]
