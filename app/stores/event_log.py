@@ -38,8 +38,8 @@ class EventLog(Protocol):
     The events of background runs, and who works on each: every method may raise `StoreUnavailable`.
 
     One worker at a time holds the lease of a run, and only what that one appends is kept. The lease runs out `lease`
-    seconds after it was last renewed; then any other worker may claim it, once. A log is forgotten `ttl` seconds after
-    its run was last heard of. Workers are named by any string that no two processes share.
+    seconds after it was last renewed; then any other worker may claim it, once. A log is deleted `ttl` seconds after
+    its last use. Names of workers are strings that are unique to a process.
     """
 
     async def begin(self, run: RunKey, worker: str) -> None:
@@ -64,7 +64,7 @@ class EventLog(Protocol):
         ...
 
     async def cancel(self, run: RunKey) -> None:
-        """Let the worker of a run know, the next time it is heard of, that the caller wants it cancelled."""
+        """Request the cancellation of a run: its worker learns of it at its next call."""
         ...
 
     async def standing(self, run: RunKey) -> RunState:

@@ -1,4 +1,4 @@
-"""What operators are told of a store in trouble."""
+"""Logs outages of a store, once each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Outage:
     """
     What the log hears of a store in trouble: one line when it begins, one when it is over.
 
-    The caller of the API is told only that the store is unavailable. The reason is for the operator: it is in the
+    Callers of the API learn only that the store is unavailable. The reason is for the operator: it is in the
     log, and a note on the exception (`antiphon check` prints it).
     """
 
@@ -23,7 +23,7 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """Did the store refuse what it was asked last?"""
+        """Whether the last operation of the store failed."""
         return self._reason is not None
 
     def begins(self, reason: str) -> StoreUnavailable:

@@ -80,8 +80,10 @@ class Values:
         if "const" in schema:
             return schema["const"]
         if values := schema.get("enum"):
-            said = [one for one in values if re.search(rf"\b{re.escape(str(one))}\b", self._prompt, re.IGNORECASE)]
-            return said[0] if said and not nth else values[nth % len(values)]
+            named = [
+                value for value in values if re.search(rf"\b{re.escape(str(value))}\b", self._prompt, re.IGNORECASE)
+            ]
+            return named[0] if named and not nth else values[nth % len(values)]
         match _type(schema):
             case "object":
                 return self._object(schema, depth)
@@ -119,8 +121,8 @@ class Values:
 
     def _number(self, schema: dict[str, object], whole: bool, nth: int) -> int | float:
         low, high, step = _bounds(schema, whole)
-        said = (number for number in map(float, self._numbers) if math.isfinite(number))
-        number = next((one for one in said if low <= one <= high and not (step and one % step)), None)
+        numbers = (number for number in map(float, self._numbers) if math.isfinite(number))
+        number = next((number for number in numbers if low <= number <= high and not (step and number % step)), None)
         if number is None:
             number = min(max(1, low), high)
             if step:

@@ -41,7 +41,7 @@ class _Log:
 
 
 class MemoryLog:
-    """Logs in a dict, in the order in which they were last heard of."""
+    """Logs in a dict, in order of their last use."""
 
     def __init__(
         self, *, ttl: float, lease: float, max_bytes: int = MAX_LOG_BYTES, clock: Callable[[], float] = time.monotonic

@@ -223,7 +223,7 @@ class PostgresStore:
 
     async def _renew(self, bucket: str, rows: Sequence[Any]) -> None:
         if rows and self._ttl - rows[0][0] > self._slack:
-            # What was asked for is here, whatever becomes of this; the next use renews.
+            # The result is complete even if the renewal fails; the next use renews.
             with suppress(StoreUnavailable):
                 await self._client.fetch(_RENEW, bucket, self._ttl)
 

@@ -111,7 +111,7 @@ class _Cluster:
     """
 
     _HOPS = 5  # how often the cluster may say that a slot is elsewhere, before it is not believed any more
-    _PAUSE = 0.05  # seconds until a slot is asked again that is just being moved
+    _PAUSE = 0.05  # seconds before a retry while a slot is being moved
 
     def __init__(self, hosts: list[_Host], connect: Callable[[_Host], Redis]) -> None:
         self._hosts = hosts
@@ -129,8 +129,8 @@ class _Cluster:
             try:
                 if asking is None:
                     return await _send(self._client(holder), commands)
-                asked = [part for command in commands for part in (("ASKING",), command)]
-                return (await _send(self._client(holder), asked))[1::2]
+                redirected = [part for command in commands for part in (("ASKING",), command)]
+                return (await _send(self._client(holder), redirected))[1::2]
             except TryAgainError:
                 # Some of several keys are there already, and some are not. In a moment they will be, or our time is up.
                 await asyncio.sleep(self._PAUSE)
@@ -232,7 +232,7 @@ def read_address(url: str) -> RedisAddress:
 
 
 def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _Cluster:
-    """Make what will connect, once it is asked."""
+    """Return a client; it connects when it is first used."""
 
     def connect(host: _Host) -> Redis:
         return Redis(

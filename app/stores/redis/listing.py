@@ -102,10 +102,10 @@ async def _page(client: _Client, owner: str, size: int, after: str) -> list[tupl
 
 async def _entries(client: _Client, records: Sequence[tuple[str, str]]) -> list[bytes | None]:
     """Return the entry of each record, which is given by its key and name, or None where there is no such record."""
-    asked: list[tuple[str, Command]] = [(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in records]
+    lookups: list[tuple[str, Command]] = [(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in records]
     if client.slots:
-        return [entry for [entry] in await asyncio.gather(*(client.ask(key, command) for key, command in asked))]
-    return await client.ask(asked[0][0], *(command for _, command in asked))
+        return [entry for [entry] in await asyncio.gather(*(client.ask(key, command) for key, command in lookups))]
+    return await client.ask(lookups[0][0], *(command for _, command in lookups))
 
 
 def _keys(owner: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ A store in one SQLite file: it outlives the process, and several workers of one 
     sqlite:////var/lib/antiphon.db  absolute
     sqlite:///antiphon.db?synchronous=full&busy_timeout=5
 
-SQLite blocks, so it is asked in two threads of the store's own, one that reads and one that writes: neither a slow
+SQLite blocks, so it is used in two threads of the store's own, one that reads and one that writes: neither a slow
 disk nor a lock held by another process stops the event loop.
 """
 
@@ -198,11 +198,11 @@ class SQLiteStore:
         return await self._reads.run(read)
 
     def log(self, *, ttl: float, lease: float) -> SQLiteLog:
-        """Return an event log in the same file, asked in the same threads."""
+        """Return an event log in the same file, used in the same threads."""
         return SQLiteLog(self._reads, self._writes, ttl=ttl, lease=lease, clock=self._clock)
 
     def usage(self, *, days: int) -> SQLiteUsage:
-        """Return the usage of keys in the same file, asked in the same threads."""
+        """Return the usage of keys in the same file, used in the same threads."""
         return SQLiteUsage(self._reads, self._writes, self._clock)
 
     async def purge(self) -> None:
@@ -230,7 +230,7 @@ class SQLiteStore:
         values = {"bucket": bucket, "name": name, "now": now, "until": until}
         rows = await self._reads.run(lambda db: db.execute(statement, values).fetchall())
         if rows and abs(until - rows[0][0]) > self._slack:
-            # What was asked for is here, whatever becomes of this; the next use renews.
+            # The result is complete even if the renewal fails; the next use renews.
             with suppress(StoreUnavailable):
                 await self._writes.write(lambda db: db.execute(_RENEW_READ, values))
         return rows

@@ -193,10 +193,10 @@ def classify(status: int, code: str = "", type: str = "", message: str = "") -> 
         for word in (code, type):
             if kind := CODES.get(re.sub(r"[^a-z0-9]", "", word.lower())):
                 return kind
-    said = f"{code} {type} {message}".lower()
+    text = f"{code} {type} {message}".lower()
     for rule in RULES:
-        if status in rule.statuses and rule.words.search(said):
+        if status in rule.statuses and rule.words.search(text):
             return rule.kind
-    if status == 404 and not _NOTHING_BUT_MISSING.sub("", said):
+    if status == 404 and not _NOTHING_BUT_MISSING.sub("", text):
         return "url"
     return STATUSES.get(status) or ("mistake" if 400 <= status < 500 else "failure")

@@ -25,7 +25,7 @@ _RESETS = re.compile(r"(?:x-|anthropic-)?ratelimit-(?:reset(-\w+)?|(\w+)-reset)"
 
 def retry_after(headers: Mapping[str, str], text: str = "", now: float | None = None) -> float | None:
     """
-    Return for how many seconds to wait, a year at most, or None if nothing is said of it.
+    Return the seconds to wait, at most a year, or None if the answer does not name any.
 
     In this order: `retry-after-ms`, `Retry-After` (seconds, a duration or a date), the resets of the limits that are
     used up, the words of the body, its fields, the headers that it quotes. `now` is Unix time.
@@ -37,7 +37,7 @@ def retry_after(headers: Mapping[str, str], text: str = "", now: float | None = 
 def _told(headers: Mapping[str, str], text: str, now: float) -> float | None:
     if (wait := _number(headers.get("retry-after-ms", ""))) is not None:
         return wait / 1000
-    if (said := headers.get("retry-after")) and (wait := _said(said, now)) is not None:
+    if (value := headers.get("retry-after")) and (wait := _seconds(value, now)) is not None:
         return wait
     if (wait := _reset(headers, now)) is not None:
         return wait
@@ -60,7 +60,7 @@ def _resets(headers: Mapping[str, str], now: float) -> Iterator[tuple[float, str
             continue
         number = _number(value)
         if number is None:
-            wait = _said(value, now)
+            wait = _seconds(value, now)
         elif number > 1e9:  # Unix time, in seconds, or in milliseconds as OpenRouter has it
             wait = max(0.0, (number / 1000 if number > 1e11 else number) - now)
         else:
@@ -69,7 +69,7 @@ def _resets(headers: Mapping[str, str], now: float) -> Iterator[tuple[float, str
             yield wait, headers.get(name.replace("reset", "remaining"))
 
 
-def _said(text: str, now: float) -> float | None:
+def _seconds(text: str, now: float) -> float | None:
     """Return the seconds that a number, a duration or a date tells."""
     if (number := _number(text)) is not None:
         return number

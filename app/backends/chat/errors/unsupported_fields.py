@@ -37,12 +37,12 @@ def _paths(error: BackendError) -> Iterator[list[str]]:
         yield _words(error.param)
     for pattern in _ERROR_PATTERNS:
         for match in pattern.finditer(error.message):
-            said = match.groupdict()
-            if path := said.get("path"):
+            groups = match.groupdict()
+            if path := groups.get("path"):
                 yield _words(path)
                 continue
-            place = _words(said.get("place") or "")
-            keys = _KEY.findall(said["names"]) or _NAME.findall(said["names"])
+            place = _words(groups.get("place") or "")
+            keys = _KEY.findall(groups["names"]) or _NAME.findall(groups["names"])
             yield from (place + _words(name) for name in keys)
 
 
