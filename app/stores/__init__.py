@@ -1,12 +1,12 @@
 """
-Who remembers.
+The protocol of stores.
 
-A store keeps *buckets of records*. A record is bytes with a name; a bucket is all the records of one chain of one
-caller. It is read in one round trip and expires as a whole, `ttl` seconds after its last use, so a chain in use does
-not expire under its user. What a record means is not a store's concern: see `app.core.history.turns`.
+A store has *buckets of records*. A record is bytes with a name; a bucket has the records of one chain of one owner. It
+is read in one round trip and expires as a whole, `ttl` seconds after its last use, so that a chain in use never
+expires. Stores do not read records: see `app.core.history.turns`.
 
-A bucket's name begins with its owner: `owner:chain`. Of the records that are put with an entry, which is a short
-description of them, a store lists the entries of one owner.
+A bucket's name begins with its owner: `owner:chain`. A record may be put with an entry, a short description; a store
+lists the entries of an owner.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 # By the scheme of the store's URL. A scheme that is not here is refused; an import path may be given instead.
-# Each class has `from_url(url, *, ttl)`: it does no I/O, and raises ValueError for a URL that cannot be meant.
+# Each class has `from_url(url, *, ttl)`: it does no I/O, and raises ValueError for an invalid URL.
 STORES = {
     "memory": "app.stores.memory:MemoryStore",
     "sqlite": "app.stores.sqlite:SQLiteStore",
@@ -30,13 +30,13 @@ STORES = {
 
 
 class Change(NamedTuple):
-    """Records of one bucket that are to be stored and deleted."""
+    """Records of one bucket to store and to delete."""
 
     bucket: str
     put: Mapping[str, bytes]  # by name
-    delete: Collection[str] = ()  # other names; where there is no such record, nothing is to be done
-    given: str | None = None  # a record that has to be in the bucket, or the change is not to be made
-    # Of those records in `put` that are to be listed: see `Store.recent`.
+    delete: Collection[str] = ()  # other names; those that do not exist are ignored
+    given: str | None = None  # a record that must be in the bucket, or the change is not made
+    # Of the records in `put` that are to be listed: see `Store.recent`.
     entries: Mapping[str, bytes] = MappingProxyType({})
 
 
@@ -51,7 +51,7 @@ class Store(Protocol):
     """
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
-        """Keep a record, replacing the one of that name, and renew the bucket."""
+        """Store a record, replacing the one of that name, and renew the bucket."""
         ...
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
@@ -64,10 +64,10 @@ class Store(Protocol):
 
     async def apply(self, *changes: Change) -> bool:
         """
-        Make changes, each to another bucket of one chain, all at once, and renew the buckets.
+        Make changes atomically, each to another bucket of one chain, and renew the buckets.
 
-        Where a `given` record is missing, none of them is made, and False is returned. So nothing is added to what
-        another request, in whichever process, deletes at the same time. Buckets are of one chain if their names are
+        If a `given` record is missing, make none of them and return False. So nothing is added to a conversation that
+        another request deletes at the same time. Buckets are of one chain if their names are
         the same up to the second colon (`owner:chain`, `owner:chain:conversation`).
         """
         ...
@@ -85,11 +85,11 @@ class Store(Protocol):
         ...
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Forget one record; tell whether it was there. The bucket is not renewed."""
+        """Delete one record; return False if there was none. The bucket is not renewed."""
         ...
 
     async def drop(self, bucket: str) -> bool:
-        """Forget a bucket with all its records; tell whether it was there."""
+        """Delete a bucket with all its records; return False if there was none."""
         ...
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
@@ -123,10 +123,10 @@ LISTED = 1000
 
 
 def owner_of(bucket: str) -> str:
-    """Return whose bucket it is."""
+    """Return the owner of a bucket."""
     return bucket.partition(":")[0]
 
 
 async def apply_with(store: Store, change: Change, more: Sequence[Change]) -> bool:
-    """Make a change, with more at once where these can be made; tell whether the change itself was made."""
+    """Make a change, together with more if all can be made; return whether the change itself was made."""
     return await store.apply(change, *more) or (bool(more) and await store.apply(change))

@@ -1,63 +1,62 @@
-"""The protocol of counters: how much callers use, counted by one process or by all that share a store."""
+"""The protocol of counters: token buckets and slots, of one process or of all that share a store."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-# Seconds after which the places of a process that has died are free again.
+# Seconds after which the slots of a process that has died are free again.
 LEASE = 30.0
 
 
 class TokenTake(NamedTuple):
-    """What is to be taken from one bucket."""
+    """Tokens to take from one bucket."""
 
     bucket: str
-    most: int  # that it holds, and that flow into it in a minute
-    amount: int  # to take; it may go below zero
-    needs: int = 0  # that have to be there, or nothing is taken from any bucket
+    most: int  # the capacity of the bucket, which refills within a minute
+    amount: int  # tokens to take; the bucket may go below zero
+    needs: int = 0  # tokens that must be in it, or nothing is taken from any bucket
 
 
 class TokenResult(NamedTuple):
-    """What became of it."""
+    """The result of taking tokens."""
 
     granted: bool
-    missing: Sequence[float]  # from each bucket to be full
+    missing: Sequence[float]  # tokens by which each bucket is not full
 
 
 class Counters(Protocol):
     """
-    How much callers use, counted by one process or by all: every method may raise `StoreUnavailable`.
+    Token buckets, several for each owner, and pools of slots. Every method may raise `StoreUnavailable`.
 
-    An owner has buckets, each of which fills up steadily. A room has places, of which one is taken as long as it is
-    used.
+    A bucket refills steadily. A slot is held until it is released, or until its lease expires.
     """
 
-    async def take(self, owner: str, draws: Sequence[TokenTake]) -> TokenResult:
-        """Take from an owner's buckets what is wanted, all of it or nothing. Who has none yet has full ones."""
+    async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
+        """Take tokens from an owner's buckets, all of them or none. A new bucket is full."""
         ...
 
-    async def acquire(self, room: str, guest: str, most: int) -> bool:
-        """Take one of the places of a room, for `LEASE` seconds; tell whether there was one."""
+    async def acquire(self, pool: str, holder: str, limit: int) -> bool:
+        """Acquire one of the `limit` slots of a pool for `LEASE` seconds; return False if all are held."""
         ...
 
-    async def renew(self, guests: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Keep places, of rooms and guests, for another `LEASE` seconds; return those that were not there any more."""
+    async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Renew slots, given by pool and holder, for another `LEASE` seconds; return those that were not held."""
         ...
 
-    async def release(self, room: str, guest: str) -> None:
-        """Give a place back."""
+    async def release(self, pool: str, holder: str) -> None:
+        """Release a slot."""
         ...
 
     async def aclose(self) -> None:
-        """Give back what the counters have; closing twice is fine."""
+        """Close connections; closing twice is fine."""
         ...
 
 
 @runtime_checkable
 class CountingStore(Protocol):
-    """A store that can count for all processes."""
+    """A store with counters that all processes share."""
 
     def counters(self) -> Counters:
-        """Return the counters; they do no I/O before they are used, and are closed by themselves."""
+        """Return the counters; they do no I/O before they are used, and are to be closed separately."""
         ...

@@ -1,4 +1,4 @@
-"""Counts of one process, for itself."""
+"""Counters of one process."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ _MINUTE = 60.0
 
 
 class MemoryCounters:
-    """Counts of this process alone."""
+    """Token buckets and slots in memory."""
 
-    _MANY = 10_000  # buckets, beyond which those that are full are forgotten
+    _MANY = 10_000  # buckets; with more, the full ones are dropped
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._full: dict[str, float] = {}  # when a bucket will be full again
-        self._rooms: defaultdict[str, set[str]] = defaultdict(set)
+        self._full: dict[str, float] = {}  # when each bucket will be full again
+        self._pools: defaultdict[str, set[str]] = defaultdict(set)
 
-    async def take(self, owner: str, draws: Sequence[TokenTake]) -> TokenResult:
+    async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
         now = self._clock()
-        keys = [f"{owner}:{take.bucket}" for take in draws]
+        keys = [f"{owner}:{take.bucket}" for take in takes]
         missing = [
             max(0.0, self._full.get(key, now) - now) * take.most / _MINUTE
-            for key, take in zip(keys, draws, strict=True)
+            for key, take in zip(keys, takes, strict=True)
         ]
-        if any(take.needs and gone + take.needs > take.most for take, gone in zip(draws, missing, strict=True)):
+        if any(take.needs and lacking + take.needs > take.most for take, lacking in zip(takes, missing, strict=True)):
             return TokenResult(False, missing)
-        missing = [gone + take.amount for take, gone in zip(draws, missing, strict=True)]
+        missing = [lacking + take.amount for take, lacking in zip(takes, missing, strict=True)]
         if len(self._full) > self._MANY:
             self._full = {key: full for key, full in self._full.items() if full > now}
-        for key, take, gone in zip(keys, draws, missing, strict=True):
-            self._full[key] = now + gone * _MINUTE / take.most
+        for key, take, lacking in zip(keys, takes, missing, strict=True):
+            self._full[key] = now + lacking * _MINUTE / take.most
         return TokenResult(True, missing)
 
-    async def acquire(self, room: str, guest: str, most: int) -> bool:
-        if len(self._rooms[room]) >= most:
+    async def acquire(self, pool: str, holder: str, limit: int) -> bool:
+        if len(self._pools[pool]) >= limit:
             return False
-        self._rooms[room].add(guest)
+        self._pools[pool].add(holder)
         return True
 
-    async def renew(self, guests: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        # Those that are taken stay taken for as long as the process lives.
-        return [(room, guest) for room, guest in guests if guest not in self._rooms.get(room, ())]
+    async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        # Slots are held as long as the process lives.
+        return [(pool, holder) for pool, holder in slots if holder not in self._pools.get(pool, ())]
 
-    async def release(self, room: str, guest: str) -> None:
-        self._rooms[room].discard(guest)
-        if not self._rooms[room]:
-            del self._rooms[room]
+    async def release(self, pool: str, holder: str) -> None:
+        self._pools[pool].discard(holder)
+        if not self._pools[pool]:
+            del self._pools[pool]
 
     async def aclose(self) -> None:
         pass

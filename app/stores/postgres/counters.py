@@ -1,4 +1,4 @@
-"""Counters in PostgreSQL, for all processes that share it. A crash of the server forgets them."""
+"""Counters in PostgreSQL, shared by all processes. They are lost when the database server crashes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app.stores.counters import LEASE, TokenResult, TokenTake
 from app.stores.postgres.connection import PostgresClient
 
-FAST = 0.5  # seconds for a connection, and for an answer: nobody is to wait for what only holds others back
+FAST = 0.5  # seconds to connect, and for a response: a request must not wait long for its limits
 
 _RENEW = """
 UPDATE antiphon_slots SET expires = clock_timestamp() + make_interval(secs => $3)
@@ -18,35 +18,35 @@ RETURNING held.pool, held.holder
 
 
 class PostgresCounters:
-    """Buckets by owner, and who holds a place in which room."""
+    """Buckets by owner, and the holders of slots by pool."""
 
     def __init__(self, client: PostgresClient) -> None:
         self._client = client
 
-    async def take(self, owner: str, draws: Sequence[TokenTake]) -> TokenResult:
-        """Take from an owner's buckets what is wanted, all of it or nothing."""
-        columns = [[float(value) for value in column] for column in zip(*(draw[1:] for draw in draws), strict=True)]
+    async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
+        """Take tokens from an owner's buckets, all of them or none."""
+        columns = [[float(value) for value in column] for column in zip(*(take[1:] for take in takes), strict=True)]
         granted, *missing = await self._client.fetchval(
-            "SELECT antiphon_take($1, $2, $3, $4, $5)", owner, [draw.bucket for draw in draws], *columns
+            "SELECT antiphon_take($1, $2, $3, $4, $5)", owner, [take.bucket for take in takes], *columns
         )
         return TokenResult(bool(granted), missing)
 
-    async def acquire(self, room: str, guest: str, most: int) -> bool:
-        """Take one of the places of a room; tell whether there was one."""
+    async def acquire(self, pool: str, holder: str, limit: int) -> bool:
+        """Acquire one of the slots of a pool; return False if all are held."""
         acquired: bool = await self._client.fetchval(
-            "SELECT antiphon_acquire($1, $2, $3, $4)", room, guest, most, LEASE
+            "SELECT antiphon_acquire($1, $2, $3, $4)", pool, holder, limit, LEASE
         )
         return acquired
 
-    async def renew(self, guests: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Keep places; return those that were not there any more."""
-        rooms, names = [room for room, _ in guests], [name for _, name in guests]
-        renewed = {(room, name) for room, name in await self._client.fetch(_RENEW, rooms, names, LEASE)}
-        return [guest for guest in guests if guest not in renewed]
+    async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Renew slots; return those that were not held."""
+        pools, holders = [pool for pool, _ in slots], [holder for _, holder in slots]
+        renewed = {(pool, holder) for pool, holder in await self._client.fetch(_RENEW, pools, holders, LEASE)}
+        return [slot for slot in slots if slot not in renewed]
 
-    async def release(self, room: str, guest: str) -> None:
-        """Give a place back."""
-        await self._client.fetch("DELETE FROM antiphon_slots WHERE pool = $1 AND holder = $2", room, guest)
+    async def release(self, pool: str, holder: str) -> None:
+        """Release a slot."""
+        await self._client.fetch("DELETE FROM antiphon_slots WHERE pool = $1 AND holder = $2", pool, holder)
 
     async def aclose(self) -> None:
         """Close all connections."""

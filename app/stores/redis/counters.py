@@ -1,8 +1,8 @@
 """
-Counts in Redis, for all processes that share it.
+Counters in Redis, shared by all processes.
 
-    antiphon:{limit:owner}   when each of the owner's buckets will be full again, in seconds by Redis's clock
-    antiphon:{room:name}     who has a place in a room, by the milliseconds at which the place is free again
+    antiphon:{limit:owner}   hash: when each of the owner's buckets will be full again, in seconds by Redis's clock
+    antiphon:{room:pool}     sorted set: the holders of a pool's slots, by the milliseconds at which their leases expire
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from itertools import groupby
 from app.stores.counters import LEASE, TokenResult, TokenTake
 from app.stores.redis.event_log import CommandRunner
 
-HASTE = 0.5  # seconds for a connection, and for an answer: nobody is to wait for what only holds others back
+HASTE = 0.5  # seconds to connect, and for a response: a request must not wait long for its limits
 
-# As in the event log, the first command tells whether this server can be written to.
+# As in the event log, the first command fails if this server cannot be written to.
 _READY = """
 if type(ready) == 'table' and ready.err then
   return redis.error_reply(ready.err:match('READONLY.*') or ready.err)
 end
 local time = redis.call('TIME')
 """
-_DRAW = f"""
+_TAKE = f"""
 local ready = redis.pcall('HDEL', KEYS[1], '')
 {_READY}
 local now = time[1] + time[2] / 1000000
@@ -45,20 +45,20 @@ for i = 1, #ARGV, 4 do
 end
 return {{granted, unpack(told)}}
 """
-_ROOM = f"""
+_POOL = f"""
 local ready = redis.pcall('ZREM', KEYS[1], '')
 {_READY}
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
-_ENTER = f"""{_ROOM}
+_ACQUIRE = f"""{_POOL}
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
 redis.call('ZADD', KEYS[1], now + ARGV[1], ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return 1
 """
-# Only who is there stays: a place that has been given back must not be taken again by a renewal that comes late.
-_STAY = f"""{_ROOM}
+# A slot that was released must not be acquired again by a late renewal.
+_RENEW = f"""{_POOL}
 local gone = {{}}
 for i = 2, #ARGV do
   if redis.call('ZSCORE', KEYS[1], ARGV[i]) then
@@ -73,45 +73,45 @@ return gone
 
 
 class RedisCounters:
-    """Buckets as one hash for each owner, rooms as sorted sets."""
+    """Buckets as a hash for each owner, pools as sorted sets."""
 
     def __init__(self, server: CommandRunner) -> None:
         self._server = server
 
-    async def take(self, owner: str, draws: Sequence[TokenTake]) -> TokenResult:
-        """Take from an owner's buckets what is wanted, all of it or nothing."""
+    async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
+        """Take tokens from an owner's buckets, all of them or none."""
         key = f"antiphon:{{limit:{owner}}}"
-        arguments = [value for take in draws for value in (take.bucket, take.most, take.amount, take.needs)]
-        [[granted, *missing]] = await self._server.ask(key, ("EVAL", _DRAW, 1, key, *arguments))
+        arguments = [value for take in takes for value in (take.bucket, take.most, take.amount, take.needs)]
+        [[granted, *missing]] = await self._server.ask(key, ("EVAL", _TAKE, 1, key, *arguments))
         return TokenResult(bool(granted), [float(gone) for gone in missing])
 
-    async def acquire(self, room: str, guest: str, most: int) -> bool:
-        """Take one of the places of a room; tell whether there was one."""
-        [entered] = await self._server.ask(_room(room), ("EVAL", _ENTER, 1, _room(room), _LEASE, most, guest))
-        return bool(entered)
+    async def acquire(self, pool: str, holder: str, limit: int) -> bool:
+        """Acquire one of the slots of a pool; return False if all are held."""
+        [acquired] = await self._server.ask(_key(pool), ("EVAL", _ACQUIRE, 1, _key(pool), _LEASE, limit, holder))
+        return bool(acquired)
 
-    async def renew(self, guests: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Keep places; return those that were not there any more."""
-        rooms = groupby(sorted(guests), lambda guest: guest[0])
-        gone = await asyncio.gather(*(self._renew(room, [name for _, name in group]) for room, group in rooms))
-        return [place for places in gone for place in places]
+    async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Renew slots; return those that were not held."""
+        pools = groupby(sorted(slots), lambda slot: slot[0])
+        lost = await asyncio.gather(*(self._renew(pool, [name for _, name in group]) for pool, group in pools))
+        return [slot for slots in lost for slot in slots]
 
-    async def release(self, room: str, guest: str) -> None:
-        """Give a place back."""
-        await self._server.ask(_room(room), ("ZREM", _room(room), guest))
+    async def release(self, pool: str, holder: str) -> None:
+        """Release a slot."""
+        await self._server.ask(_key(pool), ("ZREM", _key(pool), holder))
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._server.aclose()
 
-    async def _renew(self, room: str, guests: list[str]) -> list[tuple[str, str]]:
-        key = _room(room)
-        [gone] = await self._server.ask(key, ("EVAL", _STAY, 1, key, _LEASE, *guests))
-        return [(room, guest.decode()) for guest in gone]
+    async def _renew(self, pool: str, holders: list[str]) -> list[tuple[str, str]]:
+        key = _key(pool)
+        [lost] = await self._server.ask(key, ("EVAL", _RENEW, 1, key, _LEASE, *holders))
+        return [(pool, holder.decode()) for holder in lost]
 
 
 _LEASE = round(LEASE * 1000)  # milliseconds
 
 
-def _room(name: str) -> str:
-    return f"antiphon:{{room:{name}}}"
+def _key(pool: str) -> str:
+    return f"antiphon:{{room:{pool}}}"
