@@ -312,7 +312,7 @@ def build_tracing(settings: Settings) -> Tracing | None:
         return None
     from app.observability.tracing import Tracing  # its packages are an extra
 
-    return Tracing.from_environment()
+    return Tracing.from_environment(content=settings.otel_content)
 
 
 def build_hooks(metrics: Metrics | None, tracing: Tracing | None) -> RoutingHooks:

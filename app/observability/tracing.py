@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import json
 import logging
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
@@ -51,6 +52,7 @@ from app.core.profile import Profile
 from app.core.types.usage import usage_of
 from app.errors import BackendError
 from app.observability import log_context
+from app.observability.content import OutputMessage, input_messages
 from app.observability.labels import ModelLabels
 from app.observability.lifecycle import ResponseLifecycle, RoundRecord, ToolCallRecord, clock
 
@@ -97,6 +99,9 @@ _PER_TOKEN = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0
 _TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864]
 
 
+_to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
+
+
 def _harmless(function: Callable[P, T]) -> Callable[P, T | None]:
     """Log the exceptions of a function and return None, so that tracing never affects a response."""
 
@@ -114,7 +119,9 @@ def _harmless(function: Callable[P, T]) -> Callable[P, T | None]:
 class Tracing:
     """The traces and metrics of one application, recorded with the given providers."""
 
-    def __init__(self, traces: TracerProvider, meters: MeterProvider) -> None:
+    def __init__(self, traces: TracerProvider, meters: MeterProvider, *, content: bool = False) -> None:
+        """`content`: whether spans have the prompts and answers of responses that are stored."""
+        self.content = content
         self._providers = (traces, meters)
         self.tracer = traces.get_tracer("antiphon", __version__)
         self.models = ModelLabels()
@@ -134,7 +141,7 @@ class Tracing:
         )
 
     @classmethod
-    def from_environment(cls) -> Tracing:
+    def from_environment(cls, *, content: bool = False) -> Tracing:
         """
         Return tracing that exports by OTLP over HTTP, as OpenTelemetry's variables configure it; or with the providers
         that are set already, for example by `opentelemetry-instrument`.
@@ -148,7 +155,7 @@ class Tracing:
         if not isinstance(meters, sdk_metrics.MeterProvider):
             reader = PeriodicExportingMetricReader(OTLPMetricExporter())
             meters = sdk_metrics.MeterProvider([reader], resource=resource, shutdown_on_exit=False)
-        return cls(traces, meters)
+        return cls(traces, meters, content=content)
 
     def backend(self, backend: Backend, name: str = "default", replica: str = "1") -> Backend:
         """Return a backend that records each request as a span."""
@@ -349,6 +356,8 @@ class _TracedBackend(BackendWrapper):
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
         """Return the stream of chunks: see `Backend.stream`."""
         span = _BackendSpan(self._tracing, request.body, self.profile(request.model or request.body["model"]))
+        if self._tracing.content and request.content_traceable:
+            span.record_content(request.body)
         traced = dataclasses.replace(request, headers={**request.headers, **(span.headers() or {})})
         try:
             async with self._backend.stream(traced) as chunks, aclosing(span.follow(chunks)) as followed:
@@ -396,6 +405,7 @@ class _BackendSpan:
         self._first: float | None = None
         self._recorded: dict[str, Any] = {}  # the latest fields of the chunks
         self._failure: dict[str, str] = {}
+        self._output: OutputMessage | None = None  # if the content is recorded
         self._begin(body, profile)
 
     @_harmless
@@ -411,6 +421,12 @@ class _BackendSpan:
         )
 
     @_harmless
+    def record_content(self, body: Mapping[str, Any]) -> None:
+        """Record the messages of the request now, and those of the answer at its end."""
+        self._span.set_attribute("gen_ai.input.messages", _to_json(input_messages(body.get("messages") or ())))
+        self._output = OutputMessage()
+
+    @_harmless
     def headers(self) -> dict[str, str]:
         """Return the headers that make the backend's own spans children of this one."""
         headers: dict[str, str] = {}
@@ -418,7 +434,7 @@ class _BackendSpan:
         return headers
 
     async def follow(self, chunks: AsyncIterator[list[Chunk]]) -> AsyncGenerator[list[Chunk], None]:
-        """Pass the chunks on, and record their metadata, but not their content."""
+        """Pass the chunks on, and record their metadata, and their content if that is to be."""
         async for batch in chunks:
             self._record_metadata(batch)
             yield batch
@@ -435,6 +451,8 @@ class _BackendSpan:
             for choice in choices if isinstance(choices, list) else ():
                 if isinstance(choice, dict) and (reason := choice.get("finish_reason")):
                     self._recorded["finish"] = str(reason)
+            if self._output:
+                self._output.feed(chunk)
 
     @_harmless
     def answered(self, answer: RawAnswer) -> None:
@@ -465,6 +483,8 @@ class _BackendSpan:
                 "gen_ai.usage.cache_read.input_tokens": usage["input_tokens_details"]["cached_tokens"],
                 "gen_ai.usage.reasoning.output_tokens": usage["output_tokens_details"]["reasoning_tokens"],
             }
+        if self._output and (messages := self._output.messages(recorded.get("finish"))):
+            attributes["gen_ai.output.messages"] = _to_json(messages)
         tracing.models.resolve(self._model, functools.partial(self._record, usage, clock() - self._began))
         span.set_attributes({name: value for name, value in attributes.items() if value is not None})
         span.end()

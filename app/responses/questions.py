@@ -173,5 +173,6 @@ class Questions:
             self._model,
             prompt.profile,
             prompt.translate_for,
+            content_traceable=self._request.store,
             answered_by=self.answered_by,
         )

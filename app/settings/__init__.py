@@ -252,6 +252,10 @@ class Settings(BaseSettings):
     """Export traces and metrics by OpenTelemetry; needs `pip install 'antiphon[otel]'`. OpenTelemetry's own variables,
     such as OTEL_EXPORTER_OTLP_ENDPOINT, set the destination."""
 
+    otel_content: bool = False
+    """Add prompts and answers to the spans, as `gen_ai.input.messages` and `gen_ai.output.messages`; never those of
+    responses with `store: false`, nor of requests that are passed through."""
+
     @field_validator("port", mode="before")
     @classmethod
     def _is_port(cls, port: object) -> object:

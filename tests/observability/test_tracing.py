@@ -410,3 +410,51 @@ async def test_a_round_is_a_span_around_its_question_and_its_calls(upstream: Ups
         "antiphon.tool": "demo",
     }
     assert SECRET not in "".join(span.to_json() for span in telemetry.spans)
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_prompts_and_answers_are_recorded_if_the_settings_want_them(upstream: Upstream, store: bool) -> None:
+    spans = InMemorySpanExporter()
+    traces = TracerProvider(shutdown_on_exit=False)
+    traces.add_span_processor(SimpleSpanProcessor(spans))
+    telemetry = Telemetry(Tracing(traces, MeterProvider(shutdown_on_exit=False), content=True))
+    arguments = call(name="f", id="c1", arguments='{"a":'), call(arguments="1}")
+    thoughts = chunk(reasoning_content="Hm.")
+    upstream.say(sse(thoughts, chunk("Hel"), chunk("lo"), *arguments, finish("tool_calls"), DONE))
+    image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": SECRET}, image]},
+        {"type": "function_call", "call_id": "c0c0c0c0c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c0c0c0c0c", "output": "done"},
+    ]
+    async with served(upstream, telemetry) as http:
+        tools = [{"type": "function", "name": "f", "parameters": {}}]
+        answer = await ask(http, input=items, tools=tools, store=store, instructions=None)
+        assert answer.status_code == 200
+    (question,) = [span for span in spans.get_finished_spans() if span.kind is SpanKind.CLIENT]
+    attributes = dict(question.attributes or {})
+    if not store:
+        assert not [name for name in attributes if name.endswith(".messages")]
+        return
+    assert json.loads(str(attributes[gen_ai_attributes.GEN_AI_INPUT_MESSAGES])) == [
+        {
+            "role": "user",
+            "parts": [
+                {"type": "text", "content": SECRET},
+                {"type": "blob", "modality": "image", "mime_type": "image/png"},
+            ],
+        },
+        {"role": "assistant", "parts": [{"type": "tool_call", "id": "c0c0c0c0c", "name": "f", "arguments": "{}"}]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c0c0c0c0c", "response": "done"}]},
+    ]
+    assert json.loads(str(attributes[gen_ai_attributes.GEN_AI_OUTPUT_MESSAGES])) == [
+        {
+            "role": "assistant",
+            "parts": [
+                {"type": "reasoning", "content": "Hm."},
+                {"type": "text", "content": "Hello"},
+                {"type": "tool_call", "id": "c1", "name": "f", "arguments": '{"a":1}'},
+            ],
+            "finish_reason": "tool_calls",
+        }
+    ]
