@@ -1,8 +1,8 @@
 """
-Read what a backend says when it refuses, in whatever envelope, and say it in the API's own words.
+Translates the errors of backends into errors of the API.
 
-Two tables tell where envelopes keep their words; what the words mean is in `refusals`. Neither a web page nor an API
-key gets through.
+The tables here list where the formats of the various servers have their message, code and parameter; what these mean is
+in `classification`. Neither web pages nor API keys are passed on.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from app.core.sse.decoder import ChunkDecoder, encodable
 from app.core.types.chunk import RawChunk
 from app.errors import BackendError
 
-_LONGEST = 2000  # characters of a message: some servers repeat the whole request in it
+_LONGEST = 2000  # characters of a message: some servers quote the whole request
 
-# The words are in the value itself, or deeper, in what stands under one of these names.
+# The fields are in the object itself, or in a nested one under one of these names.
 _WRAPPERS = ("error", "errors", "detail", "base_resp", "message", "fault", "issues")
 _FIELDS = {
     "message": (
@@ -39,11 +39,12 @@ _FIELDS = {
     "type": ("type", "status"),
     "param": ("param",),
 }
-# "Provider returned error", says OpenRouter, and "Stream error occurred" Vercel's gateway: here is what it was.
+# Where gateways have the cause: OpenRouter's own message is "Provider returned error", Vercel's "Stream error
+# occurred".
 _CAUSES = (("metadata", "raw"), ("value", "error_message"))
 _STATUS_FIELDS = ("http_code", "http_status_code", "status_code", "status", "code")
 
-# The HTTP status that MiniMax's `base_resp.status_code` would have been; 0 is success.
+# The HTTP status for each `base_resp.status_code` of MiniMax; 0 is success.
 _BASE_RESP = {
     **dict.fromkeys((1002, 1039, 1041, 2056), 429),
     **dict.fromkeys((1004, 2049), 401),
@@ -56,10 +57,10 @@ def backend_error(
     status: int, headers: Mapping[str, str], body: bytes, *, secret: str | None = None, passthrough: bool = False
 ) -> BackendError:
     """
-    Return the error that an answer with a status other than 2xx is.
+    Return the error for a response with a status other than 2xx.
 
-    `headers` by name in lower case; `secret` is the key that was sent, which no message repeats, and `passthrough`
-    says that it was the caller's own.
+    `headers` has the names in lower case. `secret` is the key that was sent, which is removed from messages;
+    `passthrough` is true if it was the caller's own.
     """
     page = "html" in headers.get("content-type", "")
     wait = retry_after(headers, body.decode(errors="replace"))
@@ -67,31 +68,31 @@ def backend_error(
 
 
 def error_in_chunk(chunk: RawChunk, *, secret: str | None = None, passthrough: bool = False) -> BackendError | None:
-    """Return the error that a chunk is or carries, with the HTTP status that would have fitted; None if it is fine."""
-    if not _complains(chunk):
+    """Return the error that a chunk contains, with a suitable HTTP status; None if it contains none."""
+    if not _has_error(chunk):
         return None
-    complaint = _read(next(_choice_errors(chunk), chunk))
+    fields = _read(next(_choice_errors(chunk), chunk))
     wait = retry_after({}, json.dumps(chunk, default=str))
-    return _error(complaint.get("http", 0), complaint, wait, secret, passthrough)
+    return _error(fields.get("http", 0), fields, wait, secret, passthrough)
 
 
 def _error(
-    status: int, complaint: dict[str, Any], wait: float | None, secret: str | None, passthrough: bool
+    status: int, fields: dict[str, Any], wait: float | None, secret: str | None, passthrough: bool
 ) -> BackendError:
-    code, message = str(complaint.get("code", "")), str(complaint.get("message", "")).strip()
-    kind = classify(status, code, str(complaint.get("type", "")), message)
+    code, message = str(fields.get("code", "")), str(fields.get("message", "")).strip()
+    kind = classify(status, code, str(fields.get("type", "")), message)
     if passthrough:
         kind = CALLER_KEY.get(kind, kind)
     row = ERROR_CLASSES[kind]
-    # A number that is the HTTP status again says nothing; another is the vendor's own and may.
-    telling = kind in ("mistake", "missing", "failure", "model_error") and re.fullmatch(
+    # A code that repeats the HTTP status is useless; any other is the vendor's own.
+    specific = kind in ("mistake", "missing", "failure", "model_error") and re.fullmatch(
         r"(?![45]\d\d$)[\w.-]{1,64}", code
     )
     quoted = bool(message) and kind not in HIDDEN
     error = BackendError(
         scrubbed(message, secret) if quoted else row.message,
-        param=str(complaint["param"]) if complaint.get("param") else None,
-        code=code if telling else row.code,
+        param=str(fields["param"]) if fields.get("param") else None,
+        code=code if specific else row.code,
         type=row.type,
         status=row.status,
         retry_after=wait if row.status in (429, 503) else None,
@@ -101,34 +102,34 @@ def _error(
 
 
 def _read(value: Any) -> dict[str, Any]:
-    """Return `message`, `code`, `type`, `param` and `http` of a complaint, those that there are."""
+    """Return the fields of an error that exist: `message`, `code`, `type`, `param` and `http`, the status."""
     if isinstance(value, str):
-        within = _parse(value) if value.startswith("{") else None  # an envelope that another wrapped as its message
-        complaint = _read(within) if isinstance(within, dict) else {}
-        return complaint if "message" in complaint else {"message": value} if value.strip() else {}
+        nested = _parse(value) if value.startswith("{") else None  # another server's error as the message
+        fields = _read(nested) if isinstance(nested, dict) else {}
+        return fields if "message" in fields else {"message": value} if value.strip() else {}
     if isinstance(value, list):
         return _read_list(value)
     if not isinstance(value, dict):
         return {}
-    complaint = dict(_fields(value))
+    fields = dict(_fields(value))
     for wrapper in _WRAPPERS:
         if inner := _read(value.get(wrapper)):
             if wrapper == "base_resp":
                 inner["http"] = _BASE_RESP.get(value[wrapper].get("status_code"), 0)
-            complaint |= inner
+            fields |= inner
             break
     for wrapper, name in _CAUSES:
         outer = value.get(wrapper)
         if isinstance(outer, dict) and isinstance(raw := outer.get(name), str):
-            complaint |= _read(_parse(raw))
-    return complaint
+            fields |= _read(_parse(raw))
+    return fields
 
 
 def _read_list(values: list[Any]) -> dict[str, Any]:
     invalid = [one for one in values if isinstance(one, dict) and "msg" in one and isinstance(one.get("loc"), list)]
     if not invalid:
         return _read(values[0]) if values else {}
-    # FastAPI names each field that is wrong.
+    # FastAPI lists the invalid fields.
     places = [".".join(map(str, one["loc"])).removeprefix("body.") for one in invalid]
     message = "; ".join(f"{place}: {one['msg']}" for place, one in zip(places, invalid, strict=True))
     return {"message": message, "param": places[0]}
@@ -137,9 +138,9 @@ def _read_list(values: list[Any]) -> dict[str, Any]:
 def _fields(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for field, names in _FIELDS.items():
         for name in names:
-            found = value.get(name)
-            if isinstance(found, str | int) and not isinstance(found, bool) and found not in ("", "error"):
-                yield field, found
+            text = value.get(name)
+            if isinstance(text, str | int) and not isinstance(text, bool) and text not in ("", "error"):
+                yield field, text
                 break
     for name in _STATUS_FIELDS:
         if re.fullmatch(r"[45]\d\d", str(value.get(name))):
@@ -148,21 +149,21 @@ def _fields(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _parse(text: str) -> Any:
-    """Return a body as JSON, as the chunk that complains in it, as text, or None if it is a web page."""
+    """Return a body as JSON, as the chunk with the error, or as text; None for a web page."""
     text = text.strip().removeprefix("\ufeff")
     if text[:1] in ("{", "[", '"'):
         try:
             return encodable(json.loads(text))
         except (ValueError, RecursionError):
             return text
-    if re.match(r"(data|event|id|retry|):", text):  # DashScope: an event stream of one error, under 400
+    if re.match(r"(data|event|id|retry|):", text):  # DashScope: an event stream with one error, with status 400
         decoder = ChunkDecoder()
         chunks = decoder.decode(text.encode(errors="replace")) + decoder.end()
-        return next(filter(_complains, chunks), None)
+        return next(filter(_has_error, chunks), None)
     return None if re.search(r"<(!doctype|html|head|body|title|h1)\b", text[:2000].lower()) else text
 
 
-def _complains(chunk: RawChunk) -> bool:
+def _has_error(chunk: RawChunk) -> bool:
     if chunk.get("error") or "error" in (chunk.get("object"), chunk.get("type")):
         return True
     base_resp = chunk.get("base_resp")
@@ -171,12 +172,12 @@ def _complains(chunk: RawChunk) -> bool:
     if "choices" in chunk:
         return any(_choice_errors(chunk))
     if chunk.get("code") in _FINE and chunk.get("success") is not False:
-        return False  # "Success", says Spark
-    return bool(chunk.get("errors")) or any(isinstance(chunk.get(name), str) for name in _COMPLAINTS)
+        return False  # Spark sends "Success" as the message
+    return bool(chunk.get("errors")) or any(isinstance(chunk.get(name), str) for name in _MESSAGE_FIELDS)
 
 
 _FINE = (0, "0", 200, "200")
-_COMPLAINTS = ("message", "detail", "msg", "error_msg")  # z.ai has the third, Baidu the last
+_MESSAGE_FIELDS = ("message", "detail", "msg", "error_msg")  # `msg` is sent by z.ai, `error_msg` by Baidu
 
 
 def _choice_errors(chunk: RawChunk) -> Iterator[Any]:
@@ -189,16 +190,15 @@ def _choice_errors(chunk: RawChunk) -> Iterator[Any]:
             yield choice["error"]
 
 
-# Where in its own code a server was (FastAPI, as llama-cpp-python passes it on); that names files of its machine.
+# A traceback of the server (of FastAPI, in errors of llama-cpp-python), which has paths of its files.
 _TRACE = re.compile(r'\n[ \t]*(?:Traceback \(most recent call last\):|File "[^"\n]+", line \d+).*', re.DOTALL)
 
 
 def scrubbed(text: str, secret: str | None = None) -> str:
     """
-    Return a text of a length fit to be shown, without anything that is or looks like an API key, or tells of the
-    server's own code.
+    Return a text of limited length, without the `secret`, anything that looks like an API key, and tracebacks.
     """
-    if len(text) > 2 * _LONGEST:  # before any pattern sees it; a word that is cut through may be half of a key
+    if len(text) > 2 * _LONGEST:  # before the patterns are applied; a word that is cut in two may be a part of a key
         text = text[: 2 * _LONGEST]
         text = text.rpartition(" ")[0] or text
     if secret:

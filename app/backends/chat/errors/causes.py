@@ -1,6 +1,4 @@
-"""
-Why a server could not be reached, or broke off: in the system's own words for operators, in a few of ours for callers.
-"""
+"""Why a server could not be reached or the connection broke: a short reason for callers, and details for operators."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import httpx
 from app.backends.chat.errors.classification import failure
 from app.errors import BackendError
 
-# Why a connection could not be made; callers are told no more of it than this.
+# The reasons that callers see.
 _UNREACHABLE = {
     ssl.SSLError: "TLS failed",
     socket.gaierror: "its host name is not known",
@@ -23,7 +21,7 @@ _UNREACHABLE = {
 
 
 def unreachable(error: httpx.TransportError) -> BackendError:
-    """Return the error that callers are told where a request could not be sent, or was not answered."""
+    """Return the error for a request that could not be sent or was not answered."""
     if isinstance(error, httpx.TimeoutException):
         return failure("timeout", "The backend does not accept connections.")
     if not isinstance(error, httpx.ConnectError):
@@ -36,7 +34,7 @@ def unreachable(error: httpx.TransportError) -> BackendError:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what caused it, the cause of all last."""
+    """Yield an error and its causes, the root cause last."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -44,7 +42,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Add the system's own words to an error of the backend's that leaves the context."""
+    """Add the operating system's message to errors of the backend that leave the context."""
     try:
         yield
     except BackendError as error:
@@ -53,7 +51,7 @@ def explained() -> Iterator[None]:
 
 
 def explain(error: BackendError, cause: BaseException | None) -> None:
-    """Add the system's own words for the cause of an error as a note, for operators; they quote no request."""
-    words = [str(one) for one in _causes(cause) if isinstance(one, OSError | httpx.TransportError) and str(one)]
-    if words and words[-1] not in getattr(error, "__notes__", ()):
-        error.add_note(words[-1])
+    """Add the operating system's message for the cause as a note, for operators. It never quotes the request."""
+    messages = [str(each) for each in _causes(cause) if isinstance(each, OSError | httpx.TransportError) and str(each)]
+    if messages and messages[-1] not in getattr(error, "__notes__", ()):
+        error.add_note(messages[-1])

@@ -1,7 +1,7 @@
 """
-What a backend's refusal means: from its status and its words to a kind, and from the kind to what our caller is told.
+Classifies the errors of backends by status, code and message, and maps each class to an error of the API.
 
-Every row is something that a server really says.
+Every pattern is of a message that some server really sends.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from app.errors import BackendError
 
 
 class ErrorClass(NamedTuple):
-    """What a refusal is to our caller."""
+    """The error of the API for a class of backend errors."""
 
     status: int
     type: str
     code: str
-    message: str  # where the backend says nothing that can be shown
+    message: str  # used if the backend sends none that can be shown
 
 
 ERROR_CLASSES = {
@@ -29,7 +29,7 @@ ERROR_CLASSES = {
     "model": ErrorClass(404, "not_found", "model_not_found", "The backend does not have this model."),
     "missing": ErrorClass(404, "not_found", "not_found", "The backend found nothing there."),
     "rate": ErrorClass(429, "too_many_requests", "rate_limit_exceeded", "The backend receives too many requests."),
-    # Codex shows this code to its user and does not try again.
+    # Codex shows this code to the user and does not retry.
     "quota": ErrorClass(429, "too_many_requests", "insufficient_quota", "The backend's quota is used up."),
     "overloaded": ErrorClass(
         503, "server_error", "server_is_overloaded", "The backend is overloaded, or still starting."
@@ -49,10 +49,10 @@ ERROR_CLASSES = {
 }
 CALLER_KEY = {"key": "own_key", "forbidden": "own_forbidden"}
 
-# What the backend says of keys and addresses is nobody's business.
+# Classes for which the message of the backend is not shown: it may contain keys or addresses.
 HIDDEN = frozenset({"key", "own_key", "url"})
 
-# What a status means where the words are not recognised. Others: from 400 a mistake, from 500 a failure.
+# The class of a status if no code or message is recognized. Others: `mistake` from 400, `failure` from 500.
 STATUSES = {
     **dict.fromkeys((*range(300, 400), 405), "url"),
     **dict.fromkeys((401, 407), "key"),
@@ -64,7 +64,7 @@ STATUSES = {
     **dict.fromkeys((498, 503, 529), "overloaded"),  # 498: Groq's flex tier is full
 }
 
-# Codes and types that say it all, without what is neither letter nor digit. The numbers are z.ai's and MiniMax's.
+# Codes and types that determine the class, reduced to letters and digits. The numbers are z.ai's and MiniMax's.
 CODES = {
     code: kind
     for kind, codes in {
@@ -88,21 +88,21 @@ def failure(kind: str, message: str = "") -> BackendError:
 
 
 class Rule(NamedTuple):
-    """Words that tell what a refusal is, under some statuses; 0 is that of an error under 200."""
+    """A pattern of messages, and the statuses for which it determines the class; 0 is an error in a 200 response."""
 
     kind: str
     statuses: Container[int]
-    words: re.Pattern[str]
+    pattern: re.Pattern[str]
 
 
-def _rule(kind: str, statuses: Container[int], *words: str) -> Rule:
-    return Rule(kind, statuses, re.compile("|".join(words)))
+def _rule(kind: str, statuses: Container[int], *patterns: str) -> Rule:
+    return Rule(kind, statuses, re.compile("|".join(patterns)))
 
 
 _ANY = range(1000)
 _STREAM = {0}
 
-# Tried in this order, on the code, the type and the message in lower case.
+# Applied in this order to code, type and message in lower case.
 RULES = (
     _rule(
         "key",
@@ -163,7 +163,7 @@ RULES = (
         r"has been (deprecated|decommissioned)",  # Groq
     ),
     _rule("overloaded", {0, 500, 502}, r"overloaded", r"loading model|model is (currently |still )?loading"),
-    # llama.cpp, llama-cpp-python, mlx-lm and transformers report what the caller did wrong as an error of their own.
+    # llama.cpp, llama-cpp-python, mlx-lm and transformers report errors of the caller as their own.
     _rule(
         "mistake",
         {404, 500, 501},
@@ -177,7 +177,7 @@ RULES = (
         r"must be (a|an|one|string|less|greater|at|in|non)\b|cannot be (empty|null)",
         r"unexpected keyword argument|extra (inputs|fields) (are )?not permitted|unknown (field|parameter)",  # LiteLLM
     ),
-    # In a stream nothing but the words says what the status would have been.
+    # In a stream, only the message indicates the status.
     _rule("rate", _STREAM, r"rate[ _-]?limit", r"too[ _]?many[ _]?requests", r"resource_exhausted|throttl"),
     _rule("timeout", _STREAM, r"timed? ?out|timeout"),
     _rule("mistake", _STREAM, r"invalid_?request|bad_?request|invalid_?argument|validation"),
@@ -188,14 +188,14 @@ _NOTHING_BUT_MISSING = re.compile(r"\W+|404|page|not_found\w*|not|found")
 
 
 def classify(status: int, code: str = "", type: str = "", message: str = "") -> str:
-    """Return the kind of a refusal, a key of `ERROR_CLASSES`; a status of 0 is that of an error under 200."""
-    if status != 413:  # Groq's 413 with a rate limit's code: this request will be too large tomorrow, too
-        for word in (code, type):
-            if kind := CODES.get(re.sub(r"[^a-z0-9]", "", word.lower())):
+    """Return the class of an error, a key of `ERROR_CLASSES`; the status is 0 for an error in a 200 response."""
+    if status != 413:  # Groq's 413 has a rate limit's code, but a retry would fail as well
+        for name in (code, type):
+            if kind := CODES.get(re.sub(r"[^a-z0-9]", "", name.lower())):
                 return kind
     text = f"{code} {type} {message}".lower()
     for rule in RULES:
-        if status in rule.statuses and rule.words.search(text):
+        if status in rule.statuses and rule.pattern.search(text):
             return rule.kind
     if status == 404 and not _NOTHING_BUT_MISSING.sub("", text):
         return "url"

@@ -1,4 +1,4 @@
-"""When a backend says one may ask again: in seconds, however it says so."""
+"""The time after which a backend allows a retry, in seconds, from its headers or its message."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from email.utils import parsedate_to_datetime
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _ONE = r"\d+(?:\.\d+)? ?(?:ms|milliseconds?|seconds?|secs?|minutes?|mins?|hours?|[smhd])(?![a-z])"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|milli|[smhd])[a-z]*")
-# Groq and OpenAI say "try again in 7.66s", Gemini "retry in 34.07s" and `"retryDelay": "34s"`, Azure "retry after 6
-# seconds", GitHub "wait 42 seconds".
-_IN_WORDS = re.compile(
+# Groq and OpenAI: "try again in 7.66s"; Gemini: "retry in 34.07s" and `"retryDelay": "34s"`; Azure: "retry after 6
+# seconds"; GitHub: "wait 42 seconds".
+_IN_TEXT = re.compile(
     rf'(?:(?:try again|retry) (?:in|after) |\bwait (?:for )?|"retryDelay":\s*")((?:{_ONE} ?)+)', re.IGNORECASE
 )
 _IN_A_FIELD = re.compile(r'"retry_?after(?:_seconds)?":\s*"?(\d+(?:\.\d+)?)"?\s*[,}]', re.IGNORECASE)
 # OpenRouter quotes headers in the body.
 _IN_HEADERS = re.compile(r'"([\w-]{0,20}ratelimit-[\w-]{1,40})":\s*"([^"]+)"', re.IGNORECASE)
-_LONGEST = 366 * 86400.0  # seconds; a longer wait is a number that means something else
+_LONGEST = 366 * 86400.0  # seconds; a larger number is no wait
 _RESETS = re.compile(r"(?:x-|anthropic-)?ratelimit-(?:reset(-\w+)?|(\w+)-reset)")
 
 
 def retry_after(headers: Mapping[str, str], text: str = "", now: float | None = None) -> float | None:
     """
-    Return the seconds to wait, at most a year, or None if the answer does not name any.
+    Return the seconds to wait, at most a year; None if the response does not state a time.
 
-    In this order: `retry-after-ms`, `Retry-After` (seconds, a duration or a date), the resets of the limits that are
-    used up, the words of the body, its fields, the headers that it quotes. `now` is Unix time.
+    Sources, by precedence: `retry-after-ms`, `Retry-After` (seconds, a duration or a date), the resets of exhausted
+    limits, the text of the body, its fields, and the headers that it quotes. `now` is Unix time.
     """
-    wait = _told(headers, text, time.time() if now is None else now)
+    wait = _wait(headers, text, time.time() if now is None else now)
     return None if wait is None else min(wait, _LONGEST)
 
 
-def _told(headers: Mapping[str, str], text: str, now: float) -> float | None:
+def _wait(headers: Mapping[str, str], text: str, now: float) -> float | None:
     if (wait := _number(headers.get("retry-after-ms", ""))) is not None:
         return wait / 1000
     if (value := headers.get("retry-after")) and (wait := _seconds(value, now)) is not None:
         return wait
     if (wait := _reset(headers, now)) is not None:
         return wait
-    if match := _IN_WORDS.search(text):
+    if match := _IN_TEXT.search(text):
         return _duration(match[1])
     if match := _IN_A_FIELD.search(text):
         return float(match[1])
@@ -70,7 +70,7 @@ def _resets(headers: Mapping[str, str], now: float) -> Iterator[tuple[float, str
 
 
 def _seconds(text: str, now: float) -> float | None:
-    """Return the seconds that a number, a duration or a date tells."""
+    """Return the seconds until the time that a number, a duration or a date states."""
     if (number := _number(text)) is not None:
         return number
     return _duration(text) if _DURATION.match(text) else _until(text, now)
@@ -81,8 +81,8 @@ def _number(text: str) -> float | None:
 
 
 def _duration(text: str) -> float:
-    found = _DURATION.findall(text.lower())
-    return sum(float(amount) * _UNITS["ms" if unit == "milli" else unit] for amount, unit in found)
+    parts = _DURATION.findall(text.lower())
+    return sum(float(amount) * _UNITS["ms" if unit == "milli" else unit] for amount, unit in parts)
 
 
 def _until(text: str, now: float) -> float | None:

@@ -1,7 +1,7 @@
 """
-The fields of a request that a server, when it refuses, says it does not know.
+Finds the request fields that a server's refusal reports as unknown.
 
-A field is one of the body, or one further inside, written in one way for all messages or tools:
+A field is a top-level one of the body, or a nested one, written alike for all messages or tools:
 `messages[].reasoning_content`.
 """
 
@@ -14,22 +14,23 @@ from typing import Any
 from app.errors import BackendError
 
 MESSAGE, CALL, STRICT = "messages[].", "messages[].tool_calls[].", "tools[].strict"
-_OF_MESSAGES = frozenset({"role", "content", "tool_calls", "tool_call_id"})  # all others are extras, such as thoughts
+_OF_MESSAGES = frozenset(
+    {"role", "content", "tool_calls", "tool_call_id"}
+)  # all others are extensions, such as reasoning
 _OF_CALLS = frozenset({"id", "type", "function"})
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 def unknown_fields(error: BackendError, body: Mapping[str, Any]) -> list[str]:
     """
-    Return the fields of a request that a refusal says are not known, in its order.
+    Return the fields of a request that a refusal reports as unknown, in the order of the message.
 
-    They are fields of the body, or fields further inside, written `messages[].reasoning_content` for all messages. One
-    that is nowhere in the body is left out: it is none of ours, or a word of the prompt.
+    Names that do not occur in the body are ignored: they may be words of the prompt.
     """
     if error.status != 400:
         return []
-    found = (_field(words, body) for words in _paths(error))
-    return [*dict.fromkeys(field for field in found if field)]
+    fields = (_field(names, body) for names in _paths(error))
+    return [*dict.fromkeys(field for field in fields if field)]
 
 
 def _paths(error: BackendError) -> Iterator[list[str]]:
@@ -53,7 +54,7 @@ def _words(path: str) -> list[str]:
 
 
 def _field(words: list[str], body: Mapping[str, Any]) -> str:
-    """Return the field of a request that a path leads to, "" if there is none."""
+    """Return the field of a request at a path; "" if there is none."""
     if not words:
         return ""
     first, *rest = words
@@ -61,7 +62,7 @@ def _field(words: list[str], body: Mapping[str, Any]) -> str:
         return _field_of_messages([word for word in rest if word not in _ROLES and "_message" not in word], body)
     if first == "tools" and rest and rest[-1] == "strict" and "parameters" not in rest:
         first = STRICT
-    elif first not in body and not rest:  # there are servers that do not say where
+    elif first not in body and not rest:  # some servers do not report the place
         inside = (f"{MESSAGE}{first}", f"{CALL}{first}", STRICT if first == "strict" else first)
         first = next((field for field in inside if holds(body, field)), first)
     return first if holds(body, first) else ""
@@ -79,7 +80,7 @@ def _field_of_messages(words: list[str], body: Mapping[str, Any]) -> str:
 
 
 def holds(body: Mapping[str, Any], field: str) -> bool:
-    """Tell if there is such a field in a request."""
+    """Return whether a request has a field."""
     if field.startswith(CALL):
         calls = (call for message in body.get("messages", ()) for call in message.get("tool_calls") or ())
         return any(field.removeprefix(CALL) in call for call in calls)
@@ -91,14 +92,15 @@ def holds(body: Mapping[str, Any], field: str) -> bool:
 
 
 def functions(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the functions of the tools of a request."""
     return [tool["function"] for tool in body.get("tools", ()) if "function" in tool]
 
 
 _NAME = re.compile(r"[A-Za-z_$][\w.$\[\]]*")
-_KEY = re.compile(r"""(?<=['"])[A-Za-z_]\w*(?=['"]:)""")  # of an object, whose values are none of our business
+_KEY = re.compile(r"""(?<=['"])[A-Za-z_]\w*(?=['"]:)""")  # a key of an object
 
 
-# What stands for what in the sayings below; what is in another comes after it.
+# Abbreviations in the patterns below; one that is part of another comes after it.
 _SHORT = {
     "NOUN": r"(?:parameter|argument|field|property|propertie|key|name|input|option)s?(?:\(s\))?",
     "QUOTEDS": r"QUOTED(?:(?:, ?| and |, and )QUOTED)*",
@@ -110,33 +112,33 @@ _SHORT = {
 }
 
 
-def _saying(words: str) -> re.Pattern[str]:
+def _pattern(words: str) -> re.Pattern[str]:
     for short, long in _SHORT.items():
         words = words.replace(short, long)
     return re.compile(words, re.IGNORECASE)
 
 
-# How servers say that they do not know something: some `names`, perhaps in a `place`, or one thing by its whole `path`.
+# How servers report unknown fields: as `names`, perhaps in a `place`, or one field by its whole `path`.
 _ERROR_PATTERNS = (
     # OpenAI, Azure, Dynamo, Gemini, Databricks, Cohere, transformers, serde, zod, arguments of Python
-    _saying(
+    _pattern(
         r"(?:unknown|unsupported|unrecogni[sz]ed|unexpected|extra) (?:(?:request|keyword|body) )?NOUN"
         r"(?: supplied| in the request| in object)?:? (?:NOUN )?"
         r"(?P<names>QUOTEDS|GROUP|(?<=: )BARES)(?: at (?P<place>QUOTED))?"
     ),
     # Groq, Cerebras, Cohere, OpenAI
-    _saying(
+    _pattern(
         r"(?:(?P<place>QUOTED) ?: )?(?:NOUN )?(?P<names>QUOTED)(?: NOUN)? (?:is|are) (?:unsupported|only allowed when|"
         r"not (?:supported|allowed|permitted|recogni[sz]ed|a valid NOUN))"
     ),
     # xAI, LiteLLM, Vertex
-    _saying(r"not supported (?:on|by|with|for) (?:this|the) \w+: (?P<names>QUOTEDS|BARES)"),
-    _saying(r"does not support NOUN:? (?P<names>QUOTEDS|GROUP|BARES)"),
-    _saying(r"does not support the (?P<names>[A-Za-z_]\w*) NOUN"),
+    _pattern(r"not supported (?:on|by|with|for) (?:this|the) \w+: (?P<names>QUOTEDS|BARES)"),
+    _pattern(r"does not support NOUN:? (?P<names>QUOTEDS|GROUP|BARES)"),
+    _pattern(r"does not support the (?P<names>[A-Za-z_]\w*) NOUN"),
     # Azure
-    _saying(r"properties are not allowed \((?P<names>[^)]*) (?:was|were) unexpected\)(?: - (?P<place>QUOTED))?"),
+    _pattern(r"properties are not allowed \((?P<names>[^)]*) (?:was|were) unexpected\)(?: - (?P<place>QUOTED))?"),
     # pydantic: Fireworks, Mistral, vLLM, TensorRT-LLM, NVIDIA
-    _saying(r"EXTRA, field: (?P<path>QUOTED)"),
-    _saying(r"(?P<path>PATH)(?:: ?|\n *)EXTRA"),
-    _saying(r"""['"]loc['"]: ?[\[(](?P<path>[^\])]*)[\])], ?['"]msg['"]: ?['"]EXTRA"""),
+    _pattern(r"EXTRA, field: (?P<path>QUOTED)"),
+    _pattern(r"(?P<path>PATH)(?:: ?|\n *)EXTRA"),
+    _pattern(r"""['"]loc['"]: ?[\[(](?P<path>[^\])]*)[\])], ?['"]msg['"]: ?['"]EXTRA"""),
 )
