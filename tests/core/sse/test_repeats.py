@@ -110,6 +110,12 @@ def test_any_bytes_give_the_same_chunks_as_without_runs(stream: bytes, cuts: lis
     assert decoded(*reads, runs=True) == decoded(stream, runs=False)
 
 
+@given(st.lists(FRAMES | st.sampled_from([b"data: 1\n", b": x\r"]), max_size=8))
+def test_a_read_that_is_one_event_gives_the_same_chunks_as_without_runs(frames: list[bytes]) -> None:
+    reads = [event({"content": "a"}), *(frame for one in frames for frame in (one, event({"content": "b"})))]
+    assert decoded(*reads, runs=True) == decoded(b"".join(reads), runs=False)
+
+
 @given(st.data())
 def test_any_change_of_a_byte_gives_the_same_chunks_as_without_runs(data: st.DataObject) -> None:
     stream = bytearray(b"".join(event({"content": text}) for text in ("ab", "cd", "ef", "gh")))
