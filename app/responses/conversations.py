@@ -1,10 +1,10 @@
 """
-Conversations: items that are kept under an id of their own, and that responses read and add to.
+Conversations: items stored under an id of their own, which responses read and add to.
 
-A conversation is a bucket of the store: a record that describes it, one record for each time that items were added,
-named so that they sort in the order of adding, and a mark for each item that was deleted. Nothing is ever written over
-what another request has added, so turns at the same time lose nothing; and nothing is added where the record that
-describes the conversation is gone, so a turn that runs while it is deleted leaves nothing behind.
+A conversation is a bucket of the store: a record that describes it, a record for each addition of items, with names
+that sort in the order of the additions, and a mark for each deleted item. No addition overwrites another, so that
+concurrent turns lose nothing. Nothing is added if the record that describes the conversation is missing, so that a turn
+that runs while the conversation is deleted leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DELETED = "deleted_"
 
 
 class Conversations:
-    """The conversations of all callers, each invisible to all but its own: one that is not there is `NotFound`."""
+    """The conversations of all callers, each visible to its owner alone. A missing one raises `NotFound`."""
 
     def __init__(self, store: Store, seals: ContentCipher) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class Conversations:
     async def create(
         self, owner: str, items: Sequence[Item] = (), metadata: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Make a conversation, with its first items if there are any, and return it."""
+        """Create a conversation, with its first items if there are any, and return it."""
         id = new_id("conv", new_key())
         made = {"id": id, "object": "conversation", "created_at": int(time.time()), "metadata": dict(metadata or {})}
         turn = await self._turn(id, owner, items, {})
@@ -60,18 +60,18 @@ class Conversations:
         return found
 
     async def update(self, id: str, owner: str, metadata: Mapping[str, str]) -> dict[str, Any]:
-        """Give a conversation other metadata, and return it."""
+        """Replace the metadata of a conversation, and return it."""
         changed = {**await self.retrieve(id, owner), "metadata": dict(metadata)}
         await self._put(id, owner, _ITSELF, orjson.dumps(changed))
         return changed
 
     async def delete(self, id: str, owner: str) -> None:
-        """Forget a conversation and its items; responses that were made in it stay."""
+        """Delete a conversation and its items; responses that were made in it stay."""
         if not await self._store.drop(_bucket(id, owner)):
             raise _not_found(id)
 
     async def turns(self, id: str, owner: str, *, param: str | None = None) -> list[Turn]:
-        """Return what was added, oldest first; each has its items in `input` or `response["output"]`."""
+        """Return the additions, oldest first; each has its items in `input` or `response["output"]`."""
         records = await self._store.all(_bucket(id, owner, param))
         if _ITSELF not in records:
             raise _not_found(id, param)
@@ -92,8 +92,8 @@ class Conversations:
         """
         Add items at the end, and return them as they are listed.
 
-        An item that is stored elsewhere, by its id, is added as it is there. Raises `InvalidRequest` for an item that
-        is already in the conversation, and for what cannot be kept.
+        An item with the id of one that is stored elsewhere is added as it is stored. Raises `InvalidRequest` for an
+        item that is already in the conversation, and for invalid ones.
         """
         records = await self._store.all(_bucket(id, owner))
         if _ITSELF not in records:
@@ -117,7 +117,7 @@ class Conversations:
         return [Change(_bucket(request.conversation, owner), {self._name(): added.record()}, given=_ITSELF)]
 
     async def delete_item(self, id: str, item_id: str, owner: str) -> dict[str, Any]:
-        """Forget one item, and return the conversation; raises `NotFound`."""
+        """Delete one item, and return the conversation; raises `NotFound`."""
         conversation = await self.retrieve(id, owner)
         await self.item(id, item_id, owner)
         bucket = _bucket(id, owner)
@@ -174,7 +174,7 @@ class Conversations:
 
 
 def before(turns: Sequence[Turn], response_id: str) -> list[Turn]:
-    """Return what a conversation had before it was given the items of a response."""
+    """Return the additions to a conversation before those of a response."""
     return list(itertools.takewhile(lambda turn: turn.response["id"] != response_id, turns))
 
 
