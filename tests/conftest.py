@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from app.observability import log_context
 
 pytest_plugins = ["tests.support.redis_server", "tests.support.postgres_server"]
 
@@ -21,3 +25,10 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (max(_few, _enough), _most))
 # To be slow is no failure. The rest is as hypothesis has it: where `CI` is set, each run tries the same examples.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True)
+def no_log_context() -> Iterator[None]:
+    """Forget what a test outside of a task has bound to the log: the tests after it share its context."""
+    yield
+    log_context.reset()
