@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from openai import omit
 from openai._models import construct_type_unchecked
@@ -83,6 +83,8 @@ class Answer:
 
 _answers = st.builds(Answer, _words, _words, _calls, _endings)
 
+_TWO_ENDED_AND_ONE_WAITS = Answer("", "", [CALLS[0], CALLS[0], ("lab__wait", "{}")], "tool_calls")
+
 
 @settings(max_examples=200)
 @given(
@@ -93,6 +95,7 @@ _answers = st.builds(Answer, _words, _words, _calls, _endings)
     most=st.one_of(st.none(), st.integers(1, 4)),
     framework=st.booleans(),
 )
+@example(rounds=[_TWO_ENDED_AND_ONE_WAITS], stop=17, error=True, parallel=True, most=None, framework=True)
 def test_whatever_the_model_calls_and_whenever_it_is_stopped(
     rounds: list[Answer], stop: int | None, error: bool, parallel: bool, most: int | None, framework: bool
 ) -> None:

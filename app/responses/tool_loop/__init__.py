@@ -151,13 +151,16 @@ class ToolLoop:
     async def _all(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
         opens_at = None if open_after is None else asyncio.get_running_loop().time() + open_after
         opening = asyncio.create_task(self._sessions.open(self._options.items, LoopReport(self)))
-        async for events in self._while([opening], quiet=open_after):
-            yield events
+        async with contextlib.aclosing(self._while([opening], quiet=open_after)) as all:
+            async for events in all:
+                yield events
         if self._options.approvals:
             yield self.builder.take()  # from here on nothing is taken back
             calls = [await self._approved_call(approval) for approval in self._options.approvals]
-            async for events in self._run_all([call for call in calls if call in self.builder.running], None):
-                yield events
+            running = [call for call in calls if call in self.builder.running]
+            async with contextlib.aclosing(self._run_all(running, None)) as all:
+                async for events in all:
+                    yield events
         while True:
             with self._lifecycle.round(self._round) as round:
                 async with contextlib.aclosing(self._one_round(round, opens_at)) as all:
@@ -200,8 +203,9 @@ class ToolLoop:
             self._lifecycle.charge(record.usage)
             waits = self._waits_for_client()
             record.calls = len(self.builder.running)
-            async for events in self._run_all([*self.builder.running], round):
-                yield events
+            async with contextlib.aclosing(self._run_all([*self.builder.running], round)) as all:
+                async for events in all:
+                    yield events
             if waits:
                 self._again = False
                 self.builder.complete()
@@ -381,8 +385,9 @@ class ToolLoop:
             self._deadline.start()
         with round.inside() if round else contextlib.nullcontext():
             tasks = [asyncio.create_task(self._run(call)) for call in calls]
-        async for events in self._while(tasks):
-            yield events
+        async with contextlib.aclosing(self._while(tasks)) as all:
+            async for events in all:
+                yield events
         self.builder.seal_calls(call.item["id"] for call in calls)
         self.builder.framework("tool_round_completed", round=self._round, tool_count=len(calls))
         self.builder.end_step(step, "tools")
