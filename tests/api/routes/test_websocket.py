@@ -410,8 +410,8 @@ async def test_a_warm_up_that_is_stored_can_be_continued_over_http() -> None:
 async def test_the_official_client_holds_a_conversation() -> None:
     backend = Scripted([delta(reasoning_content="Hm."), *HELLO])
     async with listening(backend) as url:
-        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
-        async with client.responses.connect() as connection:
+        official = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
+        async with official, official.responses.connect() as connection:
             previous = None
             for input in ("One", "Two"):
                 fields = {"previous_response_id": previous} if previous else {}
@@ -429,7 +429,6 @@ async def test_the_official_client_holds_a_conversation() -> None:
             await connection.response.create(model="m", input="?", previous_response_id="resp_nobody")
             error = await connection.recv()
             assert (error.type, error.status, error.error.code) == ("error", *NOT_FOUND)
-        await client.close()
     assert said(backend) == ["One", "Hello", "Two"]
 
 
