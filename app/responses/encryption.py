@@ -177,7 +177,7 @@ class EncryptingEventBuilder(EventBuilder):
 
     def reasoning_upstream(self) -> Upstream:
         """Return what is said for the open item; an item that is sealed takes nothing more, so another follows it."""
-        item = (self._open if self._is_thinking and self._open else self._turn_to(self._reasoning)).item
+        item = (self._open if self._is_thinking and self._open else self._open_for(self._reasoning)).item
         return self.upstream.setdefault(item["id"], {})
 
     @property

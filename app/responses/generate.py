@@ -140,7 +140,7 @@ class OneAnswer:
     def usage(self) -> Usage:
         """Return the usage by now."""
         known = self.builder.response["usage"]
-        return known or usage_of(self._question.reader.usage, self.body, self.builder.standing())
+        return known or usage_of(self._question.reader.usage, self.body, self.builder.partial_output())
 
     def abort(self, error: APIError | None) -> None:
         """End the response from outside."""

@@ -85,7 +85,7 @@ class Normalizer:
         An error, an end, usage or sources are none.
         """
         for chunk in chunks:
-            like = chunk.like if isinstance(chunk, ChunkRun) else chunk
+            like = chunk.first if isinstance(chunk, ChunkRun) else chunk
             if like is not self._plain:
                 if not self._is_plain(like):
                     return False

@@ -17,7 +17,7 @@ from app.core.types.request import Item
 _REPEATABLE = frozenset(
     row.type
     for row in ITEM_TYPES.values()
-    if (row.role in ("message", "reasoning", "call", "output") and not row.brings) or row.type == "compaction"
+    if (row.role in ("message", "reasoning", "call", "output") and not row.adds_tools) or row.type == "compaction"
 )
 
 

@@ -80,7 +80,7 @@ class ToolSet:
         else:
             kind = ITEM_TYPES[function.item]
             # A tool search has one type of item, whether client or server runs it.
-            kind = kind if kind.hosted else dataclasses.replace(kind, role="hosted", waits=False)
+            kind = kind if kind.hosted else dataclasses.replace(kind, role="hosted", awaits_client=False)
             callee = ToolBinding(kind, function.fields, function)
         self.functions[chat_name] = Function(declared, callee)
         self._chosen.append((function, types))
@@ -177,8 +177,8 @@ def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet
 
     entries = [*_entries(context.request.tools, _refuse if context.strict else warn, "tools", served=hosted.served)]
     for item in items:
-        if (row := ITEM_TYPES.get(item["type"])) and row.brings:
-            entries += _entries(list_field(item, "tools"), warn, found=row.brings == "found")
+        if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools:
+            entries += _entries(list_field(item, "tools"), warn, found=row.adds_tools == "search")
     searchable = any(entry.key == SEARCH for entry in entries)
     own_keys = {function.key for function, _ in hosted.functions}
     entries = [entry for entry in entries if not (entry.found and (entry.namespace or UNNAMED, entry.name) in own_keys)]
@@ -224,7 +224,7 @@ def _found_keys(items: Iterable[Item]) -> set[tuple[str, str]]:
     """Return namespace and name of each tool that a search has found."""
     keys = set()
     for item in items:
-        if (row := ITEM_TYPES.get(item["type"])) and row.brings == "found":
+        if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools == "search":
             for tool in filter(_is_object, list_field(item, "tools")):
                 inner = tool.get("tools")
                 names = (

@@ -1,4 +1,4 @@
-"""Bring annotations and logprobs of Chat Completions into the API's shape."""
+"""Convert annotations and logprobs of Chat Completions to the shape of the Responses API."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from app.core.types.chunk import CitedSource
 
 def flat_annotations(annotations: Any) -> Iterator[dict[str, Any]]:
     """
-    Yield the URL citations of a message as the API has them.
+    Yield the URL citations of a message in the shape of the Responses API.
 
-    Chat Completions nests them, `{"type": "url_citation", "url_citation": {"url": ...}}`; the API does not.
+    Chat Completions nests them, `{"type": "url_citation", "url_citation": {"url": ...}}`; Responses do not.
     """
     for annotation in annotations if isinstance(annotations, list) else ():
         if not isinstance(annotation, dict):
@@ -30,12 +30,12 @@ def flat_annotations(annotations: Any) -> Iterator[dict[str, Any]]:
 
 
 def whole_citation(source: CitedSource) -> dict[str, Any]:
-    """Return the annotation for a source of the whole answer, which is at no certain place in it."""
+    """Return the annotation for a source of the whole answer, which has no position in the text."""
     return {"type": "url_citation", "url": source["url"], "start_index": 0, "end_index": 0, "title": source["title"]}
 
 
 def flat_logprobs(logprobs: Any) -> list[dict[str, Any]]:
-    """Return a choice's logprobs; servers leave out the bytes, or give null, or add fields of their own."""
+    """Return a choice's logprobs; some servers omit the bytes, send null, or add fields of their own."""
     return [
         {**_logprob(token), "top_logprobs": [_logprob(top) for top in _objects(token.get("top_logprobs"))]}
         for token in _objects(logprobs.get("content") if isinstance(logprobs, dict) else None)
@@ -43,14 +43,14 @@ def flat_logprobs(logprobs: Any) -> list[dict[str, Any]]:
 
 
 def _objects(values: Any) -> list[dict[str, Any]]:
-    return [one for one in values if isinstance(one, dict)] if isinstance(values, list) else []
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def _logprob(token: dict[str, Any]) -> dict[str, Any]:
     text = str(token.get("token") or "")
-    given, logprob = token.get("bytes"), token.get("logprob")
-    whole = isinstance(given, list) and all(type(byte) is int for byte in given)
-    encoded = given if whole else list(text.encode("utf-8", "replace"))
+    sent, logprob = token.get("bytes"), token.get("logprob")
+    is_valid = isinstance(sent, list) and all(type(byte) is int for byte in sent)
+    encoded = sent if is_valid else list(text.encode("utf-8", "replace"))
     return {"token": text, "logprob": logprob if type(logprob) in (int, float) else 0.0, "bytes": encoded}
 
 

@@ -14,16 +14,16 @@ from app.core.stream.reasoning_fragments import FRAGMENTS
 from app.core.stream.tool_calls import ToolCalls
 from app.core.types.chunk import DONE, REASONING_CONTENT, Chunk, ChunkChoice, ChunkDelta, ChunkRun, CitedSource
 
-# What cuts an answer off. Any other finish reason means that the model was done.
+# Finish reasons of a truncated answer, with its ending. Any other reason means that the model finished.
 _ENDINGS = {"length": "max_output_tokens", "content_filter": "content_filter", "error": "error"}
 
 
 class ChunkReader:
     """
-    Follows one answer: feed it the chunks as they arrive, then ask how it `ended`.
+    Reads the chunks of one answer as they arrive; `ended` then reports how it ended.
 
-    `callees` to `parallel` and `hosted_left` to `name_noise` are those of `ToolCalls`; `logprobs` says whether the
-    caller asked for them, `finish_required` that this server never ends without a finish reason unless it broke.
+    `callees` to `parallel` and `hosted_left` to `name_noise` are those of `ToolCalls`. `logprobs`: whether the caller
+    requested them. `finish_required`: whether this server sends a finish reason with every complete answer.
     """
 
     def __init__(
@@ -42,16 +42,17 @@ class ChunkReader:
     ) -> None:
         self.builder = builder
         self.calls = ToolCalls(builder, callees, allowed, parallel, hosted_left, forbidden, call_ids, name_noise)
-        self._first = len(builder.response["output"])  # of the items of this answer
+        self._first = len(builder.response["output"])  # index of this answer's first item
         self.finish_reason: str | None = None
         self.usage: dict[str, Any] | None = None
         self.service_tier: str | None = None
-        self.done = False  # has the server said that this was all?
+        self.done = False  # whether `[DONE]` was received
         self._logprobs = logprobs
         self._finish_required = finish_required
-        self._sources: list[CitedSource] = []  # for which there is no text yet
+        self._sources: list[CitedSource] = []  # cited before there is any text
 
     def feed(self, chunk: Chunk | ChunkRun) -> None:
+        """Process a chunk, or a run of chunks."""
         if chunk is DONE:
             self.done = True
             return
@@ -70,7 +71,7 @@ class ChunkReader:
             delta = choice["delta"]
             if len(delta) != 1:
                 self._feed_delta(delta, choice)
-            elif "content" in delta:  # as nearly every one
+            elif "content" in delta:  # nearly every chunk
                 self._feed_text(delta["content"], choice)
             elif "tool_calls" in delta:
                 self.calls.feed(delta["tool_calls"] or ())
@@ -78,7 +79,7 @@ class ChunkReader:
                 self._feed_delta(delta, choice)
         if self._sources:
             self._cite()
-        # It comes on every chunk, twice, or with two values: the first that is not `stop` says most.
+        # Servers send it on every chunk, twice, or with two values: the first other than `stop` is the most specific.
         if choices and (reason := choice.get("finish_reason")) and self.finish_reason in (None, "stop"):
             self.finish_reason = reason
 
@@ -87,7 +88,7 @@ class ChunkReader:
             self.service_tier = tier
         match run.field:
             case "content":
-                if self.calls.waits:
+                if self.calls.has_pending_empty:
                     self.calls.settle()
                 self.builder.text(*run.texts)
             case "arguments":
@@ -99,17 +100,17 @@ class ChunkReader:
             self._cite()
 
     def _feed_delta(self, delta: ChunkDelta, choice: ChunkChoice) -> None:
-        """Reasoning, text and calls, in the order in which a model produces what comes together."""
+        """Process reasoning, then text, then calls: the order in which a model generates them."""
         if reasoning := delta.get("reasoning_content"):
             self.builder.reasoning(reasoning, source=delta.get("reasoning_field", REASONING_CONTENT))
             if len(delta) == 1:
                 return
         if fragments := delta.get("reasoning_fragments"):
             for name, more in fragments.items():
-                kept = self.builder.reasoning_upstream()
-                if not isinstance(kept.get(name), FRAGMENTS[name]):
-                    kept[name] = FRAGMENTS[name]()
-                kept[name].feed(more)
+                fields = self.builder.reasoning_upstream()
+                if not isinstance(fields.get(name), FRAGMENTS[name]):
+                    fields[name] = FRAGMENTS[name]()
+                fields[name].feed(more)
         if upstream := delta.get("reasoning_upstream"):
             self.builder.reasoning_upstream().update(upstream)
         self._feed_text(delta.get("content"), choice)
@@ -124,13 +125,13 @@ class ChunkReader:
     def _feed_text(self, text: str | None, choice: ChunkChoice) -> None:
         if not text:
             return
-        if self.calls.waits:
+        if self.calls.has_pending_empty:
             self.calls.settle()
         logprobs = choice.get("logprobs") if self._logprobs else None
         self.builder.text(text, logprobs=flat_logprobs(logprobs) if logprobs else None)
 
     def _cite(self) -> None:
-        """Tell the sources of the whole answer, once there is a text that they can be of."""
+        """Add the sources of the whole answer as annotations, once there is a text."""
         output = self.builder.response["output"]
         if output and output[-1]["type"] == "message":
             for source in self._sources:
@@ -140,13 +141,13 @@ class ChunkReader:
     @property
     def ended(self) -> str | None:
         """
-        How the answer ended: `completed`, `max_output_tokens`, `content_filter`, `error`; None: it was broken off.
+        How the answer ended: `completed`, `max_output_tokens`, `content_filter`, `error`; None: the stream broke off.
 
-        What was seen counts for more than what was said: a call whose arguments stop in the middle was cut, even
-        where the server says `tool_calls` or `stop`; and `[DONE]` alone, behind nothing at all, is no answer.
+        The content overrules the finish reason: a call with incomplete arguments was truncated, even with `tool_calls`
+        or `stop`. `[DONE]` without any output is not an answer.
         """
-        whole = self.done and len(self.builder.response["output"]) > self._first and not self._finish_required
-        if self.finish_reason is None and not whole:
+        complete = self.done and len(self.builder.response["output"]) > self._first and not self._finish_required
+        if self.finish_reason is None and not complete:
             return None
-        meaning = _ENDINGS.get(self.finish_reason or "", "completed")
-        return "max_output_tokens" if meaning == "completed" and self.calls.cut else meaning
+        ending = _ENDINGS.get(self.finish_reason or "", "completed")
+        return "max_output_tokens" if ending == "completed" and self.calls.cut else ending

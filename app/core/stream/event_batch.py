@@ -1,8 +1,8 @@
 """
-The events that an `EventBuilder` has built since it was last asked for them.
+A batch of events, as `EventBuilder.take` returns it.
 
-Nearly all events are deltas of a part that is open, and differ in their number and their text alone. They are stored as
-that, and what they share is encoded once per part. To a reader a batch is a sequence of dicts.
+Nearly all events are deltas of an open part and differ only in sequence number and text. Only these two are stored per
+event; the shared fields are encoded once per part. Iterating over a batch yields dicts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.core.types.request import Event
 
 
 class DeltaFields:
-    """What the delta events of one part or call share: all but their number and their text."""
+    """The shared fields of the delta events of one part or call: all except sequence number and text."""
 
     def __init__(self, type: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """The events have the fields of `before`, then `delta`, then those of `after`."""
@@ -31,25 +31,25 @@ class DeltaFields:
 
     @cached_property
     def sse(self) -> bytes:
-        """A format string of the server-sent event, for its number and the JSON of its text."""
+        """A format string of the server-sent event that takes the sequence number and the JSON of the text."""
         head, tail = orjson.dumps(self.event(-1, "\\")).split(b'"\\\\"')
         before, after = head.replace(b"%", b"%%").split(b":-1,")
         name = self.type.encode()
         return b"event: %b\ndata: %b:%%d,%b%%b%b\n\n" % (name, before, after, tail.replace(b"%", b"%%"))
 
 
-# Delta events that follow one another: what they share, the number of the first, and their texts.
+# Consecutive delta events: their shared fields, the sequence number of the first, and their texts.
 DeltaEvents: TypeAlias = tuple[DeltaFields, int, Sequence[str]]
 
 
 def events_of(run: DeltaEvents) -> list[Event]:
-    """Return delta events one by one."""
+    """Return the events of a run of deltas."""
     fields, first, deltas = run
     return [fields.event(number, delta) for number, delta in enumerate(deltas, first)]
 
 
 class EventBatch:
-    """Events in their order."""
+    """A sequence of events, in order."""
 
     __slots__ = ("entries",)
 
@@ -67,7 +67,7 @@ class EventBatch:
                 yield entry
 
     def extend(self, later: EventBatch) -> None:
-        """Add the events of a later batch."""
+        """Append the events of a later batch."""
         self.entries += later.entries
 
     @property

@@ -1,8 +1,8 @@
 """
 Build the events of one response.
 
-`EventBuilder` is told what the model produced, piece by piece, and answers with the Responses events that say so. It
-keeps the response resource up to date as it goes, and it does no I/O:
+`EventBuilder` takes the model's output piece by piece and builds the matching Responses events. It updates the response
+resource at the same time, and does no I/O:
 
     builder = EventBuilder(response)
     builder.start()
@@ -11,7 +11,7 @@ keeps the response resource up to date as it goes, and it does no I/O:
     builder.end()
     events = builder.take()
 
-An event is a plain dict, and never changes once it has been taken.
+An event is a plain dict and never changes after `take`.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from app.core.types.readings import NOTES
 from app.core.types.request import Item, Response
 from app.errors import APIError
 
-# What the backend really said for an item, by its own names of fields, to be sent back to it as it was.
+# The fields that the backend sent for an item, under the backend's own names, to be sent back to it unchanged.
 Upstream: TypeAlias = dict[str, Any]
 
-# Statuses whose terminal event has another name. The spec and OpenAI have no `response.cancelled`, and clients throw at
-# or pass over what they do not know. All of them know `response.incomplete` as an end, and that the output was cut.
+# Statuses whose terminal event has another name. The spec and OpenAI have no `response.cancelled`, and clients reject
+# or ignore unknown events. All of them handle `response.incomplete` as the end of a truncated output.
 TERMINAL_EVENTS = {"cancelled": "response.incomplete"}
 
 
 @dataclass(slots=True)
 class OpenPart:
-    """A part of a message or of reasoning that the model is still writing."""
+    """A part of a message or of a reasoning item that the model is still writing."""
 
     row: PartType
     where: dict[str, Any]  # item_id, output_index, and the part's index: the head of each of its events
     delta: DeltaFields = field(init=False)
     pieces: list[str] = field(default_factory=list)  # joined once, at the end
-    extra: dict[str, list[Any]] = field(default_factory=dict)  # annotations and logprobs, as they come
+    extra: dict[str, list[Any]] = field(default_factory=dict)  # annotations and logprobs so far
 
     def __post_init__(self) -> None:
         self.delta = DeltaFields(self.row.delta, self.where, self.row.delta_fields)
 
     def content(self) -> dict[str, Any]:
-        """Return the part as it stands, sharing nothing with it."""
+        """Return a copy of the part in its current state."""
         extra = {name: [*values] for name, values in self.extra.items()}
         return {"type": self.row.type, self.row.field: "".join(self.pieces), **extra}
 
@@ -66,28 +66,28 @@ class OpenItem:
     item: Item
     rows: tuple[PartType, ...]
     parts: list[OpenPart] = field(default_factory=list)
-    source: str | None = None  # the backend's field that a reasoning item came in
+    source: str | None = None  # the backend's field that the text of a reasoning item came in
 
 
 @dataclass(slots=True)
 class OpenCall:
     """
-    A tool call whose arguments are not all in yet, or a hosted one that is still to be run.
+    A tool call whose arguments are incomplete, or a hosted call that has not ended.
 
-    A type of item that is shown only when it is `whole` has no index before.
+    `index` is None until the item is added to the output: see `ItemType.added_when_complete`.
     """
 
     index: int | None
     item: Item
     kind: ItemType
     callee: ToolBinding | None = None
-    call_id: str = ""  # as the backend knows it
-    delta: DeltaFields | None = None  # of the events of its arguments, once there are any
+    call_id: str = ""  # the id that the backend uses
+    delta: DeltaFields | None = None  # of its arguments' delta events, from the first on
     pieces: list[str] = field(default_factory=list)
 
     @property
     def written(self) -> str:
-        """What the model has written, as the item keeps it."""
+        """The text of the arguments so far, in the form in which the item stores it."""
         return "".join(self.pieces)
 
 
@@ -95,9 +95,9 @@ class EventBuilder:
     """
     The state machine of one response.
 
-    At most one message or reasoning item is open at a time; it closes as soon as the model turns to something else.
-    Tool calls may be open side by side, and beside an item: backends are free to interleave their arguments. What is
-    open is the state, and there is no other.
+    At most one message or reasoning item is open at a time; it is closed as soon as the model writes something else.
+    Several tool calls may be open at once, also next to such an item: backends may interleave their arguments. The open
+    item and calls are the whole state.
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class EventBuilder:
         seal: Callable[[Upstream], str] | None = None,
     ) -> None:
         """
-        `reasoning` names the forms in which raw reasoning is shown; `new_id` makes an id from a prefix; `seal`, if
-        given, makes the `encrypted_content` of a reasoning item from what the backend said.
+        `reasoning` lists the forms in which raw reasoning is shown. `new_id` creates an id from a prefix. `seal`
+        encrypts the backend's fields of a reasoning item as its `encrypted_content`; without it there is none.
         """
         self.response = response
         self.new_id = new_id
-        self.upstream: dict[str, Upstream] = {}  # by the id of the item; `settled` when asked for
+        self.upstream: dict[str, Upstream] = {}  # by the id of the item; values may be callables: see `settled`
         self.failure: APIError | None = None
-        self.framework_events = False  # does the caller want events of ours, too?
+        self.framework_events = False  # whether the caller has requested `antiphon:*` events
         self._reasoning = reasoning
         self._clock = clock
         self._seal = seal
@@ -125,20 +125,20 @@ class EventBuilder:
         self._sequence_number = 0
         self._open: OpenItem | None = None
         self._calls: list[OpenCall] = []
-        self.running: list[OpenCall] = []  # hosted calls that the model has made, and items that tools have added
+        self.running: list[OpenCall] = []  # complete hosted calls, and items that tools have added
         self._last_reasoning: str | None = None  # the id of the output's last reasoning item
         self._citations: Citations | None = None
-        self._held_logprobs: list[Any] = []  # of text that is held back, since it may be a mark
+        self._held_logprobs: list[Any] = []  # of text that is held back because it may be a citation mark
 
     def take(self) -> EventBatch:
         """Return the events built since the last call."""
         events, self._events = self._events, EventBatch()
         return events
 
-    # The life of the response.
+    # The status of the response.
 
     def queue(self) -> None:
-        """The response is to be made in the background."""
+        """Mark the response as queued for the background."""
         self.response["status"] = "queued"
         self._emit("response.created", response=self._snapshot())
         self._emit("response.queued", response=self._snapshot())
@@ -149,61 +149,63 @@ class EventBuilder:
         return bool(self._sequence_number) and self.response["status"] != "queued"
 
     def start(self) -> None:
+        """Mark the response as in progress."""
         self.response["status"] = "in_progress"
         if not self._sequence_number:
             self._emit("response.created", response=self._snapshot())
         self._emit("response.in_progress", response=self._snapshot())
 
     def complete(self) -> None:
+        """Close everything that is open and mark the response as completed."""
         self.close()
         self.response.update({"status": "completed", "completed_at": int(self._clock())})
 
     def incomplete(self, reason: str) -> None:
-        """What is open was cut off: for want of room (`max_output_tokens`), or by a filter (`content_filter`)."""
+        """End the response early, for a `reason` such as `max_output_tokens`; open items become incomplete."""
         self.close("incomplete")
         self.response.update({"status": "incomplete", "incomplete_details": {"reason": reason}})
 
     def cancel(self) -> None:
-        """The caller has had enough: what is open was cut off. One that has failed stays so, since it said `error`."""
+        """Mark the response as cancelled; one that has failed stays failed, because `error` was emitted."""
         self.close("incomplete")
         if self.failure is None:
             self.response.update({"status": "cancelled", "incomplete_details": None})
 
     def fail(self, error: APIError) -> None:
         """
-        The response failed; even one that was complete but not yet ended.
+        Mark the response as failed, even if it was completed but has not ended yet.
 
-        The `error` event has the fields nested, as the spec has them, and flat, as OpenAI has them; some clients look
-        only at `response.failed`, which follows.
+        The `error` event has its fields both nested, as in the spec, and flat, as at OpenAI. Some clients read only
+        `response.failed`, which follows.
         """
         self.close("incomplete")
         self.failure = error
         headers = error.headers()
-        told = error.payload() | ({"headers": headers} if headers else {})
-        self._emit("error", code=error.code, message=error.message, param=error.param, error=told)
+        payload = error.payload() | ({"headers": headers} if headers else {})
+        self._emit("error", code=error.code, message=error.message, param=error.param, error=payload)
         self.response.update(
             {"status": "failed", "completed_at": None, "incomplete_details": None, "error": error.payload()}
         )
 
     def end(self) -> None:
-        """Emit the terminal event, after one of the four above: nothing follows."""
+        """Emit the terminal event: the last one, after `complete`, `incomplete`, `cancel` or `fail`."""
         status = self.response["status"]
         self._emit(TERMINAL_EVENTS.get(status, f"response.{status}"), response=self._snapshot())
 
     def keepalive(self) -> None:
-        """Say that the response lives: the heartbeat of clients whose idle timer ignores comments."""
+        """Emit a keepalive, for clients whose idle timer ignores SSE comments."""
         self._emit("keepalive")
 
-    # What the model produces.
+    # The output of the model.
 
     def cite(self, sources: Mapping[str, Mapping[str, Any]]) -> None:
-        """Turn what cites these sources, by their numbers or URLs, into annotations of the text from now on."""
+        """From now on, annotate text that cites these sources, which are keyed by number or URL."""
         if self._citations is None:
             self._citations = Citations()
         self._citations.add(sources)
 
     def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
-        """Write text, with an event for each delta; `logprobs` are those of its tokens, where they were requested."""
+        """Write text, with one event per delta; `logprobs` are those of its tokens, if the caller requested them."""
         if self._citations is None:
             self._write(TEXT, deltas, logprobs)
             return
@@ -219,8 +221,8 @@ class EventBuilder:
             else:
                 self.annotation(piece)
 
-    def _write_held(self) -> None:
-        """Write what was held back of a text that ends."""
+    def _flush_held(self) -> None:
+        """Write the text that was held back; the text part ends here."""
         if self._citations is not None:
             self._write_cited(self._citations.end())
 
@@ -229,29 +231,29 @@ class EventBuilder:
         self._write(REFUSAL, deltas)
 
     def annotation(self, annotation: dict[str, Any]) -> None:
-        """Annotate the text that is being written; it is opened, empty, if there is none."""
-        part = self._turn_to(TEXT).parts[0]
+        """Annotate the open text part; an empty one is opened if there is none."""
+        part = self._open_for(TEXT).parts[0]
         annotations = part.extra["annotations"]
         annotations.append(annotation)
         index = len(annotations) - 1
         self._emit("response.output_text.annotation.added", **part.where, annotation_index=index, annotation=annotation)
 
     def reasoning(self, *deltas: str, source: str = REASONING_CONTENT) -> None:
-        """Write reasoning; `source` is the backend's name of the field that it came in."""
+        """Write reasoning; `source` is the backend's field that it came in."""
         self._write(self._reasoning, deltas).source = source
 
     def reasoning_upstream(self) -> Upstream:
         """
-        Return what the backend said for the reasoning item of this moment, to be added to until the response ends.
+        Return the backend's fields of the current reasoning item; fields may be added until the response ends.
 
-        That is the open one, else the last one (signatures may come late), else one that is opened for the purpose:
-        there are backends whose reasoning is only a signature.
+        The current item is the open one, else the last one (signatures may come late), else a new one: some backends
+        send a signature without reasoning text.
         """
-        id = self._last_reasoning or self._turn_to(self._reasoning).item["id"]
+        id = self._last_reasoning or self._open_for(self._reasoning).item["id"]
         return self.upstream.setdefault(id, {})
 
     def call(self, call_id: str, callee: ToolBinding, **upstream: Any) -> OpenCall:
-        """Open a call of a function, and return it."""
+        """Open a call of a function; `upstream` are the other fields that the backend sent with it."""
         self.close_item()
         kind = callee.kind
         fields: dict[str, Any] = {
@@ -268,9 +270,9 @@ class EventBuilder:
             upstream[NOTES] = {"call_id": call_id}
         if upstream:
             self.upstream[item["id"]] = upstream
-        call = OpenCall(None if kind.whole else self._add(item), item, kind, callee, call_id)
+        call = OpenCall(None if kind.added_when_complete else self._add(item), item, kind, callee, call_id)
         self._calls.append(call)
-        self._tell(call, kind.begun)
+        self._emit_each(call, kind.added_events)
         return call
 
     def arguments(self, call: OpenCall, *deltas: str) -> None:
@@ -284,14 +286,14 @@ class EventBuilder:
 
     def close_call(self, call: OpenCall, status: str = "completed") -> None:
         """
-        The model has written the call; one that was cut off is `incomplete`.
+        Close a call that the model has finished; the status of one that was cut off is `incomplete`.
 
-        A hosted call that is whole is `running` from now on, until `end_call`. An item that is shown only when it is
-        whole is shown now, if it is.
+        A completed hosted call stays in `running` until `end_call`. An item that is added only when complete is added
+        now, or never.
         """
         self._calls.remove(call)
         kind, item, written = call.kind, call.item, call.written
-        if kind.whole and status != "completed":
+        if kind.added_when_complete and status != "completed":
             return
         if kind.field:
             item = with_fields(item, {kind.field: kind.value(written)})
@@ -310,48 +312,48 @@ class EventBuilder:
             item, status = with_fields(item, {**kind.final(written), **_interruption(kind)}), kind.interrupted
         self._done(call.index, {**item, "status": status} if kind.has_status else item)
 
-    # What hosted tools do.
+    # Hosted tools.
 
     def run_call(self, call: OpenCall) -> None:
-        """A hosted call is begun to be run."""
-        self._tell(call, call.kind.running)
+        """Emit the events that mark the start of a hosted call's run."""
+        self._emit_each(call, call.kind.running)
 
     def add_item(self, kind: ItemType, fields: Mapping[str, Any]) -> OpenCall:
-        """Add an item that a tool makes, beside its calls; it is open until `end_call`."""
+        """Add an item that a tool creates besides its calls; it is open until `end_call`."""
         self.close_item()
         status = {"status": "in_progress"} if kind.has_status else {}
         item = with_fields({"type": kind.type, "id": self.new_id(kind.prefix)}, {**kind.empty, **fields, **status})
         call = OpenCall(self._add(item), item, kind)
         self.running.append(call)
-        self._tell(call, kind.begun)
+        self._emit_each(call, kind.added_events)
         return call
 
     def progress(self, call: OpenCall, name: str, fields: Mapping[str, Any]) -> None:
-        """Tell how a running call or an added item gets on, by an event that its type has; void when it has ended."""
+        """Emit a progress event of a running call or an added item; does nothing after its end."""
         if call in self.running:
             type = call.kind.progress[name]
             self._emit(type, item_id=call.item["id"], output_index=call.index, **fields)
 
     def end_call(self, call: OpenCall, status: str, fields: Mapping[str, Any]) -> None:
-        """A running call or an added item is over, with these fields of its item; void when it has ended before."""
+        """End a running call or an added item with these final fields; does nothing if it has ended already."""
         if call not in self.running:
             return
         self.running.remove(call)
         if ended := call.kind.ended.get(status):
-            self._tell(call, (ended,))
+            self._emit_each(call, (ended,))
         assert call.index is not None
         item = with_fields(call.item, {**call.kind.final(call.written), **fields})
         self._done(call.index, {**item, "status": status} if call.kind.has_status else item)
 
     def seal_calls(self, item_ids: Iterable[str]) -> None:
         """
-        Let what is noted of calls that were run come back with the items, where clients keep these.
+        Add the notes of finished calls to the output in encrypted form, for clients that store the items themselves.
 
-        Only a builder that encrypts does something here.
+        Only `EncryptingEventBuilder` does anything here.
         """
 
     def begin_step(self, kind: str) -> str | None:
-        """Tell those who want events of ours that a step begins; returns its id, for `end_step`."""
+        """Emit `antiphon:step_started`; returns the id of the step for `end_step`, None without `framework_events`."""
         if not self.framework_events:
             return None
         step_id = self.new_id("step")
@@ -359,34 +361,34 @@ class EventBuilder:
         return step_id
 
     def end_step(self, step_id: str | None, kind: str) -> None:
-        """Tell that a step is over."""
+        """Emit `antiphon:step_completed`."""
         if step_id:
             self.framework("step_completed", step_id=step_id, kind=kind)
 
     def framework(self, type: str, **fields: Any) -> None:
-        """Emit an event of ours, for callers that include `antiphon:events`; for all others this does nothing."""
+        """Emit an `antiphon:*` event; does nothing for callers that do not include `antiphon:events`."""
         if self.framework_events:
             self._emit(f"antiphon:{type}", source="framework", **fields)
 
     def close_item(self) -> None:
-        """Close the message or reasoning item that is open, if there is one."""
-        self._write_held()
+        """Close the open message or reasoning item, if any."""
+        self._flush_held()
         self._close_open("completed")
 
     def close(self, status: str = "completed") -> None:
-        """Close all that is open, with that status."""
+        """Close all open items and calls with this status."""
         while self._calls:
             self.close_call(self._calls[0], status)
         while self.running:
             call = self.running[0]
             self.end_call(call, call.kind.interrupted, _interruption(call.kind))
-        self._write_held()
+        self._flush_held()
         self._close_open(status)
 
-    def standing(self) -> list[Any]:
-        """Return the output as it stands: the items, and the text of what is still being written."""
-        written: list[OpenPart | OpenCall] = [*(self._open.parts if self._open else ()), *self._calls, *self.running]
-        return [*self.response["output"], *("".join(one.pieces) for one in written)]
+    def partial_output(self) -> list[Any]:
+        """Return the output so far: the items, then the texts of open parts and calls."""
+        unfinished: list[OpenPart | OpenCall] = [*(self._open.parts if self._open else ()), *self._calls, *self.running]
+        return [*self.response["output"], *("".join(part.pieces) for part in unfinished)]
 
     # Private.
 
@@ -395,7 +397,7 @@ class EventBuilder:
         self._events.entries.append(event)  # type: ignore[arg-type]  # its fields depend on its type
         self._sequence_number += 1
 
-    def _tell(self, call: OpenCall, types: Iterable[str]) -> None:
+    def _emit_each(self, call: OpenCall, types: Iterable[str]) -> None:
         for type in types:
             self._emit(type, item_id=call.item["id"], output_index=call.index)
 
@@ -417,8 +419,8 @@ class EventBuilder:
     def _write(self, rows: tuple[PartType, ...], deltas: Sequence[str], logprobs: list[Any] | None = None) -> OpenItem:
         open_ = self._open
         if open_ is None or open_.rows is not rows:
-            open_ = self._turn_to(rows)
-        # Two parts take turns: each delta is an event of the one, then of the other.
+            open_ = self._open_for(rows)
+        # With two parts, each delta is an event of the first, then of the second.
         for texts in (deltas,) if len(rows) == 1 else [(delta,) for delta in deltas]:
             for part in open_.parts:
                 part.pieces += texts
@@ -431,10 +433,10 @@ class EventBuilder:
                     self._sequence_number += len(texts)
         return open_
 
-    def _turn_to(self, rows: tuple[PartType, ...]) -> OpenItem:
-        """Resolve where a piece belongs; if that is not what is open, close the one and open the other."""
+    def _open_for(self, rows: tuple[PartType, ...]) -> OpenItem:
+        """Return the open item if it takes these parts; otherwise close it and open one that does."""
         if rows is not TEXT:
-            self._write_held()
+            self._flush_held()
         open_ = self._open
         if open_ is not None and open_.rows is rows:
             return open_
@@ -460,7 +462,7 @@ class EventBuilder:
     def _close_parts(self, open_: OpenItem) -> None:
         for part in open_.parts:
             content = part.content()
-            fields = {name: content.get(name, []) for name in part.row.told}
+            fields = {name: content.get(name, []) for name in part.row.done_fields}
             self._emit(part.row.done, **part.where, **fields)
             self._emit(part.row.part_done, **part.where, part=content)
             open_.item = with_fields(open_.item, {part.row.list: [*list_field(open_.item, part.row.list), content]})
@@ -481,10 +483,10 @@ class EventBuilder:
 
 
 def _interruption(kind: ItemType) -> dict[str, Any]:
-    """Return what an item says of having been interrupted, beside its status."""
+    """Return the fields of an interrupted item besides its status."""
     return kind.error("The response ended before this was done.") if kind.interrupted == "failed" else {}
 
 
 def settled(upstream: Upstream) -> Upstream:
-    """Return what a backend said, with what was still being put together (a callable) as it stands now."""
+    """Return a backend's fields, with each callable (a value that was still being assembled) replaced by its result."""
     return {name: value() if callable(value) else value for name, value in upstream.items()}

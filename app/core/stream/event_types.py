@@ -1,7 +1,7 @@
 """
-How each kind of content appears on the wire.
+The table of content kinds: their fields and their events.
 
-A new kind is a row here, not a branch somewhere else; calls are rows of `app.core.types.items`.
+A new kind is a new row here; tool calls are rows of `app.core.types.items`.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from app.core.types.items import ItemType
 class PartType(NamedTuple):
     """One kind of streamed text: a part of a message or of a reasoning item."""
 
-    item: str  # type of the item that holds it
+    item: str  # type of the item that contains it
     prefix: str  # of that item's id
-    empty: Mapping[str, Any]  # what else the item has when it opens
+    empty: Mapping[str, Any]  # other fields of the item when it is added
     type: str  # type of the part
-    field: str  # where the part keeps its text
-    list: str  # where the item keeps the part
-    position: str  # what events call its place in that list
+    field: str  # the part's field with its text
+    list: str  # the item's list that contains the part
+    position: str  # the events' field with its index in that list
     part_added: str
     delta: str
     done: str
     part_done: str
-    told: tuple[str, ...]  # the fields of the part that the `done` event tells
-    extra: tuple[str, ...] = ()  # the lists that a part of this kind always has
-    delta_fields: Mapping[str, Any] = MappingProxyType({})  # that each delta event has, beside its text
+    done_fields: tuple[str, ...]  # the fields of the part that the `done` event repeats
+    extra: tuple[str, ...] = ()  # lists that every part of this kind has
+    delta_fields: Mapping[str, Any] = MappingProxyType({})  # of each delta event, besides its text
 
 
 class ToolBinding(NamedTuple):
-    """What a function that the backend knows by some name is to the client."""
+    """How the call of a function that was sent to the backend appears to the client."""
 
     kind: ItemType
     fields: Mapping[str, Any]  # of the item: `name`, and `namespace` where the tool has one
-    hosted: HostedFunction | None = (
-        None  # what is run when it is called; None: it is for the client, or for its approval
-    )
+    # The function that the server runs; None for a call that the client runs, or has to approve first.
+    hosted: HostedFunction | None = None
 
 
 _MESSAGE = ("message", "msg", {"role": "assistant", "content": []})
@@ -55,7 +54,7 @@ _TEXT = PartType(
     delta="response.output_text.delta",
     done="response.output_text.done",
     part_done="response.content_part.done",
-    told=("text", "logprobs"),
+    done_fields=("text", "logprobs"),
     extra=("annotations", "logprobs"),
     delta_fields={"logprobs": []},
 )
@@ -64,7 +63,7 @@ _REFUSAL = _TEXT._replace(
     field="refusal",
     delta="response.refusal.delta",
     done="response.refusal.done",
-    told=("refusal",),
+    done_fields=("refusal",),
     extra=(),
     delta_fields={},
 )
@@ -75,7 +74,7 @@ _REASONING = _TEXT._replace(
     type="reasoning_text",
     delta="response.reasoning.delta",
     done="response.reasoning.done",
-    told=("text",),
+    done_fields=("text",),
     extra=(),
     delta_fields={},
 )
@@ -89,10 +88,10 @@ _SUMMARY = _REASONING._replace(
     done="response.reasoning_summary_text.done",
     part_done="response.reasoning_summary_part.done",
 )
-# The spec says `response.reasoning.*`; OpenAI and its SDKs, which throw at what they do not know, have these names.
+# The spec has `response.reasoning.*`; OpenAI has these names, and its SDKs reject unknown ones.
 _OPENAI_REASONING = _REASONING._replace(delta="response.reasoning_text.delta", done="response.reasoning_text.done")
 
-# What is written at once: raw reasoning may be shown in two forms.
+# The parts that a piece of text is written to: raw reasoning may be shown in two forms.
 TEXT = (_TEXT,)
 REFUSAL = (_REFUSAL,)
 CONTENT_REASONING = (_REASONING,)

@@ -1,7 +1,7 @@
 """
-Reasoning in fragments that have to go back as wholes.
+Join fragments of reasoning that have to be sent back as a whole.
 
-OpenRouter has them in `reasoning_details`, LiteLLM Claude's in `thinking_blocks`.
+OpenRouter sends them in `reasoning_details`, LiteLLM (for Claude) in `thinking_blocks`.
 """
 
 from __future__ import annotations
@@ -9,26 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-_JOINED = ("text", "summary", "data")  # the fields that come in pieces
+_JOINED = ("text", "summary", "data")  # the fields that are sent in pieces
 
 
 class ReasoningDetails:
     """
-    Merges the fragments of a stream, and gives the whole when called.
+    Merges the fragments of a stream; calling it returns the details.
 
-    Fragments of one index and type are one detail: their texts are joined, and the signature, which comes with the
-    last, belongs to the whole.
+    Fragments with the same index and type form one detail: their texts are joined, and the signature, which comes with
+    the last one, belongs to the whole.
     """
 
     def __init__(self) -> None:
         self._details: dict[Any, dict[str, Any]] = {}
 
     def feed(self, fragments: list[Any]) -> None:
+        """Add the fragments of one delta."""
         for fragment in fragments:
             if not isinstance(fragment, dict):
                 continue
             index, id, type_ = (fragment.get(name) for name in ("index", "id", "type"))
-            if not isinstance(index, int):  # whatever comes under one id, else one after the other
+            if not isinstance(index, int):  # then the same id means the same detail; without an id each is its own
                 index = id if id and isinstance(id, str) else len(self._details)
             key = (index, str(type_))
             detail = self._details.setdefault(key, {})
@@ -43,6 +44,7 @@ class ReasoningDetails:
                     detail.setdefault(name, None)
 
     def __call__(self) -> list[dict[str, Any]]:
+        """Return the details."""
         return [
             {name: "".join(value) if name in _JOINED and value else value for name, value in detail.items()}
             for detail in self._details.values()
@@ -50,7 +52,7 @@ class ReasoningDetails:
 
     @staticmethod
     def texts(fragments: list[Any]) -> Iterator[str]:
-        """Yield what fragments say in plain words: their texts and summaries, not what is encrypted."""
+        """Yield the readable texts and summaries of fragments, without encrypted data."""
         for fragment in fragments:
             for name in ("text", "summary"):
                 if isinstance(fragment, dict) and (text := fragment.get(name)) and isinstance(text, str):
@@ -59,30 +61,31 @@ class ReasoningDetails:
 
 class ThinkingBlocks:
     """
-    Merges the fragments of Claude's blocks, and gives the whole when called.
+    Merges the fragments of Claude's thinking blocks; calling it returns the blocks.
 
-    A signature ends a block; what is redacted is a block by itself.
+    A signature ends a block; a redacted fragment is a block of its own.
     """
 
     def __init__(self) -> None:
         self._blocks: list[dict[str, Any]] = []
-        self._open = False  # may the next fragment belong to the last block?
+        self._open = False  # whether the next fragment may belong to the last block
 
     def feed(self, fragments: list[Any]) -> None:
+        """Add the fragments of one delta."""
         for fragment in fragments:
             if not isinstance(fragment, dict):
                 continue
-            thinks = fragment.get("type") == "thinking"
-            if not (thinks and self._open):
-                self._blocks.append({**fragment, "thinking": []} if thinks else fragment)
-            if thinks:
+            is_thinking = fragment.get("type") == "thinking"
+            if not (is_thinking and self._open):
+                self._blocks.append({**fragment, "thinking": []} if is_thinking else fragment)
+            if is_thinking:
                 block = self._blocks[-1]
                 block["thinking"].append(text if isinstance(text := fragment.get("thinking"), str) else "")
                 block["signature"] = fragment.get("signature") or block.get("signature")
-            self._open = thinks and not fragment.get("signature")
+            self._open = is_thinking and not fragment.get("signature")
 
     def __call__(self) -> list[dict[str, Any]]:
-        """Return the blocks; those without a signature would be refused, so they are left out."""
+        """Return the blocks; those without a signature are left out, because the server would reject them."""
         return [
             {**block, "thinking": "".join(block["thinking"])} if block.get("type") == "thinking" else block
             for block in self._blocks
@@ -91,13 +94,13 @@ class ThinkingBlocks:
 
     @staticmethod
     def texts(fragments: list[Any]) -> Iterator[str]:
-        """Yield what fragments say in plain words."""
+        """Yield the readable texts of fragments."""
         for fragment in fragments:
             if isinstance(fragment, dict) and (text := fragment.get("thinking")) and isinstance(text, str):
                 yield text
 
 
-# By the names of their fields, as they are sent and sent back.
+# By the names of the fields in which they are received and sent back.
 FRAGMENTS: dict[str, type[ReasoningDetails] | type[ThinkingBlocks]] = {
     "reasoning_details": ReasoningDetails,
     "thinking_blocks": ThinkingBlocks,

@@ -1,8 +1,8 @@
 """
-Bring an `EventBuilder` to where another one stopped, by the events that are left of it.
+Restore an `EventBuilder` from the stored events of another one.
 
-The process that made a response may die in the middle of it. Whoever finds the events can then end the response as
-its own builder would have: what was open is closed, and the sequence goes on.
+A process may die while it generates a response. Another process can then restore the builder from the events and end
+the response properly: open items are closed, and the sequence numbers continue.
 """
 
 from __future__ import annotations
@@ -24,33 +24,35 @@ _ROWS = (
     *event_types.OPENAI_CONTENT_REASONING,
     *event_types.SUMMARY_REASONING,
 )
-# A part that has said nothing yet does not tell its dialect: it is the spec's, whose rows win here.
+# The dialect of a part without a delta is unknown: the spec's is assumed, whose rows take precedence here.
 _BY_TYPE: dict[str, PartType] = {row.type: row for row in reversed(_ROWS)}
 _BY_DELTA: dict[str, PartType] = {row.delta: row for row in _ROWS}
-_CALLS = {type: row for type, row in ITEM_TYPES.items() if row.role in ("call", "hosted") or row.begun or row.progress}
+_CALLS = {
+    type: row for type, row in ITEM_TYPES.items() if row.role in ("call", "hosted") or row.added_events or row.progress
+}
 _ARGUMENTS = {row.delta for row in _CALLS.values() if row.delta}
 _RESTORED = {type: restored for row in _CALLS.values() for type, restored in row.restored.items()}
-_WRITTEN = {row.done for row in _CALLS.values() if row.done and row.hosted}
+_ARGUMENTS_DONE = {row.done for row in _CALLS.values() if row.done and row.hosted}
 
 
 class RecoveredBuilder(EventBuilder):
-    """A builder that has heard the events of another one, from the first."""
+    """A builder with the state that results from the events of another one."""
 
     def __init__(self, response: Response, events: Iterable[Event]) -> None:
         """`response` is the resource as it was stored, when the response began; its output comes from the events."""
         super().__init__({**response, "status": "queued", "output": []}, new_id=_no_id)
         for event in events:
-            self._hear(event)
+            self._apply(event)
 
     def fail_abandoned(self, error: APIError) -> None:
-        """The response ends here, whatever it was at: who made it is gone."""
+        """Fail the response in whatever state it is: the process that generated it is gone."""
         if not self._sequence_number:
             self.queue()
         if self.response["status"] == "queued":
             self.start()
         self.fail(error)
 
-    def _hear(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         self._sequence_number = event["sequence_number"] + 1
         match event["type"]:
             case "response.in_progress":
@@ -69,7 +71,7 @@ class RecoveredBuilder(EventBuilder):
                     part.extra.setdefault("logprobs", []).extend(logprobs)
             case type_ if type_ in _ARGUMENTS:
                 self._call_at(event).pieces.append(event["delta"])
-            case type_ if type_ in _WRITTEN:
+            case type_ if type_ in _ARGUMENTS_DONE:
                 call = self._call_at(event)
                 call.item = with_fields(call.item, {str(call.kind.field): event.get(str(call.kind.field))})
                 self._calls.remove(call)
@@ -80,7 +82,7 @@ class RecoveredBuilder(EventBuilder):
                 self._part_at(event).extra["annotations"].append(event["annotation"])
 
     def _restore(self, call: OpenCall, event: Event) -> None:
-        """Give a call what it has by an event behind which it is written, and maybe run."""
+        """Set the fields that an event implies; the arguments are complete by then, and the call may be running."""
         call.item = with_fields(call.item, _RESTORED[event["type"]](call.item, event))
         if call in self._calls:
             self._calls.remove(call)
@@ -94,7 +96,7 @@ class RecoveredBuilder(EventBuilder):
         if kind := _CALLS.get(item["type"]):
             opened = self._calls if kind.field else self.running
             opened.append(OpenCall(index, item, kind))
-        elif self._open is None:  # what is of a kind unknown here must not hide what is
+        elif self._open is None:  # an item of an unknown type must not replace a known one
             self._open = OpenItem(index, item, ())
 
     def _item_done(self, index: int, item: Item) -> None:

@@ -1,4 +1,4 @@
-"""Emit the events of a finished response anew, for a caller that asks for its stream a second time."""
+"""Build the events of a finished response again, for a caller that requests its stream later."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PART_LISTS = ("summary", "content")
 
 
 class ReplayedBuilder(EventBuilder):
-    """A builder for a response that has ended: each part and each call is one delta."""
+    """Builds the events of a response that has ended, with one delta for each part and each call."""
 
     def __init__(self, response: Response, *, reasoning: tuple[PartType, ...] = CONTENT_REASONING) -> None:
-        """`reasoning` names the events of raw reasoning, as the caller's dialect has them."""
-        begun: Response = {
+        """`reasoning` lists the parts in which the caller's dialect shows raw reasoning."""
+        started: Response = {
             **response,
             "status": "in_progress",
             "completed_at": None,
@@ -28,7 +28,7 @@ class ReplayedBuilder(EventBuilder):
             "output": [],
             "usage": None,
         }
-        super().__init__(begun, new_id=_no_id)
+        super().__init__(started, new_id=_no_id)
         self._final = response
         self._rows = {row.type: row for row in (*TEXT, *REFUSAL, *SUMMARY_REASONING, *reasoning)}
 
@@ -52,9 +52,9 @@ class ReplayedBuilder(EventBuilder):
 
     def _replay_parts(self, item: Item) -> None:
         lists = [name for name in _PART_LISTS if isinstance(item.get(name), list)]
-        begun = with_fields(item, {**{name: [] for name in lists}, "status": "in_progress"})
-        begun.pop("encrypted_content", None)
-        open_ = OpenItem(self._add(begun), begun, ())
+        started = with_fields(item, {**{name: [] for name in lists}, "status": "in_progress"})
+        started.pop("encrypted_content", None)
+        open_ = OpenItem(self._add(started), started, ())
         for name in lists:
             for part in list_field(item, name):
                 if row := self._rows.get(part.get("type")):
@@ -81,25 +81,25 @@ class ReplayedBuilder(EventBuilder):
 
     def _replay_call(self, item: Item, kind: ItemType) -> None:
         fields = item
-        begun = {**kind.empty, **({"status": "in_progress"} if kind.has_status else {})}
+        initial = {**kind.empty, **({"status": "in_progress"} if kind.has_status else {})}
         written = fields.get(kind.field) if kind.field else None
         if kind.field:
-            begun[kind.field] = "" if kind.delta else kind.value("")
-        if kind.whole:
-            begun = {}
-        opened = with_fields(item, begun)
+            initial[kind.field] = "" if kind.delta else kind.value("")
+        if kind.added_when_complete:
+            initial = {}
+        opened = with_fields(item, initial)
         call = OpenCall(self._add(opened), opened, kind)
-        self._tell(call, kind.begun)
+        self._emit_each(call, kind.added_events)
         if kind.delta and isinstance(written, str) and written:
             self.arguments(call, written)
         if kind.done:
-            told = {name: fields.get(name) for name in (*kind.done_fields, kind.field or "")}
-            self._emit(kind.done, item_id=item["id"], output_index=call.index, **told)
+            done = {name: fields.get(name) for name in (*kind.done_fields, kind.field or "")}
+            self._emit(kind.done, item_id=item["id"], output_index=call.index, **done)
         for type, details in kind.details(item):
             self._emit(type, output_index=call.index, **details)
-        self._tell(call, kind.running)
+        self._emit_each(call, kind.running)
         if ended := kind.ended.get(str(fields.get("status"))):
-            self._tell(call, (ended,))
+            self._emit_each(call, (ended,))
         assert call.index is not None
         self._done(call.index, item)
 

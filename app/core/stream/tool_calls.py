@@ -2,8 +2,8 @@
 Assemble the tool calls of a Chat Completions stream.
 
 Nothing identifies a tool call reliably: `index` may be missing, constant, or shifted; `id` may be missing, late, empty,
-repeated, or new on every fragment; names come late or in pieces; arguments come whole, cut, or twice. The rules here
-survive every server seen so far.
+repeated, or new on every fragment; names come late or in pieces; arguments come whole, in pieces, or twice. These rules
+handle every server seen so far.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from app.core.types.chunk import CallFragment
 from app.core.types.items import FUNCTION_CALL
 
 MAX_CALL_ID = 64  # characters, by the spec
-ORIGINAL_ID = "said_id"  # where an id that is longer is kept, of what the backend said
+ORIGINAL_ID = "said_id"  # the upstream field that stores a longer id
 
 
 @dataclass(slots=True)
 class _Assembly:
-    """One call, from its first fragment on."""
+    """One call, assembled from its fragments."""
 
     id: str | None = None
     name: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
-    pieces: list[str] = field(default_factory=list)  # of the arguments, as the backend writes them
+    pieces: list[str] = field(default_factory=list)  # of the arguments, as the backend sends them
     reader: ArgumentsReader = field(default_factory=ObjectReader)
-    empty: bool = False  # so far there is an empty object, which is not told yet
+    empty: bool = False  # the arguments so far are an empty object, which is not emitted yet
     open: OpenCall | None = None
-    ended: bool = False  # announced, and done
-    suppressed: bool = False  # may not be made: nothing of it is shown
+    ended: bool = False  # opened and closed
+    suppressed: bool = False  # not permitted, so nothing of it is emitted
 
     @property
     def arguments(self) -> str:
@@ -49,13 +49,12 @@ class _Assembly:
 
 class ToolCalls:
     """
-    Feed it the `tool_calls` of each delta; the builder gets the calls.
+    Assembles calls from the `tool_calls` of each delta, and writes them to the builder.
 
-    `callees` says what each function is to the client. `allowed` are the names that the model may call, None for any;
-    a call of another, a second call where `parallel` is False, and a call of a hosted tool beyond the `hosted_left`
-    ones (None: any number) is suppressed, and so are calls of `forbidden` functions: the constraint is hard, whatever
-    the backend does. `call_ids` are those of this response so far, which no other call may have. `name_noise` is what
-    may stand around the names of calls.
+    `callees` maps the name of each function to its binding. `allowed` are the names that the model may call, None for
+    any. Suppressed are calls of other functions and of `forbidden` ones, second calls if `parallel` is False, and calls
+    of hosted tools beyond `hosted_left` (None: any number); these limits hold whatever the backend does. `call_ids` are
+    the ids that this response has used so far. `name_noise` matches characters that models add around function names.
     """
 
     def __init__(
@@ -79,25 +78,25 @@ class ToolCalls:
         self._ids: set[str] = set() if call_ids is None else call_ids
         self._hosted_left = hosted_left
         self._not_allowed = forbidden
-        self.waits = False  # is there an empty object that may not be meant?
+        self.has_pending_empty = False  # whether a call has an empty object that real arguments may still replace
 
     def __bool__(self) -> bool:
         return bool(self._calls)
 
     @property
     def bindings(self) -> Mapping[str, ToolBinding]:
-        """What each function is to the client, by the backend's name for it."""
+        """The bindings of the functions, by the names that the backend has for them."""
         return self._callees
 
     @property
     def cut(self) -> bool:
-        """Whether a call is open whose arguments stop in the middle."""
+        """Whether an open call has incomplete arguments."""
         return any(
             call.open and not call.ended and call.reader.cut(call.arguments, broken=False) for call in self._calls
         )
 
     def feed(self, fragments: Iterable[CallFragment]) -> None:
-        """Take the `tool_calls` of one delta."""
+        """Process the `tool_calls` of one delta."""
         for fragment in fragments:
             function = fragment["function"]
             name, id = function.get("name") or None, fragment.get("id") or None
@@ -109,16 +108,16 @@ class ToolCalls:
             self._extend(call, arguments)
 
     def feed_arguments(self, fragment: CallFragment, pieces: Iterable[str]) -> None:
-        """Take pieces of arguments, of deltas that are like the fragment in all else."""
+        """Process pieces of arguments, from deltas that otherwise equal the fragment."""
         for piece in pieces:
             self.feed(({**fragment, "function": {"arguments": piece}},))
 
     def end(self, *, cut: bool = False) -> None:
         """
-        Announce and close what there is.
+        Announce and close the calls.
 
-        `cut`: the answer was cut short, so a call whose arguments have not closed is left open, for the builder to
-        end as incomplete. An answer that ended well completes the rest.
+        With `cut` the answer was truncated: a call with incomplete arguments stays open, and the builder ends it as
+        incomplete. Otherwise the arguments are completed.
         """
         for call in self._calls:
             if not call.ended:
@@ -128,44 +127,44 @@ class ToolCalls:
                 continue
             last = call.open.index in (None, len(self._builder.response["output"]) - 1)
             if call.reader.cut(call.arguments, broken=cut and last):
-                self._tell(call, call.reader.held())
+                self._write_arguments(call, call.reader.held())
             else:
                 self._finish(call)
 
     def settle(self) -> None:
-        """Nothing has followed the empty objects that are there, so they were meant."""
-        self.waits = False
+        """Accept empty objects as arguments: no real ones have followed."""
+        self.has_pending_empty = False
         for call in self._calls:
             if call.empty and call.open:
                 call.empty = False
-                self._tell(call, call.reader.feed("{}"))
+                self._write_arguments(call, call.reader.feed("{}"))
                 self._finish(call)
 
     def _find(self, index: int | None, id: str | None, name: str | None, arguments: str) -> _Assembly:
-        """Find the call that a fragment belongs to, or begin a new one."""
+        """Return the call that a fragment belongs to, or a new one."""
         if index is not None and (call := self._by_index.get(index)):
-            return self._begin(index) if _another(call, id, name, arguments) else call
+            return self._new_call(index) if _starts_another(call, id, name, arguments) else call
         last = self._calls[-1] if self._calls else None
-        if id and (call := self._known(id)):
+        if id and (call := self._by_id(id)):
             if index is None:
                 again = not name or not call.closed or arguments in ("", call.arguments)
-            else:  # some tell a call under one index, and its arguments, or all of it again, under another
+            else:  # some servers send a call under one index, and its arguments or all of it again under another
                 again = not name or (name == call.name and bool(arguments) and call.arguments in ("", arguments))
             if index is not None and again:
                 self._by_index[index] = call
-            return call if again else self._begin(index)
+            return call if again else self._new_call(index)
         if last and name == last.name and not id and index is None and last.pieces and not last.closed:
-            return last  # the name is repeated with each piece
+            return last  # this server repeats the name with each piece
         if last and not name and (not id or (index is None and last.id is None)):
             if index is not None:
                 self._by_index[index] = last  # the index has shifted between name and arguments
             return last
-        return self._begin(index)
+        return self._new_call(index)
 
-    def _known(self, id: str) -> _Assembly | None:
+    def _by_id(self, id: str) -> _Assembly | None:
         return next((call for call in reversed(self._calls) if call.id == id), None)
 
-    def _begin(self, index: int | None) -> _Assembly:
+    def _new_call(self, index: int | None) -> _Assembly:
         if self._calls:
             self._announce(self._calls[-1])
             self.settle()
@@ -177,20 +176,20 @@ class ToolCalls:
 
     def _identify(self, call: _Assembly, id: str | None, name: str | None) -> None:
         if call.open is None and name and name != call.name and not (call.name and call.pieces):
-            grown = name.startswith(call.name) and name in self._callees  # some servers repeat what there was of it
+            grown = name.startswith(call.name) and name in self._callees  # some servers repeat the name so far
             call.name = name if grown else call.name + name
         if call.id is None and id:
             call.id = id
 
     def _extend(self, call: _Assembly, arguments: str) -> None:
         if call.empty and arguments.lstrip()[:1] == "{":
-            call.empty = False  # bridges begin with an empty object, and then send the real one
+            call.empty = False  # some bridges send an empty object before the real one
             call.pieces.clear()
         if arguments and not (call.empty or call.reader.closed):
             if not call.pieces and len(arguments) < _SHORT and arguments.strip() in _EMPTY:
-                call.empty = self.waits = True
+                call.empty = self.has_pending_empty = True
             else:
-                self._tell(call, call.reader.feed(arguments))
+                self._write_arguments(call, call.reader.feed(arguments))
             call.pieces.append(arguments)
         if call.name and call.open is None and (call.pieces or (call.id and self._is_whole(call.name))):
             self._announce(call)
@@ -198,44 +197,44 @@ class ToolCalls:
             self._finish(call)
 
     def _is_whole(self, name: str) -> bool:
-        """Whether a name can be announced before its arguments begin: it is known, and not the start of another."""
+        """Whether a name is complete without its arguments: it is a function's, and no prefix of another's."""
         return name in self._callees and not any(other != name and other.startswith(name) for other in self._callees)
 
     def _announce(self, call: _Assembly) -> None:
         if call.open or call.suppressed or not call.name:
             return
-        name = self._offered(call.name)
+        name = self._without_noise(call.name)
         others = any(other is not call and (other.open or other.ended) for other in self._calls)
         callee = self._callees.get(name) or ToolBinding(FUNCTION_CALL, {"name": name})
         forbidden = name in self._not_allowed or (self._allowed is not None and name not in self._allowed)
         if forbidden or (others and not self._parallel) or (callee.hosted and not self._take_hosted()):
             call.suppressed = True
             return
-        said = {ORIGINAL_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
-        call.open = self._builder.call(self._call_id(call.id), callee, **call.extra, **said)
+        original = {ORIGINAL_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
+        call.open = self._builder.call(self._call_id(call.id), callee, **call.extra, **original)
         call.reader = callee.kind.reader()
-        for piece in () if call.empty else call.pieces:  # those that came before it could be announced
-            self._tell(call, call.reader.feed(piece))
+        for piece in () if call.empty else call.pieces:  # the pieces that arrived before the call was opened
+            self._write_arguments(call, call.reader.feed(piece))
 
     def _take_hosted(self) -> bool:
-        """Count a call that the server is to run; tell whether it may be made."""
+        """Count a call that the server is to run; returns False beyond the limit."""
         if self._hosted_left is None:
             return True
         self._hosted_left -= 1
         return self._hosted_left >= 0
 
-    def _tell(self, call: _Assembly, text: str) -> None:
+    def _write_arguments(self, call: _Assembly, text: str) -> None:
         if call.open and text:
             self._builder.arguments(call.open, text)
 
     def _finish(self, call: _Assembly) -> None:
         assert call.open
-        self._tell(call, call.reader.end())
+        self._write_arguments(call, call.reader.end())
         self._builder.close_call(call.open)
         call.ended = True
 
-    def _offered(self, name: str) -> str:
-        """Return the name of a function on offer that is left when the noise around it is cut off, or the name."""
+    def _without_noise(self, name: str) -> str:
+        """Return the name without noise around it if that is a function's name, else the name itself."""
         bare = name
         for noise in self._name_noise:
             if bare in self._callees:
@@ -244,7 +243,7 @@ class ToolCalls:
         return bare if bare in self._callees else name
 
     def _call_id(self, id: str | None) -> str:
-        """Return an id that is there, unique in this response, and not too long."""
+        """Return an id that is not empty, unique in this response, and within the limit; if possible the backend's."""
         if id and len(id) > MAX_CALL_ID:
             id = f"call_{hashlib.sha256(id.encode()).hexdigest()[:40]}"
         if not id or id in self._ids:
@@ -253,18 +252,18 @@ class ToolCalls:
         return id
 
 
-def _another(call: _Assembly, id: str | None, name: str | None, arguments: str) -> bool:
-    """Whether a fragment under a known index begins another call: gateways give every call the index 0."""
+def _starts_another(call: _Assembly, id: str | None, name: str | None, arguments: str) -> bool:
+    """Whether a fragment with the index of a call starts another one: some gateways send index 0 for every call."""
     if not (name and call.name):
         return False
     if id and call.id and id != call.id:
         return True
     if not call.closed:
         return False
-    # Without ids, other arguments tell of another call of the same name; the same ones are only sent again.
+    # Without ids, different arguments mean another call of the same function; equal ones are a repetition.
     return name != call.name or (not (id and call.id) and arguments.lstrip()[:1] == "{" and arguments != call.arguments)
 
 
-# What stands for no arguments: an encoder of Go writes `null` for them, one of PHP a list.
+# Encodings of empty arguments: Go writes `null`, PHP a list.
 _EMPTY = frozenset({"{}", "null", "[]"})
-_SHORT = 16  # characters; whatever is longer has more than blanks around these
+_SHORT = 16  # characters; longer arguments are not one of these with blanks around it

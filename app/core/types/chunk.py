@@ -1,9 +1,9 @@
 """
-The chunks of a Chat Completions answer, as the core reads them.
+The normalized chunks of a Chat Completions stream.
 
-They are OpenAI's, with raw reasoning in `reasoning_content`, where most servers have it, and with what has to go back
-to the server under names of ours. What servers do otherwise is brought into this form at the backend's edge, by
-`app.backends.chat.normalize`; fields that are not here are ignored.
+They have OpenAI's shape, plus raw reasoning in `reasoning_content`, as most servers send it, and fields of our own for
+data that has to be sent back to the server. `app.backends.chat.normalize` converts what servers send differently; other
+fields are ignored.
 """
 
 from __future__ import annotations
@@ -19,58 +19,66 @@ REASONING_CONTENT = "reasoning_content"
 
 
 class FunctionFragment(TypedDict, total=False):
+    """A piece of the function of a tool call."""
+
     name: str | None
     arguments: str | None
 
 
 class CallFragment(TypedDict, total=False):
-    """A piece of a tool call. Nothing in it tells reliably which call it is of: see `ToolCalls`."""
+    """A piece of a tool call; none of its fields identifies the call reliably: see `ToolCalls`."""
 
     index: int | None
     id: str | None
     function: FunctionFragment
-    upstream: dict[str, Any]  # fields that have to go back with the call
+    upstream: dict[str, Any]  # other fields that have to be sent back with the call
 
 
 class ChunkDelta(TypedDict, total=False):
+    """What a chunk adds to the message."""
+
     role: str | None
     content: str | None
     reasoning_content: str | None
-    reasoning_field: str  # the server's own name of `reasoning_content`
-    reasoning_fragments: dict[str, list[Any]]  # reasoning that has to go back whole, by the server's name of its field
-    reasoning_upstream: dict[str, Any]  # other fields that have to go back with the reasoning
+    reasoning_field: str  # the field in which the server sent `reasoning_content`
+    reasoning_fragments: dict[str, list[Any]]  # by the server's field; joined before they are sent back
+    reasoning_upstream: dict[str, Any]  # other fields that have to be sent back with the reasoning
     refusal: str | None
     annotations: list[Any] | None
     tool_calls: list[CallFragment] | None
 
 
 class ChunkChoice(TypedDict, total=False):
+    """The only choice of a chunk."""
+
     delta: ChunkDelta
-    finish_reason: str | None  # `length`, `content_filter` and `error` cut an answer off; any other word ends it well
+    finish_reason: str | None  # `length`, `content_filter` or `error` if truncated; any other value: complete
     logprobs: Any
 
 
 class CitedSource(TypedDict):
-    """Something that a whole answer cites."""
+    """A source that the answer cites as a whole."""
 
     url: str
     title: str
 
 
 class Chunk(TypedDict, total=False):
+    """One chunk of the stream."""
+
     id: str
     model: str
-    choices: list[ChunkChoice]  # one, or none
+    choices: list[ChunkChoice]  # at most one
     usage: dict[str, Any] | None  # of the answer so far
     service_tier: str | None
-    sources: list[CitedSource]  # those that no earlier chunk has
+    sources: list[CitedSource]  # only those that are new in this chunk
 
 
-# What a backend yields for `data: [DONE]`: the server said that this was all.
+# What a backend yields for `data: [DONE]`, the end of the stream.
 DONE: Any = {"object": "done"}
 
 
-# Where a chunk has its text, by the name of the field.
+# The path of the text in a chunk, by the name of the field.
 TEXT_PATHS: dict[str, tuple[str | int, ...]] = {
     **{name: ("choices", 0, "delta", name) for name in ("content", REASONING_CONTENT, "reasoning")},
     "arguments": ("choices", 0, "delta", "tool_calls", 0, "function", "arguments"),
@@ -79,29 +87,29 @@ TEXT_PATHS: dict[str, tuple[str | int, ...]] = {
 
 class ChunkRun(dict[str, Any]):
     """
-    Chunks that arrived together and differ in their text alone: a chunk like them, with their `texts`.
+    Chunks that arrived together and differ only in their text: one of them, and the `texts` of all.
 
-    Each of the texts is a piece of the same text, which is in the `field` (a name of `TEXT_PATHS`). The chunks say
-    nothing else that matters: there is no finish reason, and no other text.
+    `field` (a key of `TEXT_PATHS`) is the field that contains the text. The chunks have no finish reason and no other
+    text.
     """
 
-    __slots__ = ("field", "like", "texts")
+    __slots__ = ("field", "first", "texts")
 
     def __init__(self, chunk: RawChunk, field: str, texts: list[str]) -> None:
         super().__init__(chunk)
-        self.like = chunk
+        self.first = chunk
         self.field = field
         self.texts = texts
 
     def chunks(self) -> Iterator[RawChunk]:
-        """Yield the chunks one by one."""
+        """Yield each chunk."""
         path = TEXT_PATHS[self.field]
         for text in self.texts:
-            yield _with_value(self.like, path, text)
+            yield _with_value(self.first, path, text)
 
 
 def _with_value(container: Any, path: tuple[str | int, ...], value: Any) -> Any:
-    """Return a copy of nested dicts and lists with another value at a path; only what is on the path is copied."""
+    """Return a copy of nested dicts and lists with a new value at a path; only containers on the path are copied."""
     if not path:
         return value
     copy = container.copy()

@@ -1,8 +1,8 @@
 """
 The table of item types.
 
-A new type of item is a row of `ITEM_TYPES`: its role, its fields and events while it is generated and run, and how it
-is shown to a model. All other tables of item types are derived from it.
+A new type of item is a row of `ITEM_TYPES`: its role, its fields and events while it is generated and run, and its
+conversion for a model. All other tables of item types are derived from it.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class ItemType:
     type: str
     prefix: str = "item"  # of its ids
     role: Role = "context"
-    brings: Literal["declared", "found"] | None = None  # its `tools`, if it has any: `found` by a tool search
+    adds_tools: Literal["declared", "search"] | None = None  # whether its `tools` are declarations or search results
     pinned: bool = False  # whether it stays when the conversation is truncated
     sealed: Literal["reasoning", "compaction"] | None = None  # the kind of its `encrypted_content`
     read: Read | None = None  # conversion to function calls and outputs; None: it is one, or is not shown to models
     silent: bool = False  # whether it is left out without a warning where it cannot be converted
-    waits: bool = False  # whether the response ends with it, for the client to answer
+    awaits_client: bool = False  # whether the response ends with it and the client has to answer
 
     # How `EventBuilder` builds a call.
     call_id: bool = True
     has_status: bool = True
     field: str | None = None  # the field with the model's arguments; None: there is none
     empty: Mapping[str, object] = dataclasses.field(default_factory=dict)  # other fields of the item when it is added
-    begun: tuple[str, ...] = ()  # events directly after `output_item.added`
+    added_events: tuple[str, ...] = ()  # events directly after `output_item.added`
     delta: str | None = None  # event with a piece of the arguments
-    done: str | None = None  # event with the whole arguments
+    done: str | None = None  # event with all of the arguments
     done_fields: tuple[str, ...] = ()  # other fields of the item in the `done` event
     details: Details = _no_details  # further events about a complete call, with their fields
     # Fields that the item has after such an event, for a builder that recovers from events.
@@ -62,7 +62,7 @@ class ItemType:
     )
     argument: str | None = None  # the argument of the function whose text becomes the field; None: all, as JSON
     value: Callable[[str], object] = _as_text  # value of the field, from the model's text
-    whole: bool = False  # whether the item is added only when it is complete
+    added_when_complete: bool = False  # whether the item is added only when it is complete
 
     # Events and fields while a hosted tool runs it.
     running: tuple[str, ...] = ()  # events when its run starts
@@ -86,7 +86,7 @@ class ItemType:
 
 
 def as_object(written: str) -> dict[str, object]:
-    """Parse arguments as an object; {} if they cannot be parsed, as those of a call that was cut off."""
+    """Parse arguments as an object; {} if they are invalid JSON, for example those of a truncated call."""
     try:
         value = loads(written)
     except ValueError:
@@ -175,7 +175,7 @@ FUNCTION_CALL = ItemType(
     type="function_call",
     prefix="fc",
     role="call",
-    waits=True,
+    awaits_client=True,
     field="arguments",
     delta="response.function_call_arguments.delta",
     done="response.function_call_arguments.done",
@@ -185,7 +185,7 @@ CUSTOM_TOOL_CALL = ItemType(
     type="custom_tool_call",
     prefix="ctc",
     role="call",
-    waits=True,
+    awaits_client=True,
     read=readings.custom_tool_call,
     field="input",
     delta="response.custom_tool_call_input.delta",
@@ -196,7 +196,7 @@ TOOL_SEARCH_CALL = ItemType(
     type="tool_search_call",
     prefix="tsc",
     role="call",
-    waits=True,
+    awaits_client=True,
     read=readings.tool_search_call,
     silent=True,  # without a call id it was run by another server
     field="arguments",
@@ -206,7 +206,7 @@ LOCAL_SHELL_CALL = ItemType(
     type="local_shell_call",
     prefix="lsh",
     role="call",
-    waits=True,
+    awaits_client=True,
     read=readings.call_of("local_shell", "action", type="exec", env={}),
     field="action",
     value=_as_exec,
@@ -215,7 +215,7 @@ SHELL_CALL = ItemType(
     type="shell_call",
     prefix="sh",
     role="call",
-    waits=True,
+    awaits_client=True,
     read=readings.call_of("shell", "action"),
     field="action",
     value=_as_action(commands=[]),
@@ -227,7 +227,7 @@ APPLY_PATCH_CALL = ItemType(
     type="apply_patch_call",
     prefix="apc",
     role="call",
-    waits=True,
+    awaits_client=True,
     read=readings.call_of("apply_patch", "operation"),
     field="operation",
     value=_as_action(type="update_file", path="", diff=""),
@@ -237,7 +237,7 @@ COMPUTER_CALL = ItemType(
     type="computer_call",
     prefix="cu",
     role="call",
-    waits=True,
+    awaits_client=True,
     read=readings.call_of("computer", "actions", "action"),
     empty={"pending_safety_checks": []},
     field="actions",
@@ -248,7 +248,7 @@ COMPUTER_ACTION = ItemType(
     type="computer_call",
     prefix="cu",
     role="call",
-    waits=True,
+    awaits_client=True,
     empty={"pending_safety_checks": []},
     field="action",
     value=_as_action(type="screenshot"),
@@ -256,13 +256,13 @@ COMPUTER_ACTION = ItemType(
 MCP_APPROVAL_REQUEST = ItemType(
     type="mcp_approval_request",
     prefix="mcpr",
-    waits=True,
+    awaits_client=True,
     read=readings.mcp_approval_request,
     call_id=False,
     has_status=False,
     field="arguments",
     value=as_json_object,
-    whole=True,
+    added_when_complete=True,
 )
 
 _ROWS = (
@@ -277,11 +277,11 @@ _ROWS = (
         type="tool_search_output",
         prefix="tso",
         role="output",
-        brings="found",
+        adds_tools="search",
         read=readings.tool_search_output,
         silent=True,
     ),
-    ItemType(type="additional_tools", prefix="at", brings="declared", pinned=True, silent=True),
+    ItemType(type="additional_tools", prefix="at", adds_tools="declared", pinned=True, silent=True),
     ItemType(type="compaction", prefix="cmp", sealed="compaction", pinned=True),
     ItemType(type="agent_message", prefix="amsg"),
     LOCAL_SHELL_CALL,
@@ -312,7 +312,7 @@ _ROWS = (
         call_id=False,
         has_status=False,
         empty={"tools": []},
-        begun=("response.mcp_list_tools.in_progress",),
+        added_events=("response.mcp_list_tools.in_progress",),
         ended={"completed": "response.mcp_list_tools.completed", "failed": "response.mcp_list_tools.failed"},
         interrupted="failed",
         error=lambda message: {"error": message},
@@ -325,7 +325,7 @@ _ROWS = (
         call_id=False,
         field="arguments",
         empty={"output": None, "error": None, "approval_request_id": None},
-        begun=("response.mcp_call.in_progress",),
+        added_events=("response.mcp_call.in_progress",),
         delta="response.mcp_call_arguments.delta",
         done="response.mcp_call_arguments.done",
         value=as_json_object,
@@ -341,7 +341,7 @@ _ROWS = (
         role="hosted",
         read=readings.web_search_call,
         call_id=False,
-        begun=("response.web_search_call.in_progress",),
+        added_events=("response.web_search_call.in_progress",),
         running=("response.web_search_call.searching",),
         ended={"completed": "response.web_search_call.completed"},
         final=_search_action,
@@ -354,7 +354,7 @@ _ROWS = (
         read=readings.file_search_call,
         call_id=False,
         empty={"queries": [], "results": None},
-        begun=("response.file_search_call.in_progress",),
+        added_events=("response.file_search_call.in_progress",),
         running=("response.file_search_call.searching",),
         ended={"completed": "response.file_search_call.completed"},
         included={"results": "file_search_call.results"},
@@ -367,7 +367,7 @@ _ROWS = (
         call_id=False,
         field="code",
         empty={"container_id": "", "outputs": None},
-        begun=("response.code_interpreter_call.in_progress",),
+        added_events=("response.code_interpreter_call.in_progress",),
         delta="response.code_interpreter_call_code.delta",
         done="response.code_interpreter_call_code.done",
         argument="code",
@@ -382,7 +382,7 @@ _ROWS = (
         read=readings.image_generation_call,
         call_id=False,
         empty={"result": None},
-        begun=("response.image_generation_call.in_progress",),
+        added_events=("response.image_generation_call.in_progress",),
         running=("response.image_generation_call.generating",),
         progress={"partial_image": "response.image_generation_call.partial_image"},
         ended={"completed": "response.image_generation_call.completed"},
@@ -404,9 +404,9 @@ def type_of(item: Mapping[str, Any]) -> ItemType | None:
 
 
 def waits_for_client(item: Mapping[str, object]) -> bool:
-    """Return whether a response ends with this item, for the client to answer."""
+    """Return whether a response ends with this item and the client has to answer it."""
     row = type_of(item)
-    if row is None or not row.waits or item.get("async") is True or item.get("execution") == "server":
+    if row is None or not row.awaits_client or item.get("async") is True or item.get("execution") == "server":
         return False
     environment = item.get("environment")  # of a shell call
     return not (isinstance(environment, Mapping) and environment.get("type") == "container_reference")

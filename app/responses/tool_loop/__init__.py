@@ -563,7 +563,7 @@ class ToolLoop:
         question = self._question
         if question is None or self._again or self.builder.response["status"] in TERMINAL:
             return self._usage or {}
-        written = self.builder.standing()[self._first_item :]
+        written = self.builder.partial_output()[self._first_item :]
         return added_usage(self._usage, usage_of(question.reader.usage, question.request.body, written))
 
     def abort(self, error: APIError | None) -> None:

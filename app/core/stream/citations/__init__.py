@@ -1,8 +1,8 @@
 """
-The citations in what a model writes: marks such as `【3】`, and Markdown links.
+Citations in the text of a model: marks such as `【3】`, and Markdown links.
 
-Hosted tools show a model sources, and say how each is cited: by its mark, or by a link to its URL. Only what the model
-cites becomes an annotation of the text, where it cites it.
+Hosted tools show a model sources, each of which is cited by its mark or by a link to its URL. Every citation becomes an
+annotation of the text at its position.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def noted_sources(upstream: Mapping[str, Mapping[str, Any]]) -> dict[str, Annota
 
 
 def cited_by(sources: Iterable[tuple[str | None, Annotation]]) -> dict[str, Annotation]:
-    """Return the annotations of sources by what cites them: the number of the mark, else the URL."""
+    """Return the annotations of sources, keyed by the number of the mark, or by the URL where there is no mark."""
     cited: dict[str, Annotation] = {}
     for mark, annotation in sources:
         if key := mark.strip("【】") if mark else annotation.get("url"):
@@ -43,7 +43,7 @@ class Citations:
         self._marks: CitationMarks | None = None
 
     def add(self, sources: Mapping[str, Annotation]) -> None:
-        """Take more sources, by number or URL."""
+        """Add sources, keyed by number or URL."""
         marked = {key: annotation for key, annotation in sources.items() if key.isdigit()}
         linked = {key: annotation for key, annotation in sources.items() if key not in marked}
         if marked:
@@ -54,31 +54,31 @@ class Citations:
             self._links.add(linked)
 
     def feed(self, text: str) -> list[str | dict[str, Any]]:
-        """Return the text and the annotations that are certain after this piece, in order."""
-        found: list[str | dict[str, Any]] = []
+        """Return the text and the annotations that are complete after this piece, in order."""
+        pieces: list[str | dict[str, Any]] = []
         for piece in self._marks.feed(text) if self._marks else (text,):
             if isinstance(piece, str):
-                found += self._linked(piece)
+                pieces += self._linked(piece)
             else:
-                found.append({**piece, **_position(piece, self._length)})
-        return found
+                pieces.append({**piece, **_position(piece, self._length)})
+        return pieces
 
     def end(self) -> list[str | dict[str, Any]]:
-        """Return what is left of the text and its annotations, and begin another text."""
+        """Return the rest of the text and its annotations, and reset for the next text."""
         held = self._marks.end() if self._marks else ""
-        found = self._linked(held) if held else []
+        pieces = self._linked(held) if held else []
         if self._links:
-            found += self._links.end()
+            pieces += self._links.end()
         self._length = 0
-        return found
+        return pieces
 
     def _linked(self, text: str) -> list[str | dict[str, Any]]:
         self._length += len(text)
         return [text, *(self._links.feed(text) if self._links else ())]
 
 
-def _position(annotation: Mapping[str, Any], place: int) -> dict[str, int]:
-    """Return where a mark stood: files of containers are cited with a span, which is empty, others with an index."""
+def _position(annotation: Mapping[str, Any], offset: int) -> dict[str, int]:
+    """Return the position of a mark: container files are cited with an (empty) span, other sources with an index."""
     if annotation["type"] == "container_file_citation":
-        return {"start_index": place, "end_index": place}
-    return {"index": place}
+        return {"start_index": offset, "end_index": offset}
+    return {"index": offset}

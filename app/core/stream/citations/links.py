@@ -1,8 +1,8 @@
 """
-Find the links of a text that lead to sources, however the text is cut into pieces.
+Find the links to sources in a text that arrives in pieces.
 
-A model is asked to cite as Markdown does: `[title](https://example.com/page)`. Nothing is taken out of the text; where
-a link closes whose URL is that of a source, an annotation says so.
+Models are instructed to cite with Markdown links: `[title](https://example.com/page)`. The text stays unchanged; a link
+with the URL of a source becomes an annotation as soon as it is complete.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _LINK = re.compile(
     r"\[(?:[^\[\]\n]|\[[^\[\]\n]{0,200}\](?!\()){0,500}\]\(<?(https?://[^\s<>()\[\]]*(?:\([^\s<>()\[\]]*\)[^\s<>()\[\]]*)*)>?"
     r"(?:\s+\"[^\"\n]{0,300}\")?\)"
 )
-_LONGEST = 3000  # characters of a link; what is longer is none
+_LONGEST = 3000  # characters; anything longer is not treated as a link
 _TRACKING = re.compile(r"utm_[a-z]+=[^&]*&?", re.IGNORECASE)
 
 
 def link_key(url: str) -> str:
-    """Return what spellings of one URL share: models leave out `www.` and the last slash, and add tracking."""
+    """Return a normalized URL: models omit `www.` and the trailing slash, and add tracking parameters."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -35,49 +35,51 @@ def link_key(url: str) -> str:
 
 
 class CitationLinks:
-    """Follows one text, fed piece by piece; `sources` has the annotation for each URL, without its position."""
+    """Finds links in one text, fed piece by piece; `sources` maps URLs to annotations without a position."""
 
     def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
         self._sources: dict[str, Annotation] = {}
         self.add(sources or {})
         self._length = 0  # of the text so far
-        self._tail = ""  # the end of it, in which a link may have begun
-        self._pending: tuple[Annotation, int, int] | None = None  # a link in brackets that may close next
+        self._tail = ""  # the end of the text, which may contain the start of a link
+        self._pending: tuple[Annotation, int, int] | None = None  # a link whose outer bracket may close next
 
     def add(self, sources: Mapping[str, Annotation]) -> None:
-        """Take more sources, by their URLs."""
+        """Add sources, keyed by URL."""
         self._sources |= {link_key(url): annotation for url, annotation in sources.items()}
 
     def feed(self, text: str) -> list[dict[str, Any]]:
-        """Return the annotations of the links that this piece of text closes, in order."""
-        found = []
+        """Return the annotations of the links that this piece of text completes, in order."""
+        annotations = []
         if self._pending and text:
             annotation, start, end = self._pending
             self._pending = None
             outer = text.startswith(")")
-            found.append(_at(annotation, start - outer, end + outer))
+            annotations.append(_at(annotation, start - outer, end + outer))
         self._length += len(text)
         if ")" in text and "](" in (tail := self._tail + text):
             offset, last = self._length - len(tail), 0
             for link in _LINK.finditer(tail):
                 last = link.end()
                 if source := self._sources.get(link_key(link[1])):
-                    found += self._found(source, tail, link, offset)
+                    annotations += self._annotations_of(source, tail, link, offset)
             self._tail = tail[last:][-_LONGEST:]
         else:
             self._tail = (self._tail + text)[-_LONGEST:]
         if "[" not in self._tail:
             self._tail = self._tail[-1:]  # an outer bracket
-        return found
+        return annotations
 
     def end(self) -> list[dict[str, Any]]:
-        """Return the annotation that is left, and begin another text."""
+        """Return the pending annotation, if any, and reset for the next text."""
         pending, self._pending = self._pending, None
         self._length, self._tail = 0, ""
         return [_at(*pending)] if pending else []
 
-    def _found(self, annotation: Annotation, tail: str, link: re.Match[str], offset: int) -> list[dict[str, Any]]:
-        """Return the annotation of a link: with the brackets around it, as in `([title](url))`, if they close."""
+    def _annotations_of(
+        self, annotation: Annotation, tail: str, link: re.Match[str], offset: int
+    ) -> list[dict[str, Any]]:
+        """Return the annotation of a link; its span includes a pair of brackets around it, as in `([title](url))`."""
         start, end = link.start(), link.end()
         if not tail.endswith("(", 0, start):
             return [_at(annotation, offset + start, offset + end)]

@@ -1,8 +1,8 @@
 """
-Take the marks of citations, such as `【3】`, out of a text, however the text is cut into pieces.
+Remove citation marks such as `【3】` from a text that arrives in pieces.
 
-A model is shown sources with a mark each and writes the mark behind what it has from there. A reader gets an annotation
-at that place in place of the mark. What only looks like a mark stays in the text.
+Each source that a model is shown has a mark, which the model writes after the text that it bases on the source. Marks
+are replaced with annotations; text that only looks like a mark stays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 Annotation: TypeAlias = Mapping[str, Any]
 
-# Models write what they were shown, several numbers in one mark, or the name of the source beside the number.
+# Models also write several numbers in one mark, or the name of the source after the number.
 _MARK = re.compile(r"【([0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19})(?:†[^【】\n]{0,100})?】")
 _BEGINNING = re.compile(r"【(?:[0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19}(?: ?[,;] ?)?(?:†[^【】\n]{0,100})?)?\Z")
 _LONGEST = 300  # characters of a mark
@@ -24,70 +24,70 @@ class CitationMarks:
     """
     Splits one text, fed piece by piece, into text and annotations.
 
-    `sources` has the annotation for each number, without its position. Spaces in front of a mark go with it, unless a
-    word follows. An annotation that has just been given is not given again at the same place.
+    `sources` maps numbers to annotations without a position. Spaces before a mark are removed with it, unless a word
+    follows. The same annotation is returned only once at the same position.
     """
 
     def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
         self._sources = dict(sources or {})
-        self._held = ""  # what may be the beginning of a mark, and the spaces before it
-        self._spaces = ""  # that stood before a mark
-        self._here: list[Annotation] = []  # given since the last text
+        self._held = ""  # possibly the start of a mark, and the spaces before it
+        self._spaces = ""  # before a mark
+        self._here: list[Annotation] = []  # returned since the last text
 
     def add(self, sources: Mapping[str, Annotation]) -> None:
-        """Take the marks of more sources."""
+        """Add sources, keyed by the number of their mark."""
         self._sources |= sources
 
     def feed(self, text: str) -> list[str | Annotation]:
-        """Return the text and the annotations that are certain after this piece, in order."""
+        """Return the text and the annotations that are complete after this piece, in order."""
         text, self._held = self._held + text, ""
         if "【" not in text and not text.endswith(" ") and not self._here:
             return [text] if text else []
-        found: list[str | Annotation] = []
-        place = 0
+        pieces: list[str | Annotation] = []
+        start = 0
         for mark in _MARK.finditer(text):
             annotations = self._annotations(mark[1])
             if annotations is None:
                 continue
-            self._cite(text[place : mark.start()], annotations, found)
-            place = mark.end()
-        rest = text[place:]
+            self._cite(text[start : mark.start()], annotations, pieces)
+            start = mark.end()
+        rest = text[start:]
         certain = _certain(rest)
         self._held = rest[certain:]
-        self._add(rest[:certain], found)
-        return found
+        self._add(rest[:certain], pieces)
+        return pieces
 
     def end(self) -> str:
-        """Return what is held: nothing follows."""
+        """Return the text that was held back, and reset for the next text."""
         held, self._held, self._spaces, self._here = self._held, "", "", []
         return held
 
     def _annotations(self, numbers: str) -> list[Annotation] | None:
-        """Return what a mark stands for; None if it has a number that was not given."""
-        found = [self._sources.get(number) for number in _NUMBER.findall(numbers)]
-        known = [annotation for annotation in found if annotation is not None]
-        return known if len(known) == len(found) else None
+        """Return the annotations of a mark; None if one of its numbers is unknown."""
+        sources = [self._sources.get(number) for number in _NUMBER.findall(numbers)]
+        annotations = [annotation for annotation in sources if annotation is not None]
+        return annotations if len(annotations) == len(sources) else None
 
-    def _cite(self, before: str, annotations: list[Annotation], found: list[str | Annotation]) -> None:
+    def _cite(self, before: str, annotations: list[Annotation], pieces: list[str | Annotation]) -> None:
         text = before.rstrip(" ")
-        self._add(text, found)
+        self._add(text, pieces)
         self._spaces = self._spaces or before[len(text) :]
         for annotation in annotations:
             if annotation not in self._here:
                 self._here.append(annotation)
-                found.append(annotation)
+                pieces.append(annotation)
 
-    def _add(self, text: str, found: list[str | Annotation]) -> None:
+    def _add(self, text: str, pieces: list[str | Annotation]) -> None:
         if not text:
             return
         if self._spaces and text[0].isalnum():
             text = self._spaces + text
         self._spaces, self._here = "", []
-        found.append(text)
+        pieces.append(text)
 
 
 def _certain(text: str) -> int:
-    """Return how much of a text cannot belong to a mark: the rest may be the beginning of one, or spaces before it."""
+    """Return the length of the text before a possible start of a mark, and before the spaces in front of it."""
     end = len(text)
     opening = text.rfind("【", max(0, end - _LONGEST))
     if opening >= 0 and _BEGINNING.match(text, opening):
