@@ -29,6 +29,7 @@ from app.stores.event_log import LoggingStore, RunKey
 from app.stores.memory import MemoryStore
 from tests.support import laws
 from tests.support.build import call, delta, finish, story, whole
+from tests.support.logs import records_of
 from tests.support.redis_server import RedisServer
 from tests.support.scripted import Scripted, Step
 from tests.support.serving import antiphon, settings
@@ -550,7 +551,7 @@ async def test_what_nobody_expected_of_a_store_is_logged_in_the_name_of_the_resp
         await until(lambda: "unexpected error" in caplog.text)
         gc.collect()
 
-    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    (record,) = [record for record in records_of(caplog, "app") if record.levelname == "ERROR"]
     assert (record.name, record.__dict__["response_id"]) == ("app.responses.background.worker", id)
 
 

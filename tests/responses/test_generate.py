@@ -15,6 +15,7 @@ from app.core.types.request import Event
 from app.responses.generate import Deadline, Question, respond
 from tests.support import laws
 from tests.support.build import builder, delta, finish
+from tests.support.logs import records_of
 from tests.support.scripted import Scripted
 
 NOT_A_CHUNK = cast(Any, None)
@@ -42,7 +43,9 @@ async def test_a_chunk_that_cannot_be_read_fails_the_response_and_keeps_what_the
     failed = events[-1]["response"]
     assert failed["output"][0]["content"][0]["text"] == "Hel"
     assert failed["error"]["message"] == "The backend's answer could not be read."
-    assert [(record.levelno, record.exc_info is not None) for record in caplog.records] == [(logging.ERROR, True)]
+    assert [(record.levelno, record.exc_info is not None) for record in records_of(caplog, "app.responses")] == [
+        (logging.ERROR, True)
+    ]
 
 
 async def test_where_it_is_the_first_chunk_the_response_has_failed_with_nothing_in_it() -> None:
@@ -76,7 +79,7 @@ async def test_an_answer_that_cannot_be_ended_ends_all_the_same(
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     failed = events[-1]["response"]
     assert (failed["output"][0]["content"][0]["text"], failed["usage"]["output_tokens"] > 0) == ("Hel", True)
-    assert [record.getMessage() for record in caplog.records] == ["an answer could not be ended"]
+    assert [record.getMessage() for record in records_of(caplog, "app.responses")] == ["an answer could not be ended"]
 
 
 @pytest.mark.parametrize("count", [-math.inf, math.inf, math.nan])

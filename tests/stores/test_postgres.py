@@ -14,6 +14,7 @@ from app.errors import StoreUnavailable
 from app.stores import Change
 from app.stores.event_log import Batch, RunKey
 from app.stores.postgres import PostgresStore
+from tests.support.logs import records_of
 from tests.support.postgres_server import PostgresServer
 
 CHAIN = "2f1c9a:c0ffee"
@@ -130,7 +131,7 @@ async def test_a_server_that_is_away_is_an_outage_and_then_is_not(
             await store.get(CHAIN, "resp_1")
     await asyncio.to_thread(private.start)
     assert await store.get(CHAIN, "resp_1") == b"1"
-    first, last = (record.message for record in caplog.records)
+    first, last = (record.message for record in records_of(caplog, "app.stores"))
     assert first.startswith(f"PostgreSQL at 127.0.0.1:{private.port}/antiphon is unavailable: ")
     assert last == f"PostgreSQL at 127.0.0.1:{private.port}/antiphon is available again"
 

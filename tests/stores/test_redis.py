@@ -14,6 +14,7 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.stores.redis import RedisStore
+from tests.support.logs import records_of
 from tests.support.redis_server import RedisServer
 from tests.support.store_places import redis_store
 
@@ -368,7 +369,7 @@ async def test_the_log_hears_once_of_an_outage_and_once_of_its_end(
     for _ in range(3):
         await store.check()
 
-    told = [(record.levelname, record.getMessage().split(": ")[0]) for record in caplog.records]
+    told = [(record.levelname, record.getMessage().split(": ")[0]) for record in records_of(caplog, "app.stores")]
     assert told == [
         ("WARNING", f"Redis at 127.0.0.1:{private.port} is unavailable"),
         ("INFO", f"Redis at 127.0.0.1:{private.port} is available again"),

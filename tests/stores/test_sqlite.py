@@ -23,6 +23,7 @@ import pytest
 from app.errors import StoreUnavailable
 from app.stores.event_log import Batch, RunKey
 from app.stores.sqlite import SQLiteStore
+from tests.support.logs import records_of
 from tests.support.store_places import Clock
 
 CHAIN = "2f1c9a:c0ffee"
@@ -453,7 +454,7 @@ async def test_the_log_hears_once_of_an_outage_and_once_of_its_end(
     for _ in range(3):
         await store.check()
 
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+    assert [(record.levelname, record.getMessage()) for record in records_of(caplog, "app.stores")] == [
         ("WARNING", f"SQLite store {path} (writing) is unavailable: DatabaseError: file is not a database"),
         ("INFO", f"SQLite store {path} (writing) is available again"),
     ]

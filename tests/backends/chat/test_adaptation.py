@@ -22,6 +22,7 @@ from app.core.profile import Profile
 from app.core.request import caller_field
 from app.errors import BackendError
 from tests.support.build import each
+from tests.support.logs import records_of
 from tests.support.routing import Build as Route
 from tests.support.routing import build as route
 from tests.support.serving import antiphon
@@ -682,7 +683,7 @@ async def test_only_the_first_request_pays(upstream: Upstream, make: Make, caplo
     assert [request.warnings for request in requests] == [
         ["This backend does not know 'user', so it was left out."]
     ] * 3
-    (record,) = caplog.records
+    (record,) = records_of(caplog, "app.backends")
     assert record.getMessage() == "backend: the model 'm' does not know user: left out for the next 60 minutes"
 
 
