@@ -1,1 +1,1 @@
-"""`code_interpreter` and `shell`: code and commands that the model writes, run in containers."""
+"""`code_interpreter` and `shell`: run code and commands written by the model in containers."""

@@ -1,9 +1,9 @@
 """
-A sandbox made with bubblewrap (`bwrap`): a view of the machine without network, host files or privileges.
+Sandboxes by bubblewrap (`bwrap`): processes without network, host files or privileges.
 
-The server talks to the supervisor in it over a pair of pipes, and believes nothing that comes back: answers are
-bounded, and paths are resolved inside the sandbox only. What bounds it: namespaces of its own, a filter of system
-calls, rlimits, file systems in memory of a fixed size, CPU affinity, and the server's watch over its memory and time.
+The server talks to the supervisor in a sandbox over a pair of pipes, and does not trust its answers: their size is
+limited, and paths are resolved only inside the sandbox. A sandbox is confined by its own namespaces, a seccomp filter,
+rlimits, in-memory file systems of a fixed size, CPU affinity, and the server, which watches its memory and time.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from app.tools.code_interpreter.settings import CodeSettings
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT = 20.0  # seconds in which a sandbox has to answer for the first time
-STOP_GRACE = 5.0  # seconds in which the supervisor has to answer after a call's time is up, or a stop
-WATCH_INTERVAL = 0.1  # seconds between two looks at the memory
-OPEN_FILES = 256  # of one process
+START_TIMEOUT = 20.0  # seconds until the first answer of a new sandbox
+STOP_GRACE = 5.0  # seconds for the supervisor to answer after a call has timed out or was stopped
+WATCH_INTERVAL = 0.1  # seconds between two measurements of memory
+OPEN_FILES = 256  # per process
 SHARED_MEMORY = 64 * 1024 * 1024  # bytes of /dev/shm
 MAX_ANSWER = 32 * 1024 * 1024  # bytes of one answer of the supervisor
-UNPRIVILEGED = 65534  # the user and group of a sandbox where the server is root
-INSIDE = 1000  # the user and group that the code sees itself as
+UNPRIVILEGED = 65534  # user and group id of a sandbox if the server runs as root
+INSIDE = 1000  # user and group id inside the sandbox
 
 _PASSWD = b"root:x:0:0::/:/bin/false\nsandbox:x:1000:1000::/tmp:/bin/sh\n"
 _HELP = (
@@ -59,16 +59,16 @@ _SCRIPTS = Path(__file__).parent / "sandbox"
 
 
 class SandboxUnavailable(ValueError):
-    """This machine cannot make sandboxes; the message says what to do."""
+    """This machine cannot run sandboxes; the message explains what to install or allow."""
 
 
 class SandboxEnded(Exception):
-    """The sandbox is gone, with its state and files."""
+    """The sandbox has ended, and its state and files are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What a sandbox may use; sizes in bytes."""
+    """Resource limits of a sandbox; sizes in bytes."""
 
     memory: int
     disk: int
@@ -77,10 +77,10 @@ class SandboxLimits:
 
 
 class Bubblewrap:
-    """Makes sandboxes."""
+    """Starts sandboxes."""
 
     def __init__(self, settings: CodeSettings) -> None:
-        """Raises `SandboxUnavailable` where this machine has none of what they need."""
+        """Raises `SandboxUnavailable` if this machine lacks bubblewrap, a Python, or a seccomp filter."""
         self._program = shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin")
         pythons = (settings.python,) if settings.python else ("/usr/bin/python3", "/usr/local/bin/python3")
         python = next((path for path in pythons if os.access(path, os.X_OK)), None)
@@ -95,7 +95,7 @@ class Bubblewrap:
             raise SandboxUnavailable(str(error)) from None
 
     def probe(self) -> None:
-        """Make a sandbox and leave it at once; raises `SandboxUnavailable`."""
+        """Run an empty sandbox once; raises `SandboxUnavailable`."""
         limits = SandboxLimits(memory=2**30, disk=2**20, processes=64, cpus=1)
         with self._files() as files:
             command = [*self._command(limits, files), "/usr/bin/true"]
@@ -110,7 +110,7 @@ class Bubblewrap:
             raise SandboxUnavailable(f"bwrap failed ({reason}): {_HELP}")
 
     async def start(self, limits: SandboxLimits) -> Sandbox:
-        """Start a sandbox; raises `SandboxEnded` where that fails."""
+        """Start a sandbox; raises `SandboxEnded` if that fails."""
         options = {
             "memory": limits.memory,
             "disk": limits.disk,
@@ -132,7 +132,7 @@ class Bubblewrap:
             )
         sandbox = Sandbox(process, limits.memory)
         try:
-            # Inherited by what is started in it, which may not change it: see the filter of system calls.
+            # Inherited by all processes of the sandbox, which the seccomp filter stops from changing it.
             with contextlib.suppress(ProcessLookupError):
                 for pid in (process.pid, *descendants(process.pid)):
                     os.sched_setaffinity(pid, chosen)
@@ -147,7 +147,7 @@ class Bubblewrap:
 
     @contextlib.contextmanager
     def _files(self) -> Iterator[dict[str, int]]:
-        """Give the files that a sandbox is given, as descriptors that bwrap reads."""
+        """Open the files that are put into a sandbox, as descriptors that bwrap reads, by their paths."""
         contents = {
             "seccomp": self._filter,
             "/etc/passwd": _PASSWD,
@@ -191,10 +191,10 @@ class Bubblewrap:
 
 
 def _process_options(files: dict[str, int]) -> dict[str, Any]:
-    """Return how bwrap is started: with an empty environment, which /proc/1/environ shows, and never as root."""
+    """Return the options to start bwrap: never as root, with an empty environment, since /proc/1/environ shows it."""
     options: dict[str, object] = {"env": {}, "pass_fds": [*files.values()], "cwd": "/"}
     if os.geteuid() == 0:
-        options["preexec_fn"] = _drop_root  # uvloop knows no `user`
+        options["preexec_fn"] = _drop_root  # uvloop does not support `user`
     return options
 
 
@@ -205,7 +205,7 @@ def _drop_root() -> None:
 
 
 class Sandbox:
-    """A running sandbox. One request at a time: the caller takes care of it."""
+    """A running sandbox. The caller ensures that there is one request at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process, memory: int) -> None:
         self._process = process
@@ -217,15 +217,15 @@ class Sandbox:
         return self._process.returncode is None
 
     async def ready(self) -> None:
-        """Wait for the supervisor's first word; raises `SandboxEnded`."""
+        """Wait for the supervisor's first message; raises `SandboxEnded`."""
         await self._answer()
 
     async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> dict[str, Any]:
         """
-        Make a request, and return the answer; raises `SandboxEnded`.
+        Send a request and return the answer; raises `SandboxEnded`.
 
-        A call that takes more than `within` seconds and the supervisor's grace, or is cancelled and does not stop, ends
-        the sandbox. `over_memory` in the answer says that the call was stopped since it took too much.
+        The sandbox is ended if a call takes more than `within` seconds plus `STOP_GRACE`, or is cancelled and does not
+        stop. `over_memory` is true in the answer if the call was stopped for exceeding the memory limit.
         """
         await self._send({"op": op, **fields})
         answer = asyncio.create_task(self._answer())
@@ -238,7 +238,7 @@ class Sandbox:
             reply = await self._stop(answer)
             return {**reply, "over_memory": over_memory}
         except asyncio.CancelledError:
-            # The state and the other files stay, if it can be helped.
+            # If the call can be stopped, the sandbox keeps its state and files.
             try:
                 with contextlib.suppress(SandboxEnded):
                     await asyncio.shield(asyncio.ensure_future(self._stop(answer)))
@@ -252,13 +252,13 @@ class Sandbox:
             watch.cancel()
 
     async def _stop(self, answer: asyncio.Task[dict[str, object]]) -> dict[str, object]:
-        """Have a call stopped; raises `SandboxEnded`."""
+        """Stop the running call, and return its answer; raises `SandboxEnded`."""
         try:
             await self._send({"op": "stop"})
             async with asyncio.timeout(STOP_GRACE):
                 reply = await answer
                 if reply.get("ended") != "stopped":
-                    await self._answer()  # it had ended by itself: the answer to the stop
+                    await self._answer()  # the call had already ended: this answers the stop
                 return reply
         except (SandboxEnded, TimeoutError):
             answer.cancel()
@@ -285,7 +285,7 @@ class Sandbox:
         return answer
 
     async def _watch_memory(self) -> None:
-        """Return once the sandbox takes more memory than it may."""
+        """Return once the sandbox exceeds its memory limit."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL)
             if sum(map(resident_bytes, descendants(self._process.pid))) > self._memory:
@@ -295,7 +295,7 @@ class Sandbox:
         """Kill every process of the sandbox at once."""
         if self._process.returncode is not None:
             return
-        # The first process of its PID namespace takes all others with it.
+        # When the first process of a PID namespace dies, the kernel kills all others in it.
         for pid in (*descendants(self._process.pid), self._process.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -312,8 +312,8 @@ class Sandbox:
 
 
 def descendants(pid: int) -> Sequence[int]:
-    """Return the processes below one, nearest first."""
-    found: list[int] = []
+    """Return the ids of all descendant processes, nearest first."""
+    pids: list[int] = []
     queue = [pid]
     while queue:
         parent = queue.pop(0)
@@ -324,13 +324,13 @@ def descendants(pid: int) -> Sequence[int]:
         for task in tasks:
             with contextlib.suppress(OSError):
                 children = Path(f"/proc/{parent}/task/{task}/children").read_text().split()
-                found += map(int, children)
+                pids += map(int, children)
                 queue += map(int, children)
-    return found
+    return pids
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process that is not a file's: its own, and what it shares."""
+    """Return the anonymous and shared resident memory of a process, in bytes; 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

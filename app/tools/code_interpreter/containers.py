@@ -1,9 +1,9 @@
 """
-Containers: a sandbox each, with the state of a Python process and files under `/mnt/data`.
+Containers: each has a sandbox with a Python process, its state, and files under `/mnt/data`.
 
-A container belongs to its owner, the hash of a caller's key: another owner's id is answered like one that never was.
-Its sandbox is started when it is first used. Sandboxes are children of one process and end with it; `shared.py` lets
-several workers use them.
+A container belongs to an owner, the hash of a caller's key: for other owners it does not exist. Its sandbox is started
+on first use. Sandboxes are child processes of one server process and end with it; `shared.py` shares them between
+workers.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from app.tools.files import File, Page, UnknownCursor
 from app.tools.files.uploads import Files, list_page
 
 _DATA = "/mnt/data"
-_PIECE = 512 * 1024  # bytes of a file that are read or written at a time
-MAX_CONTAINER_NAME = 256  # characters of a container's name, and bytes of a file's
+_PIECE = 512 * 1024  # bytes of a file per read or write
+MAX_CONTAINER_NAME = 256  # characters of a container's name, and bytes of a file name
 
 
 class ContainerFailed(APIError):
-    """A container could not be started, or ended while it was used."""
+    """A container could not be started, or ended while it was in use."""
 
     status = 503
     code = "container_failed"
@@ -42,14 +42,14 @@ class ContainerFailed(APIError):
 
 @dataclass(slots=True)
 class ContainerFile:
-    """A file of a container."""
+    """A file in a container."""
 
     id: str
     container_id: str
     path: str
     bytes: int
-    changed: int  # when it was last written, in nanoseconds
-    created_at: int  # when it was first seen, in Unix time
+    changed: int  # time of the last write, in nanoseconds
+    created_at: int  # Unix time at which the file was first listed
     source: str  # `user` or `assistant`
 
     @property
@@ -72,7 +72,7 @@ class ContainerFile:
 
 @dataclass(slots=True)
 class Container:
-    """A container, whether its sandbox runs or not."""
+    """A container, whether or not its sandbox is running."""
 
     id: str
     owner: str
@@ -81,7 +81,7 @@ class Container:
     last_active_at: float
     idle_minutes: int
     memory_limit: MemoryLimit
-    mounts: Sequence[File] = ()  # uploaded files that it begins with
+    mounts: Sequence[File] = ()  # uploaded files that are copied into a new sandbox
     sandbox: Sandbox | None = None
     files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request at a time
@@ -103,19 +103,19 @@ class Container:
 
 
 class SandboxChannel(Protocol):
-    """What a container in use is reached by."""
+    """The channel to the sandbox of a container in use."""
 
     async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> dict[str, Any]:
-        """Make a request, and return the answer; see `Sandbox.request`."""
+        """Send a request to the sandbox and return its answer; see `Sandbox.request`."""
         ...
 
 
 class Containers(ABC):
-    """The containers of all callers, each visible to its owner alone, and what is done with their files."""
+    """The containers of all callers, each visible only to its owner, and operations on their files."""
 
     def __init__(self, settings: CodeSettings) -> None:
         self.settings = settings
-        self.uploads: Files | None = None  # the file store, where there is one
+        self.uploads: Files | None = None  # the file store, if the server has one
 
     @abstractmethod
     async def create(
@@ -127,7 +127,11 @@ class Containers(ABC):
         memory_limit: MemoryLimit | None = None,
         idle_minutes: int | None = None,
     ) -> Container:
-        """Return a new container; raises `NotFound` for a file, and `InvalidRequest`."""
+        """
+        Create a container; its sandbox is started on first use.
+
+        Raises `NotFound` for an unknown file, `InvalidRequest`, and `APIError` (429) if there are too many containers.
+        """
 
     @abstractmethod
     async def get(self, owner: str, id: str) -> Container:
@@ -136,9 +140,9 @@ class Containers(ABC):
     @abstractmethod
     async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
         """
-        Return the container of a conversation, a new one where there is none; raises what `create` does.
+        Return the container of a conversation, creating it if there is none. Raises the errors of `create`.
 
-        `earlier` are the containers that calls of the conversation ran in, latest first; `options` are of `create`.
+        `earlier` lists the containers of the conversation's earlier calls, latest first; `options` go to `create`.
         """
 
     @abstractmethod
@@ -147,21 +151,21 @@ class Containers(ABC):
 
     @abstractmethod
     async def delete(self, owner: str, id: str) -> dict[str, object]:
-        """End a container; raises `NotFound`."""
+        """Delete a container; raises `NotFound`."""
 
     @abstractmethod
     def use(self, container: Container) -> AbstractAsyncContextManager[SandboxChannel]:
-        """Give the sandbox of a container, to one caller at a time; raises `ContainerFailed` where there is none."""
+        """Open the sandbox of a container for one caller at a time; raises `ContainerFailed` if it cannot run."""
 
     @abstractmethod
     async def changes(
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
     ) -> Sequence[ContainerFile]:
-        """Look at the files of a container that is in use, and return those that are new or were written to."""
+        """List the files of a container in use, and return those that are new or changed."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """End all containers of this process."""
+        """Close all containers of this process."""
 
     async def _upload(self, owner: str, id: str) -> File:
         if self.uploads is None:
@@ -174,7 +178,7 @@ class Containers(ABC):
             raise
 
     async def read(self, sandbox: SandboxChannel, path: str, offset: int = 0, size: int = _PIECE) -> bytes:
-        """Return a piece of a file, less at its end; raises `NotFound`."""
+        """Return up to `size` bytes of a file from `offset`; raises `NotFound`."""
         answer = await sandbox.request("read", path=path, offset=offset, size=size)
         data = answer.get("data")
         if not isinstance(data, str):
@@ -199,7 +203,7 @@ class Containers(ABC):
     # Files.
 
     async def add_file(self, container: Container, filename: str, pieces: AsyncIterator[bytes]) -> dict[str, object]:
-        """Write a file, whose content comes in pieces, and return it; raises `InvalidRequest`."""
+        """Write a file from pieces of its content, and return its resource; raises `InvalidRequest`."""
         path = _path_for(filename)
         async with self.use(container) as sandbox:
             await self._write(sandbox, path, pieces)
@@ -237,7 +241,7 @@ class Containers(ABC):
         raise NotFound(f"File with id '{id}' not found in container '{container.id}'.", param="file_id")
 
     async def content(self, container: Container, file: ContainerFile) -> AsyncIterator[bytes]:
-        """Yield the content of a file in pieces, as it is when each is read."""
+        """Yield the content of a file in pieces; each is read when it is yielded."""
         offset = 0
         while offset < file.bytes:
             async with self.use(container) as sandbox:
@@ -257,7 +261,7 @@ class Containers(ABC):
 
 
 class LocalContainers(Containers):
-    """Containers whose sandboxes are children of this process; they end with it."""
+    """Containers whose sandboxes are child processes of this process, and end with it."""
 
     def __init__(
         self, bubblewrap: Bubblewrap, settings: CodeSettings, *, clock: Callable[[], float] = time.time
@@ -266,7 +270,7 @@ class LocalContainers(Containers):
         self._bubblewrap = bubblewrap
         self._clock = clock
         self._containers: dict[str, Container] = {}
-        self._conversations: dict[tuple[str, str], str] = {}  # containers by owner and chain
+        self._conversations: dict[tuple[str, str], str] = {}  # container ids by owner and chain
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -281,7 +285,7 @@ class LocalContainers(Containers):
         memory_limit: MemoryLimit | None = None,
         idle_minutes: int | None = None,
     ) -> Container:
-        """Return a new container, whose sandbox is started when it is used."""
+        """Create a container; see `Containers.create`."""
         memory_limit = memory_limit or "1g"
         if memory_bytes(memory_limit) > memory_bytes(self.settings.memory_limit):
             message = f"Invalid 'memory_limit': containers of this server have at most {self.settings.memory_limit}."
@@ -308,13 +312,9 @@ class LocalContainers(Containers):
         return container
 
     async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
-        """
-        Return the container of a conversation, a new one where there is none; raises what `create` does.
-
-        `earlier` are the containers that calls of the conversation ran in, latest first; `options` are of `create`.
-        """
-        known = self._conversations.get((owner, chain))
-        for id in (*earlier, *([known] if known else ())):
+        """Return the container of a conversation, creating it if there is none; see `Containers.of_conversation`."""
+        current = self._conversations.get((owner, chain))
+        for id in (*earlier, *([current] if current else ())):
             try:
                 return await self.get(owner, id)
             except NotFound:
@@ -326,29 +326,31 @@ class LocalContainers(Containers):
     async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
         """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
         self.expire()
-        found = [one.resource() for one in self._containers.values() if one.owner == owner and name in (None, one.name)]
-        return _page(found, page)
+        own = [container for container in self._containers.values() if container.owner == owner]
+        return _page([container.resource() for container in own if name in (None, container.name)], page)
 
     async def delete(self, owner: str, id: str) -> dict[str, object]:
-        """End a container; raises `NotFound`."""
+        """Delete a container; raises `NotFound`."""
         self._drop(await self.get(owner, id))
         return {"id": id, "object": "container.deleted", "deleted": True}
 
     def expire(self) -> None:
-        """End the containers that were not used for too long."""
+        """Delete the containers that have been idle for too long."""
         now = self._clock()
         for container in [*self._containers.values()]:
             if container.last_active_at + container.idle_minutes * 60 <= now and not container.lock.locked():
                 self._drop(container)
 
     def _plan(self) -> None:
-        """Look for containers to be ended when the next one may have expired."""
+        """Schedule the next call of `expire`."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
         if self._containers:
-            ends = min(one.last_active_at + one.idle_minutes * 60 for one in self._containers.values())
-            delay = max(1.0, ends - self._clock())
+            expiry = min(
+                container.last_active_at + container.idle_minutes * 60 for container in self._containers.values()
+            )
+            delay = max(1.0, expiry - self._clock())
             self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
 
     def _tick(self) -> None:
@@ -365,11 +367,11 @@ class LocalContainers(Containers):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    # What is done in one.
+    # Sandboxes.
 
     @asynccontextmanager
     async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
-        """Give the sandbox of a container, to one caller at a time; raises `ContainerFailed` where there is none."""
+        """Open the sandbox of a container; see `Containers.use`."""
         async with container.lock:
             try:
                 container.last_active_at = self._clock()
@@ -400,17 +402,17 @@ class LocalContainers(Containers):
     async def changes(
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
     ) -> Sequence[ContainerFile]:
-        """Look at the files of a container that is in use, and return those that are new or were written to."""
+        """List the files of a container in use, and return those that are new or changed."""
         changed: list[ContainerFile] = []
         try:
-            listed = await _listed(sandbox)
+            entries = await _list_files(sandbox)
         except SandboxEnded:
             if container.sandbox:
                 await container.sandbox.aclose()
             raise
-        known, container.files = container.files, {}
-        for path, size, time_changed in listed:
-            file = known.get(path)
+        previous, container.files = container.files, {}
+        for path, size, time_changed in entries:
+            file = previous.get(path)
             if file is None or (file.bytes, file.changed) != (size, time_changed):
                 id, created = (file.id, file.created_at) if file else (f"cfile_{secrets.token_hex(16)}", self._now())
                 file = ContainerFile(id, container.id, path, size, time_changed, created, source)
@@ -422,7 +424,7 @@ class LocalContainers(Containers):
         return int(self._clock())
 
     async def aclose(self) -> None:
-        """End all containers."""
+        """Close all containers."""
         if self._timer:
             self._timer.cancel()
         for container in [*self._containers.values()]:
@@ -431,8 +433,8 @@ class LocalContainers(Containers):
             await asyncio.wait({*self._tasks})
 
 
-async def _listed(sandbox: SandboxChannel) -> Sequence[tuple[str, int, int]]:
-    """Return path, bytes and time of each file; raises `SandboxEnded` for an answer that is no list of files."""
+async def _list_files(sandbox: SandboxChannel) -> Sequence[tuple[str, int, int]]:
+    """Return path, bytes and modification time (ns) of each file; raises `SandboxEnded` for a malformed answer."""
     answer = await sandbox.request("files")
     try:
         return [(str(entry["path"]), int(entry["bytes"]), int(entry["changed"])) for entry in answer["files"]]
@@ -441,19 +443,19 @@ async def _listed(sandbox: SandboxChannel) -> Sequence[tuple[str, int, int]]:
 
 
 def _path_for(filename: str) -> str:
-    """Return where a file of that name goes; raises `InvalidRequest` for a name that no file can have."""
-    name = "".join(sign for sign in filename.replace("\\", "/").rpartition("/")[2] if sign.isprintable())
+    """Return the path of a file in the container; raises `InvalidRequest` for an invalid file name."""
+    name = "".join(char for char in filename.replace("\\", "/").rpartition("/")[2] if char.isprintable())
     if name in ("", ".", "..") or len(name.encode("utf-8", "replace")) > MAX_CONTAINER_NAME - 1:
         raise InvalidRequest("Invalid 'file': it needs a name of at most 255 bytes.", param="file")
     return f"{_DATA}/{name}"
 
 
-def _page(found: list[dict[str, object]], page: Page) -> dict[str, object]:
-    """Return a page of a list that is in order of creation; raises `UnknownCursor`."""
-    ordered = found[::-1] if page.descending else found
+def _page(entries: list[dict[str, object]], page: Page) -> dict[str, object]:
+    """Return a page of a list in order of creation; raises `UnknownCursor`."""
+    ordered = entries[::-1] if page.descending else entries
     start = 0
     if page.after is not None:
-        start = next((place + 1 for place, one in enumerate(ordered) if one["id"] == page.after), 0)
+        start = next((index + 1 for index, entry in enumerate(ordered) if entry["id"] == page.after), 0)
         if not start:
             raise UnknownCursor("after", page.after)
     end = start + page.limit

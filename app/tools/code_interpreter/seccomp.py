@@ -1,10 +1,10 @@
 """
-The system calls that a sandbox may not make, as a filter for the kernel (seccomp).
+The seccomp filter of a sandbox: the system calls that its processes may not make.
 
-bubblewrap takes privileges and the view of the machine away. The filter closes what code has no need of in the rest of
-the kernel: tracing, mounting, namespaces, keys, io_uring, and memory that belongs to no process and so would
-escape the memory limit. Of sockets it leaves Unix and IP ones, which lead nowhere in a network namespace of their own;
-others, such as those to a hypervisor (vsock), do not know namespaces.
+bubblewrap removes privileges and access to files. The filter closes kernel interfaces that code does not need: tracing,
+mounting, namespaces, keys, io_uring, and memory that belongs to no process and would escape the memory limit. Unix and
+IP sockets are allowed, since the network namespace isolates them; other families, such as vsock (to the hypervisor),
+ignore namespaces and are denied.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class _Calls(NamedTuple):
-    """The numbers of system calls on a machine."""
+    """System call numbers of one architecture."""
 
     clone: int
     socket: int
@@ -41,10 +41,10 @@ _ARM = _Calls(
         294,
     ),
 )
-# Newer calls have one number on all machines: io_uring, the new calls for mounting, pidfd_getfd, memfd_secret.
+# Newer calls have the same number on all architectures: io_uring, the new mount calls, pidfd_getfd, memfd_secret.
 _DENIED_EVERYWHERE = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 447)
 _CLONE3 = 435
-# By machine: the architecture as the kernel names it, and its calls.
+# By machine: the kernel's AUDIT_ARCH value, and the numbers of its calls.
 _MACHINES = {"x86_64": (0xC000003E, _X86), "aarch64": (0xC00000B7, _ARM)}
 
 _NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET
@@ -53,11 +53,11 @@ _SOCKETS = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in the kernel's `struct seccomp_data`
-_OTHER_ABI = 0x40000000  # from here on the numbers of x32
+_OTHER_ABI = 0x40000000  # numbers from here on belong to the x32 ABI
 
 
 def seccomp_filter(machine: str | None = None) -> bytes:
-    """Return the filter for a machine, this one by default; raises `ValueError` for one that is not known."""
+    """Return the BPF program for a machine type, by default this one's; raises `ValueError` for other types."""
     machine = machine or platform.machine()
     if machine not in _MACHINES:
         raise ValueError(f"there is no filter of system calls for {machine}, only for {', '.join(_MACHINES)}")
@@ -73,7 +73,7 @@ def seccomp_filter(machine: str | None = None) -> bytes:
     for number in (*calls.denied, *_DENIED_EVERYWHERE):
         program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
     program += [
-        # Its flags are in memory, which a filter cannot read; without it the C library uses `clone`.
+        # The flags of clone3 are in memory, which a filter cannot read; the C library falls back to `clone`.
         (_EQUAL, 0, 1, _CLONE3),
         (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
         (_EQUAL, 0, 3, calls.clone),

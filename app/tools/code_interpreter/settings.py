@@ -1,4 +1,4 @@
-"""The table `[tools.code_interpreter]` of the settings."""
+"""The settings table `[tools.code_interpreter]`."""
 
 from __future__ import annotations
 

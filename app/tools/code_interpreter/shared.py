@@ -1,11 +1,11 @@
 """
-Containers that several workers use: one worker has the sandboxes, the others reach them over a Unix socket.
+Containers shared by several workers: one worker runs the sandboxes, the others reach them over a Unix socket.
 
-The worker that holds the lock file is the *host*. When it dies its sandboxes die with it, and the next worker that
-needs a container becomes the host.
+The worker that holds the lock file is the *host*. When it exits its sandboxes end too, and the next worker that needs
+a container becomes the host.
 
-Messages are JSON objects, one a line. A connection is for one operation. `use` is followed by requests to the sandbox:
-closing the connection stops a request that runs, and gives the container back.
+Messages are JSON objects, one per line. A connection serves one operation. After `use`, requests to the sandbox follow:
+closing the connection stops a running request and releases the container.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from app.tools.files import Page
 
 logger = logging.getLogger(__name__)
 
-HOST_TIMEOUT = 10.0  # seconds in which a host has to listen
-_RETRY_INTERVAL = 0.05  # seconds between two attempts to reach a host that is just starting
+HOST_TIMEOUT = 10.0  # seconds to wait for a host that is starting
+_RETRY_INTERVAL = 0.05  # seconds between attempts to reach such a host
 _MAX_LINE = 2 * MAX_ANSWER  # bytes
 
 
 class SharedContainers(Containers):
-    """The containers of all workers of one server."""
+    """Containers shared by all workers of one server."""
 
     def __init__(self, bubblewrap: Bubblewrap, settings: CodeSettings, directory: Path) -> None:
-        """`directory` is the workers' own: no other user may write to it."""
+        """`directory` holds the lock and the socket; only the workers' user may write to it."""
         super().__init__(settings)
         self._bubblewrap = bubblewrap
         self._lock_path, self._socket_path = directory / "containers.lock", directory / "containers.socket"
-        self._lock: int | None = None  # the file descriptor, where this worker is the host
+        self._lock: int | None = None  # the file descriptor, if this worker is the host
         self._local: LocalContainers | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    # Where the containers are.
+    # Finding the host.
 
     async def _host(self) -> LocalContainers | None:
-        """Return the containers if they are in this process; it becomes the host where there is none."""
+        """Return the containers if this process is the host, which it becomes if there is none."""
         if self._local or not self._take_lock():
             return self._local
         self._local = LocalContainers(self._bubblewrap, self.settings)
@@ -79,7 +79,7 @@ class SharedContainers(Containers):
         return True
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | LocalContainers:
-        """Return a connection to the host, or its containers where that is this process; raises `ContainerFailed`."""
+        """Return a connection to the host, or the containers if this process is it; raises `ContainerFailed`."""
         try:
             async with asyncio.timeout(HOST_TIMEOUT):
                 while True:
@@ -92,11 +92,11 @@ class SharedContainers(Containers):
             raise ContainerFailed from None
 
     async def _do(self, operation: str, **fields: Any) -> Any:
-        """Run an operation on the containers, wherever they are; raises what it raises."""
-        place = await self._connect()
-        if isinstance(place, LocalContainers):
-            return await _run(place, operation, fields)
-        channel = _RemoteSandbox(*place)
+        """Run an operation here or on the host; raises the errors of the operation, and `ContainerFailed`."""
+        host = await self._connect()
+        if isinstance(host, LocalContainers):
+            return await _run(host, operation, fields)
+        channel = _RemoteSandbox(*host)
         try:
             return await channel.send(operation, fields)
         except SandboxEnded:
@@ -104,10 +104,10 @@ class SharedContainers(Containers):
         finally:
             await channel.close()
 
-    # What is done to them.
+    # Operations.
 
     async def create(self, owner: str, **options: Any) -> Container:
-        """Return a new container; raises `NotFound` for a file, and `InvalidRequest`."""
+        """Create a container; see `Containers.create`."""
         return _container(await self._do("create", owner=owner, **options))
 
     async def get(self, owner: str, id: str) -> Container:
@@ -121,23 +121,23 @@ class SharedContainers(Containers):
 
     async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
         """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
-        found: dict[str, object] = await self._do("list", owner=owner, page=asdict(page), name=name)
-        return found
+        result: dict[str, object] = await self._do("list", owner=owner, page=asdict(page), name=name)
+        return result
 
     async def delete(self, owner: str, id: str) -> dict[str, object]:
-        """End a container; raises `NotFound`."""
+        """Delete a container; raises `NotFound`."""
         deleted: dict[str, object] = await self._do("delete", owner=owner, id=id)
         return deleted
 
     @asynccontextmanager
     async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
-        """Give the sandbox of a container, to one caller at a time; raises `ContainerFailed` where there is none."""
-        place = await self._connect()
-        if isinstance(place, LocalContainers):
-            async with place.use(await place.get(container.owner, container.id)) as sandbox:
+        """Open the sandbox of a container, here or on the host; see `Containers.use`."""
+        host = await self._connect()
+        if isinstance(host, LocalContainers):
+            async with host.use(await host.get(container.owner, container.id)) as sandbox:
                 yield sandbox
             return
-        remote = _RemoteSandbox(*place)
+        remote = _RemoteSandbox(*host)
         try:
             await remote.send("use", {"owner": container.owner, "id": container.id})
             yield remote
@@ -149,7 +149,7 @@ class SharedContainers(Containers):
     async def changes(
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
     ) -> Sequence[ContainerFile]:
-        """Look at the files of a container that is in use, and return those that are new or were written to."""
+        """List the files of a container in use, and return those that are new or changed."""
         if not isinstance(sandbox, _RemoteSandbox):
             assert self._local
             return await self._local.changes(container, sandbox, source)
@@ -158,7 +158,7 @@ class SharedContainers(Containers):
         return [container.files[path] for path in answer["changed"]]
 
     async def aclose(self) -> None:
-        """End all containers of this process."""
+        """Close all containers of this process."""
         if self._server:
             self._server.close()
         for connection in self._connections:
@@ -171,7 +171,7 @@ class SharedContainers(Containers):
             os.close(self._lock)
             self._lock = None
 
-    # The host's side.
+    # Serving the other workers, as the host.
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.create_task(self._serve(reader, writer))
@@ -179,7 +179,7 @@ class SharedContainers(Containers):
         connection.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Run the operation of a connection; closing the connection cancels it."""
+        """Run the operation of a connection; it is cancelled when the other worker closes the connection."""
         assert self._local
         lines: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
         work = asyncio.create_task(self._work(self._local, lines, writer))
@@ -223,18 +223,18 @@ class SharedContainers(Containers):
 
 
 class _RemoteSandbox:
-    """A connection to the host: of one operation, or of a sandbox that is in use."""
+    """A connection to the host, for one operation or for a sandbox in use."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> dict[str, Any]:
-        """Make a request to the sandbox, and return the answer; raises `SandboxEnded`."""
+        """Send a request to the sandbox and return its answer; raises `SandboxEnded`."""
         answer: dict[str, Any] = await self.send(op, {"within": within, **fields})
         return answer
 
     async def send(self, operation: str, fields: Mapping[str, Any]) -> Any:
-        """Send a message, and return the result; raises `APIError`, and `SandboxEnded` where the host has gone."""
+        """Send a message and return the result; raises `APIError`, or `SandboxEnded` if the host has exited."""
         try:
             _write(self._writer, {"operation": operation, "fields": fields})
             await self._writer.drain()
@@ -246,7 +246,7 @@ class _RemoteSandbox:
         return answer["result"]
 
     async def close(self) -> None:
-        """Give the container back."""
+        """Close the connection, which releases the container."""
         await _close(self._writer)
 
 
@@ -285,5 +285,5 @@ def _plain(result: Any) -> Any:
 
 
 def _container(result: Any) -> Container:
-    """Return a container of the host, or a copy of it where it is in another process."""
+    """Return the host's container, or a copy of it if the host is another process."""
     return result if isinstance(result, Container) else Container(**result)

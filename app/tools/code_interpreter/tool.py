@@ -1,4 +1,4 @@
-"""The tools `code_interpreter` and `shell`, of the table `[tools.code_interpreter]`."""
+"""The hosted tools `code_interpreter` and `shell`, configured in the table `[tools.code_interpreter]`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from app.tools.code_interpreter.containers import (
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.validation import read_declaration, read_table
 
-MAX_MOUNTS = 50  # files of one declaration
-MAX_COMMANDS = 32  # of one call of the shell
-MAX_CITED = 20  # files of one call
-MAX_SAVED_IMAGES = 4  # files of one call that are shown as images
+MAX_MOUNTS = 50  # files per declaration
+MAX_COMMANDS = 32  # per shell call
+MAX_CITED = 20  # files per call
+MAX_SAVED_IMAGES = 4  # image files per call that are returned as images
 MAX_SAVED_IMAGE_BYTES = 4 * 1024 * 1024
-FIRST_MARK = 900_001  # of files that code has written; marks of other tools are lower
+FIRST_MARK = 900_001  # citation marks of written files start here; those of other tools are lower
 
 _PYTHON = (
     "Run Python code in a sandbox without network access. Variables, imports and files stay for later calls, as in a "
@@ -71,7 +71,7 @@ _BY_MCP = "app.tools.mcp.code:MCPCodeInterpreter"
 
 
 class NetworkPolicy(BaseModel):
-    """What a container may reach: here nothing."""
+    """The network access of a container: always disabled."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -79,7 +79,7 @@ class NetworkPolicy(BaseModel):
 
 
 class ContainerOptions(BaseModel):
-    """What is to be in a container that is made for a conversation."""
+    """Options of a container that is created for a conversation."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -91,7 +91,7 @@ class ContainerOptions(BaseModel):
 
 
 class ContainerReference(BaseModel):
-    """A container by its id."""
+    """A reference to an existing container by its id."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -100,7 +100,7 @@ class ContainerReference(BaseModel):
 
 
 class CodeInterpreter:
-    """Serves declarations of `code_interpreter`, and of `shell` with a container."""
+    """Serves `code_interpreter` declarations, and `shell` declarations that run in a container."""
 
     types = ("code_interpreter", "shell")
 
@@ -110,9 +110,9 @@ class CodeInterpreter:
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> HostedTool:
         """
-        Make the tool of its table; raises `ValueError`, also where this machine can make no sandboxes.
+        Create the tool from its table. Raises `ValueError`, also if this machine cannot run sandboxes.
 
-        With the provider `mcp:NAME` it is another one, which has no containers of its own.
+        With the provider `mcp:NAME` this is an `MCPCodeInterpreter`, which has no containers of its own.
         """
         if str(table.get("provider")).startswith("mcp:"):
             tool: HostedTool = import_object(_BY_MCP).from_settings(table, host)
@@ -129,66 +129,66 @@ class CodeInterpreter:
         return cls(LocalContainers(bubblewrap, settings))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
-        """Return the session for a declaration; None for a shell of the client. Raises `InvalidRequest`."""
+        """Return the session for a declaration, or None if the client runs the shell. Raises `InvalidRequest`."""
         tool = declaration.tool
         shell = tool["type"] == "shell"
         field = "environment" if shell else "container"
-        given = tool.get(field)
-        if shell and (given is None or (isinstance(given, Mapping) and given.get("type") == "local")):
+        value = tool.get(field)
+        if shell and (value is None or (isinstance(value, Mapping) and value.get("type") == "local")):
             return None
         place = f"{declaration.place}.{field}"
         model: type[ContainerOptions | ContainerReference] = ContainerOptions
-        if not shell and isinstance(given, str):
-            given, model = {"type": "container_reference", "container_id": given}, ContainerReference
-        elif shell and isinstance(given, Mapping) and given.get("type") == "container_reference":
+        if not shell and isinstance(value, str):
+            value, model = {"type": "container_reference", "container_id": value}, ContainerReference
+        elif shell and isinstance(value, Mapping) and value.get("type") == "container_reference":
             model = ContainerReference
-        elif not isinstance(given, Mapping):
+        elif not isinstance(value, Mapping):
             message = f"Invalid '{place}': should be the id of a container, or an object such as {{'type': 'auto'}}."
             raise InvalidRequest(message, param=place, code="missing_required_parameter")
-        return self._session(declaration, read_declaration(model, given, place), shell, place)
+        return self._session(declaration, read_declaration(model, value, place), shell, place)
 
     @asynccontextmanager
     async def _session(
-        self, declaration: Declaration, wanted: ContainerOptions | ContainerReference, shell: bool, place: str
+        self, declaration: Declaration, options: ContainerOptions | ContainerReference, shell: bool, place: str
     ) -> AsyncIterator[ToolSession]:
-        kind = ShellSession if shell else PythonSession
-        yield kind(self.containers, declaration, wanted, place)
+        session_class = ShellSession if shell else PythonSession
+        yield session_class(self.containers, declaration, options, place)
 
     async def check(self) -> Mapping[str, str | None]:
-        """Return what is wrong; nothing is, since the server starts only where sandboxes can be made."""
+        """Report no error: the server does not start unless sandboxes can be created."""
         return {"bubblewrap": None}
 
     async def aclose(self) -> None:
-        """End all containers."""
+        """Close all containers."""
         await self.containers.aclose()
 
 
 class _Session:
-    """What the two tools have in common: the container, and the files that are made in it."""
+    """The common part of both tools: the container of the response, and the files written in it."""
 
     def __init__(
         self,
         containers: Containers,
         declaration: Declaration,
-        wanted: ContainerOptions | ContainerReference,
+        options: ContainerOptions | ContainerReference,
         place: str,
     ) -> None:
-        self._containers, self._declaration, self._wanted, self._place = containers, declaration, wanted, place
+        self._containers, self._declaration, self._options, self._place = containers, declaration, options, place
         self._container: Container | None = None
 
     async def _find(self, items: Sequence[Item]) -> Container:
-        """Return the container that the declaration means; raises `APIError` with the field."""
-        owner, wanted, place = self._declaration.owner, self._wanted, self._place
+        """Return the container of the declaration. Raises `APIError` with `param` set to the field."""
+        owner, options, place = self._declaration.owner, self._options, self._place
         try:
-            if isinstance(wanted, ContainerReference):
-                self._container = await self._containers.get(owner, wanted.container_id)
+            if isinstance(options, ContainerReference):
+                self._container = await self._containers.get(owner, options.container_id)
             else:
                 self._container = await self._containers.of_conversation(
                     owner,
                     self._declaration.chain,
                     _containers_of(items),
-                    file_ids=wanted.file_ids,
-                    memory_limit=wanted.memory_limit,
+                    file_ids=options.file_ids,
+                    memory_limit=options.memory_limit,
                 )
         except APIError as error:
             if error.param == "container_id":
@@ -199,7 +199,7 @@ class _Session:
         return self._container
 
     def _sources(self, files: Sequence[ContainerFile], items: Sequence[Item]) -> tuple[list[Source], str]:
-        """Return the files as what the model may cite, and how it is told of them."""
+        """Return the files as citable sources, and the text that lists them for the model ("" without files)."""
         marks = FIRST_MARK + MAX_CITED * sum(item.get("type") in _CALLS for item in items) % 90_000
         sources, lines = [], []
         for number, file in enumerate(files[:MAX_CITED], marks):
@@ -213,8 +213,8 @@ class _Session:
             lines.append(f"【{number}】 {file.path}")
         if not lines:
             return [], ""
-        told = "Files written. Where you name one to the user write its mark behind the name, so that it can be loaded:"
-        return sources, "\n".join([told, *lines])
+        note = "Files written. Where you name one to the user write its mark behind the name, so that it can be loaded:"
+        return sources, "\n".join([note, *lines])
 
 
 class PythonSession(_Session):
@@ -227,7 +227,7 @@ class PythonSession(_Session):
         return [HostedFunction("code_interpreter", "code_interpreter_call", _PYTHON, _CODE_SCHEMA, fields=fields)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Run code."""
+        """Run the code in the container, and return its output, images and files."""
         container, settings = self._container, self._containers.settings
         assert container
         code = call.arguments.get("code")
@@ -249,30 +249,34 @@ class PythonSession(_Session):
         logs = str(answer.get("logs") or "") + (_CUT if answer.get("cut") else "")
         if ending := _ending(answer, settings.call_seconds):
             logs = f"{logs}\n{ending}".lstrip("\n")
-        sources, told = self._sources(files, call.items)
+        sources, file_list = self._sources(files, call.items)
         outputs = [{"type": "logs", "logs": logs}] if logs else []
         outputs += [{"type": "image", "url": url} for url in images]
-        shown: str | list[Any] = "\n\n".join(filter(None, [logs, told])) or "(no output)"
+        result: str | list[Any] = "\n\n".join(filter(None, [logs, file_list])) or "(no output)"
         if images:
-            seen = {"type": "input_text", "text": f"{shown}\n\nThe user is shown the images."}
-            shown = [seen, *({"type": "input_image", "image_url": url} for url in images)]
-        return Outcome(shown, {"outputs": outputs}, "failed" if ending else "completed", sources=sources)
+            text = {"type": "input_text", "text": f"{result}\n\nThe user is shown the images."}
+            result = [text, *({"type": "input_image", "image_url": url} for url in images)]
+        return Outcome(result, {"outputs": outputs}, "failed" if ending else "completed", sources=sources)
 
     async def _saved(self, sandbox: SandboxChannel, files: Sequence[ContainerFile]) -> list[str]:
-        """Return image files as data URLs, where they are not too large."""
+        """Return the written image files as data URLs, skipping those that are too large."""
         urls: list[str] = []
         for file in files:
-            kind = mimetypes.guess_type(file.filename)[0]
-            if kind not in _IMAGES or not 0 < file.bytes <= MAX_SAVED_IMAGE_BYTES or len(urls) == MAX_SAVED_IMAGES:
+            media_type = mimetypes.guess_type(file.filename)[0]
+            if (
+                media_type not in _IMAGES
+                or not 0 < file.bytes <= MAX_SAVED_IMAGE_BYTES
+                or len(urls) == MAX_SAVED_IMAGES
+            ):
                 continue
             with contextlib.suppress(NotFound):
                 data = await self._containers.read(sandbox, file.path, size=MAX_SAVED_IMAGE_BYTES)
-                urls.append(f"data:{kind};base64,{base64.b64encode(data).decode()}")
+                urls.append(f"data:{media_type};base64,{base64.b64encode(data).decode()}")
         return urls
 
 
 class ShellSession(_Session):
-    """`shell` with a container during one response."""
+    """`shell` in a container during one response."""
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Return the one function, once there is a container; raises `APIError`."""
@@ -281,11 +285,11 @@ class ShellSession(_Session):
         return [HostedFunction("shell", "shell_call", _SHELL, _SHELL_SCHEMA, fields=fields)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Run commands, one after the other; what they print is an item of its own."""
+        """Run the commands in order; their output is added as a `shell_call_output` item."""
         container, settings = self._container, self._containers.settings
         assert container
-        given = call.arguments.get("commands")
-        commands = [given] if isinstance(given, str) else given
+        argument = call.arguments.get("commands")
+        commands = [argument] if isinstance(argument, str) else argument
         seconds = settings.call_seconds
         timeout, limit = call.arguments.get("timeout_ms"), call.arguments.get("max_output_length")
         if isinstance(timeout, int) and timeout > 0:
@@ -296,15 +300,15 @@ class ShellSession(_Session):
         sources: list[Source] = []
         status: Literal["completed", "incomplete"] = "incomplete"
         try:
-            if not isinstance(commands, list) or not all(isinstance(one, str) for one in commands):
+            if not isinstance(commands, list) or not all(isinstance(command, str) for command in commands):
                 entries.append(_entry("", "`commands` should be a list of command lines.", 2))
                 commands = []
             async with self._containers.use(container) as sandbox:
                 for command in commands[:MAX_COMMANDS]:
                     entries.append(await self._command(sandbox, command, seconds, limit or settings.max_output_chars))
-                sources, told = self._sources(await self._containers.changes(container, sandbox), call.items)
-                if told and entries:
-                    entries[-1] = {**entries[-1], "stdout": f"{entries[-1]['stdout']}\n{told}".lstrip("\n")}
+                sources, file_list = self._sources(await self._containers.changes(container, sandbox), call.items)
+                if file_list and entries:
+                    entries[-1] = {**entries[-1], "stdout": f"{entries[-1]['stdout']}\n{file_list}".lstrip("\n")}
             status = "completed"
         except APIError as error:
             entries.append(_entry("", error.message, 1))
@@ -337,18 +341,18 @@ def _entry(stdout: str, stderr: str, exit_code: int) -> dict[str, object]:
 
 
 def _containers_of(items: Sequence[Item]) -> list[str]:
-    """Return the containers that calls of a conversation ran in, latest first."""
-    found: dict[str, None] = {}
+    """Return the ids of the containers used by earlier calls of the conversation, latest first."""
+    ids: dict[str, None] = {}
     for item in reversed(items):
         environment = item.get("environment")
         id = environment.get("container_id") if isinstance(environment, Mapping) else item.get("container_id")
         if item.get("type") in _CALLS and isinstance(id, str):
-            found[id] = None
-    return [*found]
+            ids[id] = None
+    return [*ids]
 
 
 def _images(answer: Mapping[str, object]) -> list[str]:
-    """Return the figures of a cell as data URLs."""
+    """Return the figures in a sandbox's answer as data URLs."""
     images = answer.get("images")
     if not isinstance(images, list):
         return []
@@ -356,7 +360,7 @@ def _images(answer: Mapping[str, object]) -> list[str]:
 
 
 def _ending(answer: Mapping[str, object], seconds: float) -> str | None:
-    """Return why code did not come to its end; None if it did."""
+    """Return why the code was stopped, as a sentence for the model; None if it finished."""
     ended = "memory" if answer.get("over_memory") else answer.get("ended")
     if ended == "done":
         return None

@@ -1,5 +1,6 @@
 """
-What runs inside a sandbox: `supervisor.py`, which the server talks to, and `worker.py`, the Python of the model's code.
+Programs that run inside a sandbox: `supervisor.py`, which serves the server's requests, and `worker.py`, which runs the
+model's code.
 
-Both are copied into the sandbox as files and run by the Python of `/usr`, so they use the standard library alone.
+Both are copied into the sandbox and run by the Python under `/usr`, so they use only the standard library.
 """

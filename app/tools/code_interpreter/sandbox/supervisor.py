@@ -1,9 +1,9 @@
 """
-The first process of a sandbox. It reads requests, one JSON object a line, and answers each with one line.
+The first process of a sandbox. It reads requests, one JSON object per line, and answers each with one line.
 
-It starts the worker and shell commands, bounds their time and output, and reads and writes the files. All processes but
-this one are stopped (SIGSTOP) between requests, so that a sandbox takes CPU only while a call runs. Nothing here is
-trusted by the server: code in the sandbox has the same user.
+It starts the worker and shell commands, limits their time and output, and reads and writes files. All other processes
+are stopped (SIGSTOP) between requests, so that a sandbox uses CPU only during a call. The server does not trust this
+process: code in the sandbox runs as the same user.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ import time
 from typing import Any
 
 _DATA = "/mnt/data"
-_MAX_REPLY = 24 * 1024 * 1024  # bytes that the worker may send for one run, images included
-_MAX_FILES = 1000  # that are listed
-_MAX_DEPTH = 16  # of folders that are looked into
+_MAX_REPLY = 24 * 1024 * 1024  # bytes of the worker's reply to one run, with images
+_MAX_FILES = 1000  # in a list of files
+_MAX_DEPTH = 16  # of nested folders in a list of files
 _PIECE = 65536
 _PR_SET_DUMPABLE = 4
 
 
 class _Output:
-    """What a process prints, as far as it is wanted."""
+    """The output of a process, cut off at a limit in bytes."""
 
     def __init__(self, fd: int, limit: int) -> None:
         os.set_blocking(fd, False)
@@ -41,7 +41,7 @@ class _Output:
         self.cut = False
 
     def read(self) -> bool:
-        """Take what is there; return False at the end of the stream."""
+        """Read the available output; return False at the end of the stream."""
         for _ in range(64):
             try:
                 data = os.read(self.fd, _PIECE)
@@ -59,7 +59,7 @@ class _Output:
 
 
 class _Worker:
-    """The Python process that runs code and keeps its state."""
+    """The Python process that runs code and holds its state."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -112,13 +112,13 @@ class _Supervisor:
         while data:
             data = data[os.write(self._answers, data) :]
 
-    def _told_to_stop(self) -> bool:
-        """Take the one request that may come while another one is served."""
+    def _stop_requested(self) -> bool:
+        """Read a request that arrives during another one; True for `stop`, and at the end of the stream."""
         line = self._line()
         return line is None or json.loads(line).get("op") == "stop"
 
     def do_stop(self, request: dict[str, object]) -> dict[str, object]:
-        """What was to be stopped had ended by itself."""
+        """Answer a stop that arrives when no call is running."""
         return {"idle": True}
 
     # Code.
@@ -148,7 +148,7 @@ class _Supervisor:
                     ended = "too_large"
                 elif data.endswith(b"\n"):
                     ended = "done"
-            if self._control in ready and self._told_to_stop():
+            if self._control in ready and self._stop_requested():
                 ended = "stopped"
             elif not ended and left <= 0:
                 ended = "timeout"
@@ -165,7 +165,7 @@ class _Supervisor:
         return answer
 
     def _kill(self) -> int | None:
-        """Kill every process but this one; the worker's exit code is returned where it had ended by itself."""
+        """Kill every other process; return the worker's exit code if it had already exited."""
         worker, self._worker = self._worker, None
         code = worker.process.poll() if worker else None
         signal_all(signal.SIGKILL)
@@ -191,7 +191,7 @@ class _Supervisor:
             for fd in [fd for fd in ready if fd in open_]:
                 if not open_[fd].read():
                     del open_[fd]
-            if self._control in ready and self._told_to_stop():
+            if self._control in ready and self._stop_requested():
                 ended = "stopped"
             elif process.poll() is not None:
                 ended = "done"
@@ -213,21 +213,21 @@ class _Supervisor:
     # Files.
 
     def do_files(self, request: dict[str, object]) -> dict[str, object]:
-        """List regular files; links are neither listed nor followed."""
-        found: list[dict[str, object]] = []
+        """List regular files; symbolic links are neither listed nor followed."""
+        files: list[dict[str, object]] = []
         folders = [(_DATA, 0)]
-        while folders and len(found) < _MAX_FILES:
+        while folders and len(files) < _MAX_FILES:
             folder, depth = folders.pop()
             for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
                 if entry.is_symlink():
                     continue
                 if entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH:
                     folders.append((entry.path, depth + 1))
-                elif entry.is_file(follow_symlinks=False) and len(found) < _MAX_FILES:
-                    about = entry.stat(follow_symlinks=False)
+                elif entry.is_file(follow_symlinks=False) and len(files) < _MAX_FILES:
+                    status = entry.stat(follow_symlinks=False)
                     path = entry.path.encode("utf-8", "replace").decode()
-                    found.append({"path": path, "bytes": about.st_size, "changed": about.st_mtime_ns})
-        return {"files": found}
+                    files.append({"path": path, "bytes": status.st_size, "changed": status.st_mtime_ns})
+        return {"files": files}
 
     def do_read(self, request: dict[str, Any]) -> dict[str, object]:
         fd = os.open(request["path"], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -257,13 +257,13 @@ class _Supervisor:
 
 
 def signal_all(number: int) -> None:
-    """Send a signal to every process of the sandbox but this one and the first: no fork can escape it."""
-    with contextlib.suppress(ProcessLookupError):  # there is no other
+    """Send a signal to every process of the sandbox but this one and PID 1, including new forks."""
+    with contextlib.suppress(ProcessLookupError):  # there are no other processes
         os.kill(-1, number)
 
 
 def _bound(options: dict[str, Any]) -> None:
-    """Bound this process and all that it starts; hard limits are never raised again."""
+    """Limit this process and its children; the hard limits cannot be raised again."""
     limits = {
         resource.RLIMIT_AS: options["memory"],
         resource.RLIMIT_CORE: 0,
@@ -285,7 +285,7 @@ def serve_requests() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    # Its memory is not the model's to write to.
+    # Code of the same user may not read or write this process's memory.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _bound(options)

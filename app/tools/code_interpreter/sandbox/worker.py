@@ -1,7 +1,7 @@
 """
-Runs the model's code like cells of a notebook: names stay, and the value of a last expression is printed.
+Runs the model's code like notebook cells: variables persist, and the value of a final expression is printed.
 
-Figures of matplotlib that a cell shows or leaves open are returned as PNG.
+Matplotlib figures that a cell shows or leaves open are returned as PNG.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import traceback
 import types
 from collections.abc import Sequence
 
-_NAME = "sandbox_figures"  # the backend of matplotlib
-_MAX_IMAGES = 10  # of one cell
-_MAX_IMAGE_BYTES = 16 * 1024 * 1024  # of all images of a cell
+_NAME = "sandbox_figures"  # the matplotlib backend
+_MAX_IMAGES = 10  # per cell
+_MAX_IMAGE_BYTES = 16 * 1024 * 1024  # of all images of a cell, in base64
 
 _BACKEND = f"""
 from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvas
@@ -39,7 +39,7 @@ images: list[str] = []
 
 
 class FigureBackend(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Provides the backend as a module."""
+    """Provides the matplotlib backend as a module."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -52,7 +52,7 @@ class FigureBackend(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def collect_figures() -> None:
-    """Render the figures that are open, and close them."""
+    """Render all open figures as PNG, and close them."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is None:
         return
@@ -69,7 +69,7 @@ def collect_figures() -> None:
 
 
 class Cells:
-    """The code of one conversation, a cell for each call."""
+    """The cells of one conversation, one per call, which share a namespace."""
 
     def __init__(self) -> None:
         self._module = types.ModuleType("__main__")
@@ -77,7 +77,7 @@ class Cells:
         sys.modules["__main__"] = self._module
 
     def run(self, code: str) -> None:
-        """Run a cell; what it raises is printed."""
+        """Run a cell; the traceback of an exception is printed."""
         self._count += 1
         name = f"<cell {self._count}>"
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
@@ -91,8 +91,8 @@ class Cells:
             frames = error.__traceback__
             while frames and frames.tb_frame.f_code.co_filename == __file__:
                 frames = frames.tb_next
-            own = isinstance(error, SyntaxError) and error.filename == name  # there is no frame of the cell yet
-            traceback.print_exception(type(error), error, None if own else frames)
+            unparsed = isinstance(error, SyntaxError) and error.filename == name  # the cell has no frame yet
+            traceback.print_exception(type(error), error, None if unparsed else frames)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the cell may have replaced or closed it
                 stream.flush()
@@ -119,7 +119,7 @@ def run_cells() -> None:
     for line in channel.makefile("rb"):
         cells.run(json.loads(line)["code"])
         if os.getpid() != process:
-            os._exit(0)  # a fork that the code did not end
+            os._exit(0)  # a fork that the code left running
         channel.sendall(json.dumps({"images": images}).encode() + b"\n")
         images.clear()
 
