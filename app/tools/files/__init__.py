@@ -1,8 +1,8 @@
 """
 Uploaded files and vector stores: `/v1/files`, `/v1/vector_stores` and the tool `file_search`.
 
-A `FileStore` keeps the files, and what is searched in them. Everything in it belongs to an owner, the hash of a
-caller's key; an id of another owner is answered like one that never was.
+A `FileStore` stores the files and their search indexes. Everything in it belongs to an owner, the hash of a caller's
+key; for other owners it does not exist.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from app.errors import APIError, InvalidRequest, NotFound
 if TYPE_CHECKING:
     from app.tools.files.vector_stores.records import VectorStoreRecords
 
-# By the scheme of the URL. A name that is not here is an import path, `package.module:Class`.
+# By the scheme of the URL. Any other name is an import path, `package.module:Class`.
 FILE_STORES = {"sqlite": "app.tools.files.sqlite:SQLiteFileStore"}
 
-PIECE = 1024 * 1024  # bytes in which content is written and read
+PIECE = 1024 * 1024  # bytes of content per read or write
 
 
 class FilesUnavailable(APIError):
-    """The file store does not answer; requests without files are not affected."""
+    """The file store is unavailable; requests without files are not affected."""
 
     status = 503
     code = "store_unavailable"
@@ -34,7 +34,7 @@ class FilesUnavailable(APIError):
 
 
 class UnknownCursor(InvalidRequest):
-    """`after` or `before` names nothing in the list."""
+    """The cursor `after` or `before` is not an id in the list."""
 
     def __init__(self, name: str, id: str) -> None:
         super().__init__(f"Invalid '{name}': nothing with id '{id}' is in this list.", param=name)
@@ -42,7 +42,7 @@ class UnknownCursor(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The part of a list that is wanted: at most `limit` entries behind `after`, or those just before `before`."""
+    """The requested page of a list: at most `limit` entries after the id `after`, or just before the id `before`."""
 
     limit: int = 20
     descending: bool = True  # newest first
@@ -52,7 +52,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What is known of an uploaded file."""
+    """The record of an uploaded file, without its content."""
 
     id: str
     owner: str
@@ -79,38 +79,38 @@ class File:
 
 class FileStore(Protocol):
     """
-    Keeps files of all owners. Every method raises `FilesUnavailable` where it does not answer.
+    Stores the files of all owners. Every method raises `FilesUnavailable` if the store cannot be reached.
 
-    Content comes and goes in pieces of about `PIECE` bytes, so that no file is ever in memory as a whole.
+    Content is written and read in pieces of about `PIECE` bytes, so that no file is ever in memory as a whole.
     """
 
     @property
     def vector_stores(self) -> VectorStoreRecords:
-        """The vector stores, which are kept beside the files."""
+        """The vector stores, stored with the files."""
         ...
 
     async def write(self, id: str, number: int, data: bytes) -> None:
-        """Keep the piece of that number, from 0, of a file that is being uploaded; nobody sees it yet."""
+        """Write a piece, numbered from 0, of a file that is being uploaded; the file is not visible yet."""
         ...
 
     async def add(self, file: File, limit: int | None = None) -> bool:
         """
-        Make a file visible whose content has been written.
+        Make a file visible after its content has been written.
 
-        Returns False, and does nothing, where its owner's files would have more than `limit` bytes.
+        Returns False, and does nothing, if the owner's files would exceed `limit` bytes in total.
         """
         ...
 
     async def stored_bytes(self, owner: str) -> int:
-        """Return how many bytes an owner's files have."""
+        """Return the total size of an owner's files, in bytes."""
         ...
 
     async def discard(self, id: str) -> None:
-        """Forget what was written of a file that was never added."""
+        """Delete the pieces of a file that was never added."""
         ...
 
     async def file(self, owner: str, id: str) -> File | None:
-        """Return a file, if it is there and has not expired."""
+        """Return a file, or None if it does not exist or has expired."""
         ...
 
     async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
@@ -118,29 +118,29 @@ class FileStore(Protocol):
         ...
 
     def content(self, id: str) -> AsyncIterator[bytes]:
-        """Yield the content of a file, whose owner has been checked."""
+        """Yield the content of a file in pieces. The owner is not checked here."""
         ...
 
     async def delete(self, owner: str, id: str) -> bool:
-        """Forget a file, also in vector stores; tell whether it was there."""
+        """Delete a file, also from vector stores; return whether it existed."""
         ...
 
     async def sweep(self) -> None:
-        """Remove what has expired, and uploads that were given up."""
+        """Delete expired files and abandoned uploads."""
         ...
 
     async def check(self) -> None:
-        """Return if the store can be written to."""
+        """Check that the store can be written to."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 def new_file_id() -> str:
-    """Return a new id, such as `file-...`."""
+    """Return a new random id, `file-` and 24 hexadecimal digits."""
     return f"file-{secrets.token_hex(12)}"
 
 
 def no_such_file(id: str) -> NotFound:
-    """The answer to an id that is unknown, expired or another owner's."""
+    """Return the error for the id of a file that is unknown, expired or another owner's."""
     return NotFound(f"No such File object: {id}", param="id")

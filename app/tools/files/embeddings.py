@@ -1,4 +1,4 @@
-"""Embeddings, from a backend's own `/embeddings`."""
+"""Embeddings, from the `/embeddings` endpoint of a backend."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import httpx
 
 from app.errors import APIError
 
-BATCH = 64  # texts in one request
+BATCH = 64  # texts per request
 _ATTEMPTS = 3
 _MAX_WAIT = 10.0  # seconds between attempts
-_TRY_AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
 class EmbeddingsUnavailable(APIError):
-    """The backend gives no embeddings."""
+    """The backend returned no embeddings."""
 
     status = 503
     code = "embeddings_unavailable"
 
 
 class Embeddings:
-    """A model that makes vectors of texts, on an OpenAI-compatible server."""
+    """An embeddings model on an OpenAI-compatible server."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Embeddings:
         document_prefix: str = "",
         query_prefix: str = "",
     ) -> None:
-        self.model = model if dimensions is None else f"{model}:{dimensions}"  # whose vectors can be compared
+        self.model = model if dimensions is None else f"{model}:{dimensions}"  # equal for comparable vectors
         self._body: dict[str, object] = {"model": model, "encoding_format": "float"}
         if dimensions is not None:
             self._body["dimensions"] = dimensions
@@ -47,18 +47,18 @@ class Embeddings:
         self._url = f"{url.rstrip('/')}/embeddings"
 
     async def documents(self, texts: Sequence[str]) -> list[bytes]:
-        """Return a vector for each text, of length 1, as float32; raises `EmbeddingsUnavailable`."""
+        """Return the normalized vector of each text, as float32 bytes; raises `EmbeddingsUnavailable`."""
         vectors: list[bytes] = []
         for start in range(0, len(texts), BATCH):
             vectors += await self._embed([self._document_prefix + text for text in texts[start : start + BATCH]])
         return vectors
 
     async def query(self, text: str) -> bytes:
-        """Return the vector of what is searched for; raises `EmbeddingsUnavailable`."""
+        """Return the normalized vector of a search query, as float32 bytes; raises `EmbeddingsUnavailable`."""
         return (await self._embed([self._query_prefix + text], attempts=1))[0]
 
     async def check(self) -> str | None:
-        """Return what is wrong with the model, or None."""
+        """Return the error of the model, or None if it works."""
         try:
             await self.query("test")
         except EmbeddingsUnavailable as error:
@@ -66,7 +66,7 @@ class Embeddings:
         return None
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections to the backend."""
         await self._client.aclose()
 
     async def _embed(self, texts: list[str], attempts: int = _ATTEMPTS) -> list[bytes]:
@@ -82,16 +82,16 @@ class Embeddings:
             if answer.status_code == 200:
                 return _vectors(answer, len(texts))
             problem = f"status {answer.status_code}"
-            if answer.status_code not in _TRY_AGAIN:
+            if answer.status_code not in _RETRYABLE:
                 break
         raise EmbeddingsUnavailable(f"The backend gives no embeddings: {problem}.")
 
 
 def _vectors(answer: httpx.Response, count: int) -> list[bytes]:
-    """Read the vectors of an answer, in the order of the texts."""
+    """Return the vectors of an answer, in the order of the texts; raises `EmbeddingsUnavailable`."""
     try:
-        data = sorted(answer.json()["data"], key=lambda one: one.get("index", 0))
-        vectors = [_normalized([float(number) for number in one["embedding"]]) for one in data]
+        data = sorted(answer.json()["data"], key=lambda entry: entry.get("index", 0))
+        vectors = [_normalized([float(number) for number in entry["embedding"]]) for entry in data]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise EmbeddingsUnavailable("The backend gives no embeddings: its answer has no vectors.") from None
     if len(vectors) != count or len({len(vector) for vector in vectors}) != 1 or not vectors[0]:

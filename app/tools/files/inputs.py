@@ -1,4 +1,4 @@
-"""Uploaded files in the input of a request: what `file_id` names, put where the model is to have it."""
+"""Uploaded files in the input of a request: each `file_id` is replaced by the content of the file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from app.core.types.request import Item, Part
 from app.errors import InvalidRequest, NotFound, Warnings
 from app.tools.files import File, FileStore, no_such_file
 
-MAX_INPUT_FILE_BYTES = (
-    32 * 1024 * 1024
-)  # of all files in one request: they are in memory as a whole, and go to the backend
+MAX_INPUT_FILE_BYTES = 32 * 1024 * 1024  # of all files in one request, which are held in memory and sent to the backend
 
-_FIELDS = ("content", "output")  # of an item, where its parts are
-_IMAGES = (  # how each begins
+_FIELDS = ("content", "output")  # the fields of an item that hold content parts
+_IMAGES = (  # the first bytes of each format
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
     (re.compile(rb"GIF8[79]a"), "image/gif"),
@@ -26,17 +24,17 @@ _IMAGES = (  # how each begins
 
 
 class InputFiles:
-    """Reads uploaded files into the parts of items that name them."""
+    """Replaces the file ids in content parts by the content of the files."""
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
 
     async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: Warnings) -> list[Item]:
         """
-        Return `items` with the files that their parts name in place of the names; the items given stay as they are.
+        Return `items` with each `file_id` in their parts replaced by the file's content; `items` is not modified.
 
-        A file that is not there is an error in an item that is `new` in this request (`NotFound`, with the field), and
-        is left out with a warning in one of an earlier turn.
+        A missing file raises `NotFound` with the field if its item is `new` in this request. In an item of an earlier
+        turn it is left out, with a warning.
         """
         places = {id(item): f"input[{index}]" for index, item in enumerate(new)}
         reader = _Reader(self._store, owner)
@@ -58,7 +56,7 @@ class InputFiles:
 
 
 def _names_a_file(part: object) -> bool:
-    """Tell whether a part names a file and does not have it already."""
+    """Return whether a part has a file id, and not the content or a URL."""
     return (
         isinstance(part, dict)
         and bool(part.get("file_id"))
@@ -68,15 +66,15 @@ def _names_a_file(part: object) -> bool:
 
 
 class _Reader:
-    """Reads each file of one request once, and not more of them than fit."""
+    """Reads the files of one request: each once, and no more than `MAX_INPUT_FILE_BYTES` in total."""
 
     def __init__(self, store: FileStore, owner: str) -> None:
         self._store, self._owner = store, owner
         self._read: dict[str, tuple[File, bytes]] = {}
-        self._room = MAX_INPUT_FILE_BYTES
+        self._budget = MAX_INPUT_FILE_BYTES
 
     async def part(self, part: Part, param: str | None, warnings: Warnings) -> Part:
-        """Return a part with its file; `param` names its field, and is None in an earlier turn."""
+        """Return a part with its file's content. `param` is its field for errors; None in an earlier turn."""
         if not _names_a_file(part):
             return part
         file_id = str(part["file_id"])
@@ -95,12 +93,12 @@ class _Reader:
             file = await self._store.file(self._owner, file_id)
             if file is None:
                 raise no_such_file(file_id)
-            if file.bytes > self._room:
+            if file.bytes > self._budget:
                 message = (
                     f"The files of one request may have {MAX_INPUT_FILE_BYTES} bytes; use file_search for larger ones."
                 )
                 raise InvalidRequest(message, code="request_too_large")
-            self._room -= file.bytes
+            self._budget -= file.bytes
             self._read[file_id] = file, await _joined(self._store.content(file_id))
         return self._read[file_id]
 
@@ -110,20 +108,21 @@ async def _joined(pieces: AsyncIterator[bytes]) -> bytes:
 
 
 def _file(part: Part, file: File, data: bytes) -> Part:
-    kind = mimetypes.guess_type(file.filename)[0] or "application/octet-stream"
-    named: Part = {**part, "filename": part.get("filename") or file.filename, "file_data": _data_url(kind, data)}
-    del named["file_id"]
-    return named
+    media_type = mimetypes.guess_type(file.filename)[0] or "application/octet-stream"
+    filename = part.get("filename") or file.filename
+    resolved: Part = {**part, "filename": filename, "file_data": _data_url(media_type, data)}
+    del resolved["file_id"]
+    return resolved
 
 
 def _image(part: Part, data: bytes) -> Part:
-    kind = next((kind for beginning, kind in _IMAGES if beginning.match(data)), None)
-    if kind is None:
+    media_type = next((media_type for signature, media_type in _IMAGES if signature.match(data)), None)
+    if media_type is None:
         raise InvalidRequest("The file is no image that models take: send a PNG, JPEG, GIF or WebP.")
-    image: Part = {**part, "image_url": _data_url(kind, data)}
+    image: Part = {**part, "image_url": _data_url(media_type, data)}
     del image["file_id"]
     return image
 
 
-def _data_url(kind: str, data: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+def _data_url(media_type: str, data: bytes) -> str:
+    return f"data:{media_type};base64,{base64.b64encode(data).decode()}"

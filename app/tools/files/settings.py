@@ -1,4 +1,4 @@
-"""The table `[tools.file_search]` of the settings."""
+"""The settings table `[tools.file_search]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.tools.validation import read_table
 
 
 class EmbeddingsSettings(BaseModel):
-    """A model that makes embeddings, on one of the backends."""
+    """An embeddings model on one of the backends."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -29,7 +29,7 @@ class EmbeddingsSettings(BaseModel):
 
 
 class FileSearchSettings(BaseModel):
-    """Files, vector stores and the search in them."""
+    """Files, vector stores and file search."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
 
@@ -58,7 +58,7 @@ class FileSearchSettings(BaseModel):
 
     @classmethod
     def from_table(cls, table: Mapping[str, object]) -> FileSearchSettings:
-        """Check a table; raises `ValueError`, which names the keys at fault and never repeats a value."""
+        """Validate a table; raises `ValueError`, which names the invalid keys and never their values."""
         missing = [package for package in ("apsw", "python_multipart", "sqlite_vec", "pypdf") if not find_spec(package)]
         if missing:
             raise ValueError("needs more packages: pip install 'antiphon[files]'")

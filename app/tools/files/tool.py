@@ -1,4 +1,4 @@
-"""The tool `file_search`, and with it files and vector stores, of the table `[tools.file_search]`."""
+"""The hosted tool `file_search`, with files and vector stores, configured in the table `[tools.file_search]`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from app.tools.files.vector_stores.ranking import DEFAULT_RESULTS, MOST_RESULTS,
 from app.tools.files.vector_stores.records import VectorStore
 from app.tools.validation import read_declaration
 
-MOST_STORES = 16  # in one declaration
-MOST_QUERIES = 8  # in one call
+MOST_STORES = 16  # per declaration
+MOST_QUERIES = 8  # per call
 
 FILE_SEARCH_DESCRIPTION = (
     "Search the user's files. Returns the passages that fit best, each with a mark such as 【1】. Ask with complete "
@@ -47,7 +47,7 @@ NOTHING_FOUND = "Nothing in the files fits these queries."
 
 
 class FileSearchDeclaration(BaseModel):
-    """`{"type": "file_search"}` among the tools of a request."""
+    """A tool of the type `file_search`, as a request declares it."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -58,7 +58,7 @@ class FileSearchDeclaration(BaseModel):
 
 
 class FileSearch:
-    """What `[tools.file_search]` stands for: the uploaded files, the vector stores, and the tool that searches them."""
+    """The uploaded files, the vector stores, and the tool that searches them."""
 
     types = ("file_search",)
 
@@ -81,26 +81,26 @@ class FileSearch:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> FileSearch:
-        """Build it from its table; raises `ValueError` for a table that is wrong."""
+        """Create the tool from its table; raises `ValueError` for an invalid table."""
         settings = FileSearchSettings.from_table(table)
         embeddings = _embeddings(settings.embeddings, host) if settings.embeddings else None
         return cls(_store(settings.store_url), settings, embeddings, max_result_chars=host.max_result_chars)
 
     def start(self) -> None:
-        """Begin to read files into vector stores."""
+        """Start indexing files into vector stores, in the background."""
         self._ingestion.start()
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
         """Return the session for a declaration; raises `InvalidRequest`."""
-        wanted = read_declaration(FileSearchDeclaration, declaration.tool, declaration.place)
-        return self._session(declaration, wanted)
+        declared = read_declaration(FileSearchDeclaration, declaration.tool, declaration.place)
+        return self._session(declaration, declared)
 
     @asynccontextmanager
-    async def _session(self, declaration: Declaration, wanted: FileSearchDeclaration) -> AsyncIterator[ToolSession]:
-        yield FileSearchSession(self.vector_stores, declaration, wanted, self._max_chars)
+    async def _session(self, declaration: Declaration, declared: FileSearchDeclaration) -> AsyncIterator[ToolSession]:
+        yield FileSearchSession(self.vector_stores, declaration, declared, self._max_chars)
 
     async def check(self) -> dict[str, str | None]:
-        """Return what is wrong with the store and the embeddings; None where they work."""
+        """Return the error of the store and of the embeddings, or None for each that works."""
         problems: dict[str, str | None] = {"store": None}
         try:
             await self._store.check()
@@ -111,7 +111,7 @@ class FileSearch:
         return problems
 
     async def aclose(self) -> None:
-        """Stop reading files, and close the store."""
+        """Stop indexing files, and close the store."""
         await self._ingestion.aclose()
         if self._embeddings:
             await self._embeddings.aclose()
@@ -122,14 +122,14 @@ class FileSearchSession:
     """The tool during one response."""
 
     def __init__(
-        self, stores: VectorStores, declaration: Declaration, wanted: FileSearchDeclaration, max_chars: int
+        self, stores: VectorStores, declaration: Declaration, declared: FileSearchDeclaration, max_chars: int
     ) -> None:
-        self._stores, self._declaration, self._wanted, self._max_chars = stores, declaration, wanted, max_chars
+        self._stores, self._declaration, self._declared, self._max_chars = stores, declaration, declared, max_chars
         self._next_mark = 0
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the one function, once the vector stores are there; raises `NotFound` with the field."""
-        for index, id in enumerate(self._wanted.vector_store_ids):
+        """Check the vector stores, and return the search function; raises `NotFound` with the field."""
+        for index, id in enumerate(self._declared.vector_store_ids):
             try:
                 await self._stores.searchable(self._declaration.owner, id)
             except FilesUnavailable:
@@ -140,73 +140,73 @@ class FileSearchSession:
         return [HostedFunction("file_search", "file_search_call", FILE_SEARCH_DESCRIPTION, FILE_SEARCH_PARAMETERS)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Search for what the model asks."""
+        """Search for the model's queries."""
         queries = _queries(call.arguments)
         if not queries:
             return Outcome.failed("`queries` should be a list of texts.", {"queries": [], "results": None})
-        wanted = self._wanted
+        declared = self._declared
         try:
-            found = await self._stores.find(
+            results = await self._stores.find(
                 await self._searchable(),
                 queries,
-                wanted.max_num_results or DEFAULT_RESULTS,
-                filters=wanted.filters,
-                ranking=wanted.ranking_options,
+                declared.max_num_results or DEFAULT_RESULTS,
+                filters=declared.filters,
+                ranking=declared.ranking_options,
             )
         except APIError as error:
             return Outcome.failed(error.message, {"queries": queries, "results": None})
-        marks = self._marks(call.items, len(found))
-        shown = self._shown(found, marks)
-        sources = [Source(_annotation(one), mark) for one, mark in zip(found, marks, strict=True)][: len(shown)]
-        fields = {"queries": queries, "results": [_result(one) for one in found]}
-        output = "\n\n".join([FOUND.format(first=marks[0].strip("【】")), *shown]) if shown else NOTHING_FOUND
-        return Outcome(output, fields, sources=sources)
+        marks = self._marks(call.items, len(results))
+        passages = self._passages(results, marks)
+        sources = [Source(_annotation(result), mark) for result, mark in zip(results, marks, strict=True)]
+        fields = {"queries": queries, "results": [_result(result) for result in results]}
+        output = "\n\n".join([FOUND.format(first=marks[0].strip("【】")), *passages]) if passages else NOTHING_FOUND
+        return Outcome(output, fields, sources=sources[: len(passages)])
 
     async def _searchable(self) -> list[VectorStore]:
-        ids = dict.fromkeys(self._wanted.vector_store_ids)
+        ids = dict.fromkeys(self._declared.vector_store_ids)
         return [await self._stores.searchable(self._declaration.owner, id) for id in ids]
 
     def _marks(self, items: Sequence[Item], count: int) -> list[str]:
-        """Return marks that no other result of the conversation has."""
+        """Return citation marks that no other result of the conversation has."""
         earlier = sum(item.get("type") == "file_search_call" for item in items)
         first = max(self._next_mark, 1 + earlier * MOST_RESULTS)
         self._next_mark = first + count
         return [f"【{number}】" for number in range(first, first + count)]
 
-    def _shown(self, found: Sequence[Ranked], marks: Sequence[str]) -> list[str]:
-        """Return what the model is shown of the results: as many as there is room for, and one at least."""
-        left = self._max_chars - len(FOUND) - 100  # the last result may be cut a little, and the others not
-        shown: list[str] = []
-        for one, mark in zip(found, marks, strict=True):
-            file = one.candidate.file
-            about = "; ".join(f"{name}: {value}" for name, value in (file.attributes or {}).items())
-            text = f"{mark} {file.filename}{f' ({about})' if about else ''}\n{one.candidate.text}"
-            if shown and len(text) + 2 > left:
+    def _passages(self, results: Sequence[Ranked], marks: Sequence[str]) -> list[str]:
+        """Return the passages shown to the model: as many as fit, but at least one."""
+        budget = self._max_chars - len(FOUND) - 100  # characters; only the last passage may be cut slightly
+        passages: list[str] = []
+        for result, mark in zip(results, marks, strict=True):
+            file = result.candidate.file
+            attributes = "; ".join(f"{name}: {value}" for name, value in (file.attributes or {}).items())
+            text = f"{mark} {file.filename}{f' ({attributes})' if attributes else ''}\n{result.candidate.text}"
+            if passages and len(text) + 2 > budget:
                 break
-            shown.append(text)
-            left -= len(text) + 2
-        return shown
+            passages.append(text)
+            budget -= len(text) + 2
+        return passages
 
 
 def _queries(arguments: Mapping[str, object]) -> list[str]:
-    """Return what a model wants to search for: small ones write one query where a list belongs."""
-    given = arguments.get("queries") or arguments.get("query") or []
-    listed = given if isinstance(given, list) else [given]
-    return [query[:4096] for query in dict.fromkeys(listed) if isinstance(query, str) and query.strip()][:MOST_QUERIES]
+    """Return the queries of a call; small models write a single query in place of a list."""
+    argument = arguments.get("queries") or arguments.get("query") or []
+    queries = argument if isinstance(argument, list) else [argument]
+    return [query[:4096] for query in dict.fromkeys(queries) if isinstance(query, str) and query.strip()][:MOST_QUERIES]
 
 
-def _annotation(found: Ranked) -> dict[str, object]:
-    file = found.candidate.file
+def _annotation(result: Ranked) -> dict[str, object]:
+    file = result.candidate.file
     return {"type": "file_citation", "file_id": file.id, "filename": file.filename}
 
 
-def _result(found: Ranked) -> dict[str, object]:
-    file = found.candidate.file
+def _result(result: Ranked) -> dict[str, object]:
+    file = result.candidate.file
     return {
         "file_id": file.id,
         "filename": file.filename,
-        "score": found.score,
-        "text": found.candidate.text,
+        "score": result.score,
+        "text": result.candidate.text,
         "attributes": file.attributes or {},
     }
 

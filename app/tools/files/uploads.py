@@ -1,4 +1,4 @@
-"""Files: upload, list, retrieve, read and delete them. What is shown is in OpenAI's shapes."""
+"""Files: upload, list, retrieve, read and delete. Results have the shapes of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from app.errors import InvalidRequest
 from app.tools.files import PIECE, File, FileStore, Page, new_file_id, no_such_file
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
-MIN_LIFETIME, MAX_LIFETIME = 3600, 30 * 86400  # seconds that `expires_after` may name
-BATCH_LIFETIME = 30 * 86400  # of a file of the purpose `batch`, where nothing else is asked for
+MIN_LIFETIME, MAX_LIFETIME = 3600, 30 * 86400  # seconds, the range of `expires_after`
+BATCH_LIFETIME = 30 * 86400  # seconds, the default for the purpose `batch`
 MAX_FILENAME = 512  # characters
 
 
 class Files:
-    """The uploaded files of all callers, each visible to its owner alone."""
+    """The uploaded files of all callers, each visible only to its owner."""
 
     def __init__(
         self, store: FileStore, *, max_bytes: int, max_owner_bytes: int = 0, clock: Callable[[], float] = time.time
     ) -> None:
-        """`max_bytes` is of one file, `max_owner_bytes` of all files of one owner; 0 for no limit."""
+        """`max_bytes` limits one file, `max_owner_bytes` all files of one owner; 0 for no limit."""
         self._store = store
         self._max_owner_bytes = max_owner_bytes or None
         self._clock = clock
         self.max_bytes = max_bytes
 
     def upload(self, owner: str) -> Upload:
-        """Begin an upload: a context manager, which forgets what was written unless it was finished."""
+        """Start an upload: a context manager that deletes what was written unless `finish` was called."""
         return Upload(self._store, owner, self.max_bytes, self._max_owner_bytes, self._clock)
 
     async def list(self, owner: str, page: Page, purpose: str | None) -> dict[str, object]:
@@ -50,21 +50,21 @@ class Files:
         return self._store.content(file.id)
 
     async def delete(self, id: str, owner: str) -> dict[str, object]:
-        """Forget a file, also in vector stores; raises `NotFound`."""
+        """Delete a file, also from vector stores; raises `NotFound`."""
         if not await self._store.delete(owner, id):
             raise no_such_file(id)
         return {"id": id, "object": "file", "deleted": True}
 
 
 class Upload:
-    """One file that is coming in: it is written in pieces as it comes, and seen by nobody before it is finished."""
+    """A file that is being uploaded: written to the store in pieces, and not visible until `finish`."""
 
     def __init__(
         self, store: FileStore, owner: str, max_bytes: int, max_owner_bytes: int | None, clock: Callable[[], float]
     ) -> None:
         self._store, self._owner, self._max_bytes, self._clock = store, owner, max_bytes, clock
         self._max_owner_bytes = max_owner_bytes
-        self._room: int | None = None  # bytes that the owner may store beside what is there
+        self._quota: int | None = None  # bytes that the owner may still store; None for no limit
         self._id = new_file_id()
         self._buffer = bytearray()
         self._pieces = 0
@@ -73,22 +73,22 @@ class Upload:
 
     async def __aenter__(self) -> Upload:
         if self._max_owner_bytes is not None:
-            self._room = self._max_owner_bytes - await self._store.stored_bytes(self._owner)
+            self._quota = self._max_owner_bytes - await self._store.stored_bytes(self._owner)
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._finished and self._pieces:
-            with contextlib.suppress(Exception):  # what stays is removed by a sweep
+            with contextlib.suppress(Exception):  # the next sweep deletes what remains
                 await self._store.discard(self._id)
 
     async def write(self, data: bytes) -> None:
-        """Take some more of the content; raises `InvalidRequest` once it is too large."""
+        """Append to the content; raises `InvalidRequest` once the file is too large."""
         self.bytes += len(data)
         if self.bytes > self._max_bytes:
             raise upload_too_large(self._max_bytes)
-        if self._room is not None and self.bytes > self._room:
+        if self._quota is not None and self.bytes > self._quota:
             raise self._storage_full()
         self._buffer += data
         while len(self._buffer) >= PIECE:
@@ -110,7 +110,7 @@ class Upload:
         expires_at = None if lifetime is None else now + lifetime
         file = File(self._id, self._owner, _cleaned(filename), purpose, self.bytes, now, expires_at)
         if not await self._store.add(file, self._max_owner_bytes):
-            raise self._storage_full()  # by what came in meanwhile
+            raise self._storage_full()  # another upload has used the quota meanwhile
         self._finished = True
         return file
 
@@ -124,7 +124,7 @@ class Upload:
 
 
 def upload_too_large(limit: int) -> InvalidRequest:
-    """The answer to a file of more than `limit` bytes."""
+    """Return the error for a file of more than `limit` bytes."""
     message = f"The file is larger than {limit} bytes."
     return InvalidRequest(message, param="file", code="request_too_large", status=413)
 
@@ -132,12 +132,12 @@ def upload_too_large(limit: int) -> InvalidRequest:
 def _cleaned(filename: str) -> str:
     """Return the last part of a path, without control characters."""
     name = filename.replace("\\", "/").rpartition("/")[2]
-    name = "".join(sign for sign in name if sign.isprintable())
+    name = "".join(char for char in name if char.isprintable())
     return name[-MAX_FILENAME:] or "file"
 
 
 def list_page(data: list[Any], more: bool) -> dict[str, object]:
-    """Return a cursor page in OpenAI's shape."""
+    """Return a page of a list in OpenAI's shape; `more` becomes `has_more`."""
     return {
         "object": "list",
         "data": data,

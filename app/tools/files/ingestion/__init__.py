@@ -1,1 +1,1 @@
-"""From a file to what is searched: its text, its chunks, and who reads them."""
+"""Indexing of files: extract the text, cut it into chunks, embed and store them."""

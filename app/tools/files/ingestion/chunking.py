@@ -1,4 +1,4 @@
-"""Cut a text into chunks that overlap, where sentences and paragraphs end."""
+"""Cuts a text into overlapping chunks, at the ends of sentences and paragraphs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterator
 
 from app.core.types.token_estimate import estimate
 
-# A line, or a sentence in one, with the space behind it.
+# A line, or a sentence in a line, with the whitespace after it.
 _END = r".!?\u3002\uff01\uff1f"  # of a sentence
 _UNITS = re.compile(rf"[^\n{_END}]*(?:[{_END}]+(?=\s|[^\x00-\x7f]|$)\s*|[{_END}]+|\n\s*|$)")
 _WORDS = re.compile(r"\S+\s*|\s+")
-_PARAGRAPH_IN = 0.5  # of a chunk have to be full before it may end where a paragraph does
+_MIN_FILL = 0.5  # the share of a chunk that has to be full before it may end at a paragraph
 
 
 def chunks(text: str, max_tokens: int, overlap: int) -> Iterator[str]:
     """
-    Yield the chunks of a text, of at most `max_tokens` tokens each, as estimated here.
+    Yield the chunks of a text, of at most `max_tokens` estimated tokens each.
 
-    Each begins with about the last `overlap` tokens of the one before. All of the text is in them, but for white
-    space at their ends.
+    Each starts with about the last `overlap` tokens of the previous chunk. Nothing is lost but whitespace at the ends
+    of chunks.
     """
     units = [*_units(text, max_tokens)]
     start, end = 0, 0
@@ -29,7 +29,7 @@ def chunks(text: str, max_tokens: int, overlap: int) -> Iterator[str]:
         while end < len(units) and (size + units[end][1] <= max_tokens or end == first_new):
             size += units[end][1]
             end += 1
-        while size > max_tokens and start < first_new:  # the overlap leaves no room for what is new
+        while size > max_tokens and start < first_new:  # shrink the overlap to fit the new text
             size -= units[start][1]
             start += 1
         if end < len(units):
@@ -40,8 +40,8 @@ def chunks(text: str, max_tokens: int, overlap: int) -> Iterator[str]:
 
 
 def _paragraph_end(units: list[tuple[str, int]], start: int, first_new: int, end: int) -> int:
-    """Return where the last paragraph ends, if the chunk is full enough there."""
-    needed = sum(tokens for _, tokens in units[start:end]) * _PARAGRAPH_IN
+    """Return the end of the chunk's last paragraph if the chunk is full enough there, else `end`."""
+    needed = sum(tokens for _, tokens in units[start:end]) * _MIN_FILL
     size = sum(tokens for _, tokens in units[start:first_new])
     last = end
     for index in range(first_new, end):
@@ -53,7 +53,7 @@ def _paragraph_end(units: list[tuple[str, int]], start: int, first_new: int, end
 
 
 def _overlap_start(units: list[tuple[str, int]], start: int, end: int, overlap: int) -> int:
-    """Return where the next chunk begins: behind the beginning of this one, and before its end by the overlap."""
+    """Return the start of the next chunk: `overlap` tokens before the end of this one, but after its start."""
     size, index = 0, end
     while index - 1 > start and size + units[index - 1][1] <= overlap:
         index -= 1
@@ -62,7 +62,7 @@ def _overlap_start(units: list[tuple[str, int]], start: int, end: int, overlap: 
 
 
 def _units(text: str, max_tokens: int) -> Iterator[tuple[str, int]]:
-    """Yield what is not cut, with its tokens: sentences and lines, or the words of those that are too long."""
+    """Yield the indivisible units with their tokens: sentences and lines, or the words of those that are too long."""
     for match in _UNITS.finditer(text):
         if unit := match[0]:
             yield from _fitting(unit, max_tokens)

@@ -1,8 +1,8 @@
 """
-The text of a file: plain text, Markdown, code, HTML, PDF, DOCX, JSON and CSV.
+Text extraction from files: plain text, Markdown, code, HTML, PDF, DOCX, JSON and CSV.
 
-All but short plain texts are read in a process of its own (`extract_alone`), which may be killed: documents come from
-strangers, and libraries that read them can be made to take very long or very much memory.
+All files but short plain texts are read in a separate process (`extract_alone`), which may be killed: documents are
+untrusted, and can make the libraries that read them take very long or use too much memory.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from app.tools.files.ingestion.chunking import chunks
 if TYPE_CHECKING:
     from app.tools.files.vector_stores.records import ErrorCode
 
-MAX_CHARACTERS = 20_000_000  # of text in one file, some 5 million tokens
-MAX_TEXT_BYTES = 80_000_000  # of a file that is text, before it is decoded
+MAX_CHARACTERS = 20_000_000  # of text in one file, about 5 million tokens
+MAX_TEXT_BYTES = 80_000_000  # of a text file, before decoding
 MAX_SIMPLE = 256 * 1024  # bytes of a short text
 MAX_UNPACKED = 256 * 1024 * 1024  # bytes of a DOCX
 MAX_MEMORY = 3 * 1024**3  # bytes of address space
@@ -34,7 +34,7 @@ MAX_OUTPUT = 2 * 1024**3  # bytes that the process may write to a file
 
 
 class UnreadableFile(Exception):
-    """A file whose text cannot be had: why, in the API's code and words."""
+    """The text of a file cannot be extracted; `code` and `message` are shown in the API."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(code, message)
@@ -43,19 +43,19 @@ class UnreadableFile(Exception):
 
 
 def is_simple(path: Path, filename: str) -> bool:
-    """Tell whether a file is a short text, which needs no process of its own: nothing but its letters is read."""
+    """Return whether a file is a short plain text, which no parser reads and which needs no separate process."""
     return path.stat().st_size <= MAX_SIMPLE and _reader(path, filename) is _text
 
 
 def extract_alone(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> int:
-    """Do the same as `extract`, in a process that is there for that, and takes only so much of the machine."""
-    _bound_this_process()
+    """Do the same as `extract` after limiting this process's memory, output and priority; for a separate process."""
+    _limit_this_process()
     return extract(source, target, filename, max_tokens, overlap)
 
 
 def extract(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> int:
     """
-    Write the chunks of a file's text to `target`, each a JSON string on a line, and return how many there are.
+    Write the chunks of a file's text to `target`, one JSON string per line, and return their number.
 
     Raises `UnreadableFile`.
     """
@@ -68,7 +68,7 @@ def extract(source: str, target: str, filename: str, max_tokens: int, overlap: i
 
 
 def read_text(path: Path, filename: str) -> str:
-    """Return the text of a file; the end of its name says what it is. Raises `UnreadableFile`."""
+    """Return the text of a file, whose type is taken from the end of its name. Raises `UnreadableFile`."""
     suffix = Path(filename.lower()).suffix
     read = _reader(path, filename)
     parts: list[str] = []
@@ -84,7 +84,7 @@ def read_text(path: Path, filename: str) -> str:
     except Exception as error:
         kind = suffix.removeprefix(".").upper() or "TEXT"
         raise UnreadableFile("invalid_file", f"The file could not be read as {kind}: {type(error).__name__}.") from None
-    # Halves of characters cannot be stored, and NUL ends a text for SQLite.
+    # Lone surrogates cannot be stored, and SQLite text ends at a NUL.
     text = "".join(parts).encode("utf-8", "replace").decode().replace("\0", "")
     if not text.strip():
         raise UnreadableFile("invalid_file", "There is no text in the file.")
@@ -92,7 +92,7 @@ def read_text(path: Path, filename: str) -> str:
 
 
 def _reader(path: Path, filename: str) -> Callable[[Path], Iterator[str]]:
-    """Choose what reads a file: by the end of its name, or by how it begins."""
+    """Choose the reader of a file by the end of its name, or by its first bytes."""
     if read := _READERS.get(Path(filename.lower()).suffix):
         return read
     with path.open("rb") as file:
@@ -105,7 +105,7 @@ def _reader(path: Path, filename: str) -> Callable[[Path], Iterator[str]]:
 
 
 def _decoded(path: Path) -> str:
-    """Return a text file as text; raises `UnreadableFile` for one that is none."""
+    """Return the content of a text file; raises `UnreadableFile` if it is not text."""
     if path.stat().st_size > MAX_TEXT_BYTES:
         raise UnreadableFile("invalid_file", "The file has more than 5,000,000 tokens of text.")
     data = path.read_bytes()
@@ -116,8 +116,8 @@ def _decoded(path: Path) -> str:
             raise UnicodeError
         return data.decode("utf-8-sig")
     except UnicodeError:
-        # An old text has few control characters; what is no text has many.
-        controls = sum(data[:65536].count(bytes([sign])) for sign in range(32) if sign not in b"\t\n\r\f\x1b")
+        # Text in an old encoding has few control characters, binary data has many.
+        controls = sum(data[:65536].count(bytes([code])) for code in range(32) if code not in b"\t\n\r\f\x1b")
         if controls * 100 > len(data[:65536]):
             raise UnreadableFile("unsupported_file", "The file is of a type that cannot be read as text.") from None
         return data.decode("cp1252", "replace")
@@ -128,7 +128,7 @@ def _text(path: Path) -> Iterator[str]:
 
 
 def _json(path: Path) -> Iterator[str]:
-    """JSON in lines, so that it can be cut between them; what only looks like JSON is text."""
+    """Indent JSON, so that it can be cut between lines; invalid JSON is read as plain text."""
     text = _decoded(path)
     try:
         yield json.dumps(json.loads(text), ensure_ascii=False, indent=1)
@@ -137,7 +137,7 @@ def _json(path: Path) -> Iterator[str]:
 
 
 def _csv(path: Path) -> Iterator[str]:
-    """Each row on a line, with the names of its columns: a chunk is seldom the one with the header."""
+    """Yield a line per row, with the column names in each: most chunks do not contain the header."""
     text = _decoded(path)
     try:
         dialect: Any = csv.Sniffer().sniff(text[:65536], ",;\t|")
@@ -183,8 +183,8 @@ def _docx(path: Path) -> Iterator[str]:
             yield block.text + "\n\n"
 
 
-# Elements whose text is not for readers, and those that stand on lines of their own.
-_UNSEEN = frozenset({"script", "style", "noscript", "template", "svg", "head"})
+# Elements whose text is not displayed, and block elements.
+_INVISIBLE = frozenset({"script", "style", "noscript", "template", "svg", "head"})
 _BLOCKS = frozenset(
     {"address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset", "figcaption"}
 )
@@ -198,7 +198,7 @@ def _html(path: Path) -> Iterator[str]:
     if path.stat().st_size > MAX_TEXT_BYTES:
         raise UnreadableFile("invalid_file", "The file has more than 5,000,000 tokens of text.")
     data = path.read_bytes()
-    # lxml takes a page that does not say its encoding for Latin-1.
+    # lxml reads a page that declares no encoding as Latin-1.
     parser = html.HTMLParser(encoding="utf-8" if _is_utf8(data) else None, huge_tree=False)
     tree = html.document_fromstring(data, parser=parser)
     if title := " ".join((tree.findtext(".//title") or "").split()):
@@ -215,20 +215,20 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _html_text(tree: object) -> Iterator[str]:
-    """Yield what a reader sees of a page, without recursion: pages may be nested as deeply as they like."""
+    """Yield the visible text of a page. Iterative, since elements may be nested deeper than the recursion limit."""
     stack: list[Any] = [tree]
     while stack:
         node = stack.pop()
         if isinstance(node, str):
             yield node
             continue
-        seen = isinstance(node.tag, str) and node.tag not in _UNSEEN
-        block = seen and node.tag in _BLOCKS
+        visible = isinstance(node.tag, str) and node.tag not in _INVISIBLE
+        block = visible and node.tag in _BLOCKS
         if node.tail:
             stack.append(_spaced(node.tail))
         if block:
             stack.append("\n")
-        if seen:
+        if visible:
             stack.extend(reversed(node))
             stack.append(node.text if node.tag == "pre" and node.text else _spaced(node.text or ""))
         if block:
@@ -236,7 +236,7 @@ def _html_text(tree: object) -> Iterator[str]:
 
 
 def _spaced(text: str) -> str:
-    """Return text with one space in place of several, as browsers show it."""
+    """Collapse whitespace to single spaces, as browsers do."""
     inner = " ".join(text.split())
     if not inner:
         return " " if text else ""
@@ -255,16 +255,16 @@ _READERS: dict[str, Callable[[Path], Iterator[str]]] = {
 }
 
 
-def _bound_this_process() -> None:
-    """Let this process take only so much of the machine."""
+def _limit_this_process() -> None:
+    """Limit the memory, file size and priority of this process."""
     try:
         import resource
-    except ImportError:  # no such thing on Windows
+    except ImportError:  # not available on Windows
         return
-    for limit, most in ((resource.RLIMIT_AS, MAX_MEMORY), (resource.RLIMIT_FSIZE, MAX_OUTPUT)):
+    for limit, maximum in ((resource.RLIMIT_AS, MAX_MEMORY), (resource.RLIMIT_FSIZE, MAX_OUTPUT)):
         _, hard = resource.getrlimit(limit)
-        if hard == resource.RLIM_INFINITY or hard > most:
+        if hard == resource.RLIM_INFINITY or hard > maximum:
             with suppress(ValueError, OSError):
-                resource.setrlimit(limit, (most, most))
+                resource.setrlimit(limit, (maximum, maximum))
     with suppress(OSError):
         os.nice(max(0, 5 - os.nice(0)))

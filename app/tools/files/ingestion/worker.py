@@ -1,9 +1,9 @@
 """
-Read files into vector stores, in the background: their text, its chunks, and the embeddings of these.
+Indexes files into vector stores, in the background: extracts the text, cuts it into chunks, and embeds them.
 
-What is to be read stands in the store, so a restart goes on with it. A process claims a file for a few seconds and
-renews the claim while it reads; when it dies, another one takes the file up and reads it from its beginning. Nothing
-of a file is searched before all of it is kept.
+The queue is in the store, so it survives a restart. A process claims a file for a few seconds and renews the claim
+while it reads; if it dies, another process claims the file and starts over. A file is searchable only after all of it
+is stored.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from app.tools.files.vector_stores.records import Job, TextChunk, VectorStoreRec
 
 logger = logging.getLogger(__name__)
 
-READERS = 2  # files that one process reads at a time
-POLL = 5.0  # seconds after which files are looked for that another process has left
-SWEEP = 4.0  # seconds between removals of what has expired, and of what is left of what was deleted
-ATTEMPTS = 3
-RETRY = 15.0  # seconds before a file is tried again that could not be read through no fault of its own
+READERS = 2  # files that one process reads concurrently
+POLL = 5.0  # seconds between checks for files that another process has abandoned
+SWEEP = 4.0  # seconds between sweeps of expired and deleted data
+ATTEMPTS = 3  # per file
+RETRY = 15.0  # seconds before the second attempt, after an error that is not the file's; twice that for the third
 
 
 class Ingestion:
-    """Reads the files of all vector stores, as far as other processes do not."""
+    """Indexes the files of all vector stores; several processes share the work through claims."""
 
     def __init__(
         self,
@@ -46,44 +46,44 @@ class Ingestion:
         lease: float = 15.0,
         timeout: float = 300.0,
     ) -> None:
-        """`lease` is how long a claim lasts, and `timeout` how long the text of one file may take, in seconds."""
+        """`lease` is the duration of a claim, `timeout` the limit for extracting the text of one file; in seconds."""
         self._files, self._records, self._embeddings = files, records, embeddings
         self._lease, self._timeout = lease, timeout
         self._tasks: list[asyncio.Task[None]] = []
-        self._wanted = [asyncio.Event() for _ in range(READERS)]
+        self._wakeups = [asyncio.Event() for _ in range(READERS)]
 
     def start(self) -> None:
-        """Begin to read, and to remove what has expired."""
-        self._tasks = [asyncio.create_task(self._read_all(wanted)) for wanted in self._wanted]
+        """Start the readers and the sweep."""
+        self._tasks = [asyncio.create_task(self._read_all(wakeup)) for wakeup in self._wakeups]
         self._tasks.append(asyncio.create_task(self._sweep_all()))
 
     def wake(self) -> None:
-        """There is something to read."""
-        for wanted in self._wanted:
-            wanted.set()
+        """Wake the readers: files have been added."""
+        for wakeup in self._wakeups:
+            wakeup.set()
 
     async def aclose(self) -> None:
-        """Stop; what is not read to its end is left for the next one."""
+        """Stop; unfinished files are released for another process, or the next start."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _read_all(self, wanted: asyncio.Event) -> None:
+    async def _read_all(self, wakeup: asyncio.Event) -> None:
         while True:
-            wanted.clear()
+            wakeup.clear()
             try:
                 job = await self._records.claim(self._lease)
             except FilesUnavailable:
                 job = None
             if job is None:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(wanted.wait(), POLL)
+                    await asyncio.wait_for(wakeup.wait(), POLL)
                 continue
-            wanted.set()  # there may be more
+            wakeup.set()  # there may be more files
             try:
                 await self._read_claimed(job)
             except FilesUnavailable:
-                pass  # the claim ends by itself
+                pass  # the claim expires by itself
             except Exception:
                 logger.exception("file %s was not read", job.file_id)
 
@@ -92,27 +92,27 @@ class Ingestion:
             try:
                 await self._files.sweep()
             except FilesUnavailable:
-                pass  # which the store has logged
+                pass  # the store has logged it
             except Exception:
                 logger.exception("what has expired could not be removed")
             await asyncio.sleep(SWEEP)
 
     async def _read_claimed(self, job: Job) -> None:
-        """Read a file, for as long as the claim on it lasts."""
+        """Read a file for as long as its claim is valid."""
         reading = asyncio.create_task(self._read(job))
-        keeping = asyncio.create_task(self._keep(job))
+        renewal = asyncio.create_task(self._renew_claim(job))
         try:
-            await asyncio.wait((reading, keeping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reading, renewal), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await _ended(reading, keeping)
+            await _cancel(reading, renewal)
             with contextlib.suppress(FilesUnavailable):
                 await self._records.release(job)
             raise
-        await _ended(keeping)
-        await _ended(reading)
+        await _cancel(renewal)
+        await _cancel(reading)
 
-    async def _keep(self, job: Job) -> None:
-        """Renew a claim until it is lost: the file was deleted, or its batch cancelled."""
+    async def _renew_claim(self, job: Job) -> None:
+        """Renew a claim until it is lost because the file was deleted or its batch cancelled."""
         while True:
             await asyncio.sleep(self._lease / 3)
             with contextlib.suppress(FilesUnavailable):
@@ -127,13 +127,13 @@ class Ingestion:
             await self._records.fail(job, error.code, error.message)
         except (FilesUnavailable, EmbeddingsUnavailable, OSError) as error:
             message = error.message if isinstance(error, APIError) else type(error).__name__
-            await self._again(job, message)
+            await self._retry(job, message)
         except Exception:
             logger.exception("a file could not be read into a vector store")
-            await self._again(job, "The server had an error while reading the file.")
+            await self._retry(job, "The server had an error while reading the file.")
 
-    async def _again(self, job: Job, message: str) -> None:
-        """Read a file later, unless it has been tried often enough."""
+    async def _retry(self, job: Job, message: str) -> None:
+        """Schedule another attempt, or fail the file after the last one."""
         logger.warning("file %s was not read, attempt %d: %s", job.file_id, job.attempt, message)
         if job.attempt >= ATTEMPTS:
             await self._records.fail(job, "server_error", message)
@@ -141,7 +141,7 @@ class Ingestion:
             await self._records.release(job, RETRY * job.attempt)
 
     async def _ingest(self, job: Job, folder: Path) -> None:
-        if job.attempt > ATTEMPTS:  # it took the process with it each time
+        if job.attempt > ATTEMPTS:  # each attempt ended with the death of the process
             raise UnreadableFile("server_error", "The file could not be read.")
         source, text, vectors = folder / "source", folder / "chunks", folder / "vectors"
         await _write(self._files.content(job.file_id), source)
@@ -151,35 +151,36 @@ class Ingestion:
         await self._records.complete(job, _chunks(text, vectors, size), model)
 
     async def _extract(self, job: Job, source: Path, target: Path) -> None:
-        """Have the text read in a process of its own, which is killed if it takes too long."""
-        given = (str(source), str(target), job.filename, job.strategy.max_tokens, job.strategy.overlap)
+        """Extract the text in a separate process, which is killed if it takes too long."""
+        arguments = (str(source), str(target), job.filename, job.strategy.max_tokens, job.strategy.overlap)
         if await asyncio.to_thread(is_simple, source, job.filename):
-            await asyncio.to_thread(extract, *given)
+            await asyncio.to_thread(extract, *arguments)
             return
         try:
             with anyio.fail_after(self._timeout):
-                await to_process.run_sync(extract_alone, *given, cancellable=True)
+                await to_process.run_sync(extract_alone, *arguments, cancellable=True)
         except TimeoutError:
             raise UnreadableFile("invalid_file", "The file takes too long to read.") from None
         except (MemoryError, anyio.BrokenWorkerProcess):
             raise UnreadableFile("invalid_file", "The file takes too much memory to read.") from None
 
     async def _embed(self, text: Path, vectors: Path) -> int:
-        """Write the vectors of all chunks, one behind the other; return the bytes of each."""
+        """Write the vectors of all chunks to a file; return the size of one vector in bytes."""
         assert self._embeddings
         size = 0
         chunks = _texts(text)
         with vectors.open("wb") as out:
             while batch := await asyncio.to_thread(_take, chunks, BATCH):
-                made = await self._embeddings.documents(batch)
-                if size and len(made[0]) != size:
+                embedded = await self._embeddings.documents(batch)
+                if size and len(embedded[0]) != size:
                     raise EmbeddingsUnavailable("The backend gives vectors of different lengths.")
-                size = len(made[0])
-                await asyncio.to_thread(out.writelines, made)
+                size = len(embedded[0])
+                await asyncio.to_thread(out.writelines, embedded)
         return size
 
 
-async def _ended(*tasks: asyncio.Task[None]) -> None:
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks and wait for their end; raises the exception of one that failed."""
     for task in tasks:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -204,7 +205,7 @@ def _take(texts: Iterator[str], count: int) -> list[str]:
 
 
 def _chunks(text: Path, vectors: Path, size: int) -> Iterator[TextChunk]:
-    """Yield the chunks with their vectors, each of `size` bytes; 0: there are none."""
+    """Yield the chunks with their vectors, each of `size` bytes; a size of 0 means no vectors."""
     if not size:
         yield from map(TextChunk, _texts(text))
         return

@@ -1,5 +1,5 @@
 """
-Files in one SQLite database: it outlives the process, and several workers of one machine share it.
+The file store in a SQLite database: persistent, and shared by the workers of one machine.
 
     sqlite:///files.db           relative to the working directory
     sqlite:////var/lib/files.db  absolute
@@ -19,8 +19,8 @@ from app.tools.files import File, Page
 from app.tools.files.sqlite.database import Database, empty_log, listed, query
 from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
 
-SWEPT_PAGES = 25_000  # that one sweep gives back to the file system, 100 MB
-ABANDONED_AFTER = 3600  # seconds without a new piece after which an upload is removed
+SWEPT_PAGES = 25_000  # pages that one sweep returns to the file system, 100 MB
+ABANDONED_AFTER = 3600  # seconds without a new piece after which an upload is deleted
 
 _VERSION = 1
 _SCHEMA = """
@@ -90,7 +90,7 @@ _ALIVE = "(expires_at IS NULL OR expires_at > :now)"
 
 
 class SQLiteFileStore:
-    """A `FileStore` in one file."""
+    """A `FileStore` in a SQLite database."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._db = Database(path, _SCHEMA, _VERSION)
@@ -99,11 +99,11 @@ class SQLiteFileStore:
 
     @classmethod
     def from_url(cls, url: str, *, clock: Callable[[], float] = time.time) -> SQLiteFileStore:
-        """Make the store of a `sqlite:///` URL; the file is made on first use."""
+        """Create the store for a `sqlite:///` URL; the database is created on first use."""
         return cls(sqlite_path(url), clock=clock)
 
     async def write(self, id: str, number: int, data: bytes) -> None:
-        """Keep a piece of a file that is being uploaded."""
+        """Write a piece of a file that is being uploaded."""
 
         def work(db: apsw.Connection) -> None:
             db.execute("INSERT INTO pieces (file, number, data) VALUES (?, ?, ?)", (id, number, data))
@@ -112,7 +112,7 @@ class SQLiteFileStore:
         await self._db.write(work)
 
     async def add(self, file: File, limit: int | None = None) -> bool:
-        """Make a file visible whose content has been written; see `FileStore.add`."""
+        """Make a file visible after its content has been written; see `FileStore.add`."""
 
         def work(db: apsw.Connection) -> bool:
             if limit is not None and self._stored_bytes(db, file.owner) + file.bytes > limit:
@@ -129,7 +129,7 @@ class SQLiteFileStore:
         return await self._db.write(work)
 
     async def stored_bytes(self, owner: str) -> int:
-        """Return how many bytes an owner's files have."""
+        """Return the total size of an owner's files, in bytes."""
         return await self._db.read(lambda db: self._stored_bytes(db, owner))
 
     def _stored_bytes(self, db: apsw.Connection, owner: str) -> int:
@@ -137,7 +137,7 @@ class SQLiteFileStore:
         return int(query(db, statement, {"owner": owner, "now": self._clock()})[0][0])
 
     async def discard(self, id: str) -> None:
-        """Forget what was written of a file that was never added."""
+        """Delete the pieces of a file that was never added."""
 
         def work(db: apsw.Connection) -> None:
             if query(db, "DELETE FROM uploads WHERE file = ? RETURNING file", (id,)):
@@ -146,7 +146,7 @@ class SQLiteFileStore:
         await self._db.write(work)
 
     async def file(self, owner: str, id: str) -> File | None:
-        """Return a file, if it is there and has not expired."""
+        """Return a file, or None if it does not exist or has expired."""
         values = {"owner": owner, "id": id, "now": self._clock()}
         statement = f"{_FILE} WHERE id = :id AND owner = :owner AND {_ALIVE}"
         rows = await self._db.read(lambda db: query(db, statement, values))
@@ -160,7 +160,7 @@ class SQLiteFileStore:
         return [File(*row) for row in rows], more
 
     async def content(self, id: str) -> AsyncIterator[bytes]:
-        """Yield the content of a file, whose owner has been checked."""
+        """Yield the content of a file in pieces. The owner is not checked here."""
         number = 0
         statement = "SELECT data FROM pieces WHERE file = ? AND number = ?"
         while True:
@@ -171,19 +171,19 @@ class SQLiteFileStore:
             number += 1
 
     async def delete(self, owner: str, id: str) -> bool:
-        """Forget a file; tell whether it was there."""
+        """Delete a file, also from vector stores; return whether it existed."""
         values = {"owner": owner, "id": id, "now": self._clock()}
 
         def work(db: apsw.Connection) -> list[tuple[object, ...]] | None:
-            there = f"SELECT 1 FROM files WHERE id = :id AND owner = :owner AND {_ALIVE}"
-            return _delete(db, id) if query(db, there, values) else None
+            exists = f"SELECT 1 FROM files WHERE id = :id AND owner = :owner AND {_ALIVE}"
+            return _delete(db, id) if query(db, exists, values) else None
 
         removed = await self._db.write(work)
         await self.vector_stores.forget(removed or ())
         return removed is not None
 
     async def sweep(self) -> None:
-        """Remove what has expired, and uploads that were given up."""
+        """Delete expired files and abandoned uploads."""
         await self.vector_stores.forget(await self._db.write(self._sweep))
         await self.vector_stores.sweep()
         await self._db.write(lambda db: query(db, f"PRAGMA incremental_vacuum ({SWEPT_PAGES})"))
@@ -197,17 +197,17 @@ class SQLiteFileStore:
         return [removed for (id,) in expired for removed in _delete(db, id)]
 
     async def check(self) -> None:
-        """Take the lock that a write needs, and give it back."""
+        """Check that the database can be written to: take the write lock and release it."""
         await self._db.write(lambda db: None)
 
     async def aclose(self) -> None:
-        """Close the database, after what is being written."""
+        """Close the database, after pending writes."""
         await self.vector_stores.aclose()
         await self._db.aclose()
 
 
 def _delete(db: apsw.Connection, id: str) -> list[tuple[object, ...]]:
-    """Delete a file; return where it was in vector stores, as (id of the store, row)."""
+    """Delete a file; return its rows in vector stores, as (vector store id, row)."""
     removed = query(db, "DELETE FROM store_files WHERE id = ? RETURNING store, row", (id,))
     db.execute("DELETE FROM files WHERE id = ?", (id,))
     db.execute("DELETE FROM pieces WHERE file = ?", (id,))
@@ -215,7 +215,7 @@ def _delete(db: apsw.Connection, id: str) -> list[tuple[object, ...]]:
 
 
 def sqlite_path(url: str) -> Path:
-    """Return the path in a `sqlite:///` URL; raises `ValueError` where there is none."""
+    """Return the path in a `sqlite:///` URL; raises `ValueError` for any other URL."""
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.scheme != "sqlite" or parts.netloc or not path or path.endswith("/") or parts.query:

@@ -1,9 +1,9 @@
 """
-SQLite databases, asked in threads: neither a slow disk nor another process's lock stops the event loop.
+SQLite databases, accessed in threads: neither a slow disk nor another process's lock blocks the event loop.
 
-This is SQLite as `apsw` brings it, and not Python's own module: it always has FTS5, and loads `sqlite-vec`, which the
-`sqlite3` of many Pythons cannot. Two SQLite libraries must never open one file in one process (closing it in one drops
-the locks of the other), so these files are opened here alone.
+SQLite comes from `apsw`, not from Python's `sqlite3`: it always has FTS5, and can load `sqlite-vec`, which many builds
+of `sqlite3` cannot. Two SQLite libraries must never open the same file in one process (closing it in one drops the
+locks of the other), so these files are opened only here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUSY_TIMEOUT = 5.0  # seconds to wait for another process's lock
 
 
 def connect(path: Path) -> apsw.Connection:
-    """Open a database, and make it and its folder if need be, readable by this user alone."""
+    """Open a database, creating it and its folder if needed, accessible only to this user."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # SQLite gives its other files the mode of this one. O_EXCL, since closing a file that SQLite has open would drop
     # SQLite's locks: POSIX locks belong to the process.
@@ -39,11 +39,11 @@ def connect(path: Path) -> apsw.Connection:
     db = apsw.Connection(str(path))
     try:
         db.set_busy_timeout(round(BUSY_TIMEOUT * 1000))
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only while the file is empty
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect only while the file is empty
         db.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA foreign_keys = ON")
-        db.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
+        db.execute("PRAGMA secure_delete = ON")  # deleted content is overwritten
         db.execute("PRAGMA journal_size_limit = 67108864")
     except BaseException:
         db.close()
@@ -53,7 +53,7 @@ def connect(path: Path) -> apsw.Connection:
 
 @contextmanager
 def transaction(db: apsw.Connection) -> Iterator[apsw.Connection]:
-    """Do all or nothing; the lock for writing is taken at once, so that waiting for it cannot fail half-way."""
+    """Run a transaction. It takes the write lock at once, so that it cannot fail half-way while waiting for it."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield db
@@ -65,7 +65,7 @@ def transaction(db: apsw.Connection) -> Iterator[apsw.Connection]:
 
 
 def empty_log(db: apsw.Connection) -> None:
-    """Leave nothing in the write-ahead log, where what was deleted still stands; next time, if somebody is reading."""
+    """Truncate the write-ahead log, which still holds deleted content; skipped while another connection reads."""
     db.set_busy_timeout(50)
     try:
         db.execute("PRAGMA wal_checkpoint (TRUNCATE)")
@@ -79,36 +79,36 @@ def query(db: apsw.Connection, statement: str, values: Any = ()) -> list[tuple[A
 
 
 def create_tables(db: apsw.Connection, schema: str, version: int) -> None:
-    """Make the tables of a new file; raise if the file is one that this code cannot read."""
-    found = int(db.pragma("user_version"))
-    if found == version:
+    """Create the tables of a new file; raises `apsw.SQLError` if the file has another schema version."""
+    current = int(db.pragma("user_version"))
+    if current == version:
         return
     with transaction(db):
-        found = int(db.pragma("user_version"))
-        if found == 0:
+        current = int(db.pragma("user_version"))
+        if current == 0:
             db.execute(schema)
             db.pragma("user_version", version)
-        elif found != version:
-            raise apsw.SQLError(f"the file has version {found}, and this server knows only {version}")
+        elif current != version:
+            raise apsw.SQLError(f"the file has version {current}, and this server knows only {version}")
 
 
 def listed(
     db: apsw.Connection, select: str, table: str, where: str, values: dict[str, Any], page: Page
 ) -> tuple[list[tuple[Any, ...]], bool]:
     """
-    Return the rows of a page, and whether there are more behind it.
+    Return the rows of a page, and whether more rows follow; raises `UnknownCursor`.
 
-    `table` orders by its column `row` and names its entries in `id`; `where` and `values` say which of them are listed.
+    `table` is ordered by its column `row`, and `id` holds the ids of its entries; `where` and `values` select entries.
     """
     bounds = []
-    for name, behind in (("after", page.descending), ("before", not page.descending)):
+    for name, below in (("after", page.descending), ("before", not page.descending)):
         if (id := getattr(page, name)) is None:
             continue
         rows = query(db, f"SELECT row FROM {table} WHERE {where} AND id = :cursor", {**values, "cursor": id})
         if not rows:
             raise UnknownCursor(name, id)
-        bounds.append(f"row {'<' if behind else '>'} {rows[0][0]}")
-    # With `before` alone, the entries wanted are the nearest before it.
+        bounds.append(f"row {'<' if below else '>'} {rows[0][0]}")
+    # With `before` alone, the page has the entries nearest to it.
     backwards = page.before is not None and page.after is None
     descending = page.descending != backwards
     conditions = " AND ".join([where, *bounds])
@@ -121,10 +121,10 @@ def listed(
 
 class Database:
     """
-    One file, with one thread that writes and a few that read.
+    A database file, with one writer thread and a few reader threads.
 
-    What they are given is a whole transaction: a caller that is cancelled leaves none open. After an error the
-    connection is given up and the next call opens the file anew, so a database recovers from whatever was wrong.
+    Each call is a complete transaction, so a cancelled caller leaves none open. After an error the connection is closed
+    and the next call opens the file again, so the database recovers once the cause is gone.
     """
 
     def __init__(self, path: Path, schema: str, version: int, *, readers: int = 2) -> None:
@@ -134,22 +134,22 @@ class Database:
         self._readers = ThreadPoolExecutor(readers, "antiphon-files-read")
         self._local = threading.local()
         self._open: set[apsw.Connection] = set()
-        self._away = False
+        self._unavailable = False
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run what reads; raises `FilesUnavailable`."""
+        """Run `work` in a reader thread and return its result; raises `FilesUnavailable`."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work)
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run what writes in one transaction; raises `FilesUnavailable`."""
+        """Run `work` in the writer thread, in a transaction, and return its result; raises `FilesUnavailable`."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, _in_transaction(work))
 
     async def run(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run what cannot be in a transaction, where others write; raises `FilesUnavailable`."""
+        """Run `work` in the writer thread without a transaction, and return its result; raises `FilesUnavailable`."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work)
 
     async def aclose(self) -> None:
-        """Close the file, once what is running has ended."""
+        """Close the file, after running calls have ended."""
         for threads in (self._writer, self._readers):
             await asyncio.to_thread(threads.shutdown)
         for db in list(self._open):
@@ -162,21 +162,21 @@ class Database:
             try:
                 result = work(self._connection())
             except (apsw.Error, OSError) as error:
-                self._give_up()
-                # SQLite waits for a lock itself, but not where several connections make the file or recover it.
+                self._discard_connection()
+                # SQLite itself waits for locks, but not while several connections create or recover the file.
                 if isinstance(error, apsw.BusyError) and time.monotonic() < deadline:
                     time.sleep(0.01)
                     continue
-                if not self._away:
+                if not self._unavailable:
                     logger.error("the file store is unavailable: %s: %s", type(error).__name__, error)
-                self._away = True
+                self._unavailable = True
                 raise FilesUnavailable from None
             except BaseException:
-                self._give_up()
+                self._discard_connection()
                 raise
-            if self._away:
+            if self._unavailable:
                 logger.info("the file store is available again")
-            self._away = False
+            self._unavailable = False
             return result
 
     def _connection(self) -> apsw.Connection:
@@ -188,7 +188,8 @@ class Database:
             create_tables(db, self._schema, self._version)
         return db
 
-    def _give_up(self) -> None:
+    def _discard_connection(self) -> None:
+        """Close the connection of this thread, so that the next call opens a new one."""
         db: apsw.Connection | None = getattr(self._local, "db", None)
         self._local.db = None
         if db is not None:

@@ -1,13 +1,13 @@
 """
-What is searched: the chunks of one vector store, in a SQLite file of its own.
+The search index of one vector store: its chunks, in a SQLite file of its own.
 
-A store has its own file, so that the words of one are never weighed by those of others, the work of reading files into
-one locks no other, and deleting a store is deleting a file. What is in it can be made anew from the uploaded files.
+Each store has its own file, so that term weights do not depend on other stores, indexing locks no other store, and a
+store is deleted by deleting its file. An index can be rebuilt from the uploaded files.
 
-Words are ranked by BM25 (FTS5). A vector is kept whole and, if it is long, as one bit for each dimension as well: of
-many chunks those with the nearest bits are looked at first, and then compared exactly (`sqlite-vec`).
+Words are ranked by BM25 (FTS5). A vector is stored in full and, if it is long, also as one bit per dimension: of many
+chunks the nearest by their bits are preselected, and then compared exactly (`sqlite-vec`).
 
-The id of a chunk is the row of its file among the files of stores, and its number in the file in the last 20 bits.
+The id of a chunk is the row of its file in `store_files`, shifted left by 20 bits, plus its number in the file.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ CREATE TABLE vectors (id INTEGER PRIMARY KEY, vector BLOB NOT NULL);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
-NUMBER_BITS = 20  # more than a file can have chunks
-EXACT = 5_000  # vectors that are compared as they are; of more, the nearest by their bits
-OVERSAMPLING = 10  # of those, how many times as many as are wanted
-MIN_BITS = 256  # dimensions from which on bits tell enough
-MAX_TERMS = 32  # of a query
-MAX_POSTINGS = 20_000  # places of words that one search looks at; the rarest words come first
-_K1 = 1.2  # of FTS5's bm25
+NUMBER_BITS = 20  # of a chunk's number; a file has fewer chunks than that
+EXACT = 5_000  # number of vectors up to which all are compared exactly
+OVERSAMPLING = 10  # candidates preselected by bits, per requested result
+MIN_BITS = 256  # dimensions from which on bits are a useful approximation
+MAX_TERMS = 32  # per query
+MAX_POSTINGS = 20_000  # occurrences that one search reads; the rarest words come first
+_K1 = 1.2  # the parameter k1 of FTS5's bm25
 
-# FTS5 takes a run of characters of a script without spaces for one word; here each is a word, and a run is a phrase.
+# FTS5 reads a run of characters of a script without spaces as one word; here each character is a word, a run a phrase.
 _WIDE = re.compile(r"[\u0e00-\u0fff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
 _WORD = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f\u0900-\u0dff])*")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
-# What questions in English are made of, whatever they are about.
+# Stop words of English questions.
 _QUESTION_WORDS = """
     a an and are as at be but by can could did do does for from had has have how i if in into is it its
     me my no not of on or our should so such than that the their them then there these they this to was
@@ -61,7 +61,7 @@ _STOP_WORDS = frozenset(f'"{word}"' for word in _QUESTION_WORDS.split())
 
 
 class Match(NamedTuple):
-    """A chunk that was found."""
+    """A chunk that matches a search."""
 
     id: int
     file: int  # its row among the files of stores
@@ -78,9 +78,9 @@ class Index:
 
     def replace(self, file: int, chunks: Iterable[TextChunk], model: str, alive: Collection[int]) -> int:
         """
-        Keep the chunks of a file in place of those it had, all or none, and return how many bytes they are.
+        Replace the chunks of a file in one transaction, and return their size in bytes.
 
-        What is there of files that are not `alive` any more is removed.
+        Chunks of files that are not in `alive` are removed.
         """
         size = 0
         with self._open() as db, transaction(db):
@@ -100,13 +100,13 @@ class Index:
         return size
 
     def remove(self, file: int) -> None:
-        """Forget the chunks of a file."""
+        """Remove the chunks of a file."""
         if self._path.exists():
             with self._open() as db, transaction(db):
                 _remove(db, file)
 
     def clean(self) -> None:
-        """Let go of the words of what was removed: the index of words keeps them until it is put together anew."""
+        """Purge the words of removed chunks, which FTS5 stores until its index is optimized."""
         with self._open() as db:
             if query(db, "DELETE FROM facts WHERE name = 'removed' RETURNING value"):
                 db.execute("INSERT INTO words (words) VALUES ('optimize')")
@@ -119,21 +119,22 @@ class Index:
         with self._open() as db:
             return [text for (text,) in query(db, f"SELECT text FROM chunks {_OF_FILE} ORDER BY id", _range(file))]
 
-    def search(self, wanted: Query, limit: int, files: Collection[int] | None) -> list[Match]:
-        """Return the best `limit` chunks by words, and by embedding, of some files, or of all (None)."""
+    def search(self, search_query: Query, limit: int, files: Collection[int] | None) -> list[Match]:
+        """Return the best `limit` chunks by words and the best by embedding, of these files, or of all (None)."""
         if not self._path.exists():
             return []
         with self._open() as db:
-            chosen = None if files is None else json.dumps([*files])
-            scores = _by_words(db, wanted.text, limit, chosen)
+            selected = None if files is None else json.dumps([*files])
+            vector = search_query.vector
+            scores = _by_words(db, search_query.text, limit, selected)
             similarities: dict[int, float] = {}
-            if wanted.vector is not None and _model(db) == f"{wanted.model} {len(wanted.vector) // 4}":
-                similarities = _by_vector(db, wanted.vector, limit, chosen)
+            if vector is not None and _model(db) == f"{search_query.model} {len(vector) // 4}":
+                similarities = _by_vector(db, vector, limit, selected)
             ids = [*dict.fromkeys([*scores, *similarities])]
             if similarities:
-                # A chunk that one of the two has found has a place in the other as well.
-                assert wanted.vector is not None
-                similarities |= _similarities(db, wanted.vector, [id for id in ids if id not in similarities])
+                # Chunks that only the words match have a similarity too.
+                assert vector is not None
+                similarities |= _similarities(db, vector, [id for id in ids if id not in similarities])
             statement = "SELECT id, text FROM chunks WHERE id IN (SELECT value FROM json_each(?))"
             rows = query(db, statement, (json.dumps(ids),))
             return [Match(id, id >> NUMBER_BITS, text, scores.get(id), similarities.get(id)) for id, text in rows]
@@ -144,21 +145,19 @@ class Index:
             db.enable_load_extension(True)
             db.load_extension(sqlite_vec.loadable_path())
             db.enable_load_extension(False)
-            db.execute(
-                "PRAGMA cache_size = -65536"
-            )  # KiB, as far as they are needed; for so short a time mmap is dearer
+            db.execute("PRAGMA cache_size = -65536")  # KiB at most; for such short use mmap is slower
             create_tables(db, _SCHEMA, _VERSION)
             yield db
 
 
 def delete_index(path: Path) -> None:
-    """Delete the file of an index, and what SQLite keeps beside it."""
+    """Delete the file of an index, with its write-ahead log and shared-memory file."""
     for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         name.unlink(missing_ok=True)
 
 
 def last_change(path: Path) -> int:
-    """Return when an index was last written to, in nanoseconds; 0 if it is not there."""
+    """Return the time of the last write to an index, in nanoseconds; 0 if it does not exist."""
     times = [0]
     for name in (path, path.with_name(f"{path.name}-wal")):
         with suppress(FileNotFoundError):
@@ -167,33 +166,33 @@ def last_change(path: Path) -> int:
 
 
 def searchable(text: str) -> str:
-    """Return a text as it is indexed: characters of scripts without spaces apart, and `camelCase` also in parts."""
+    """Return a text as it is indexed: scripts without spaces split into characters, `camelCase` also into its parts."""
     text = _WIDE.sub(r" \g<0> ", text)
     parts = [" ".join(_CAMEL.split(word)) for word in _WORD.findall(text) if _CAMEL.search(word)]
     return f"{text}\n{' '.join(parts)}" if parts else text
 
 
 def terms(text: str) -> list[str]:
-    """Return what is searched for in a query, as phrases of FTS5, each once: words, and pairs of wide characters."""
-    found: dict[str, None] = {}
+    """Return the distinct terms of a query as FTS5 phrases: words, and pairs of wide characters."""
+    phrases: dict[str, None] = {}
     for word in _WORD.findall(text):
         wide = "".join(_WIDE.findall(word))
         if len(wide) > 1:
-            found |= dict.fromkeys(f'"{one} {other}"' for one, other in pairwise(wide))
+            phrases |= dict.fromkeys(f'"{first} {second}"' for first, second in pairwise(wide))
         elif wide:
-            found[f'"{wide}"'] = None
+            phrases[f'"{wide}"'] = None
         if narrow := _WIDE.sub("", word):
-            found |= dict.fromkeys(f'"{part.lower()}"' for part in [narrow, *_CAMEL.split(narrow)])
-    telling = [term for term in found if term not in _STOP_WORDS] or [*found]
-    return telling[:MAX_TERMS]
+            phrases |= dict.fromkeys(f'"{part.lower()}"' for part in [narrow, *_CAMEL.split(narrow)])
+    significant = [term for term in phrases if term not in _STOP_WORDS] or [*phrases]
+    return significant[:MAX_TERMS]
 
 
 def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> dict[int, float]:
     """
-    Return the best chunks by BM25, with scores from 0 to 1: how much of what BM25 could give for these words they have.
+    Return the best chunks by BM25, with scores from 0 to 1: their share of the highest score that BM25 could give.
 
-    The rarest words decide. Those that so many chunks have that it would take long to look at them all are left out,
-    unless there are no others: BM25 gives little for them.
+    The rarest words come first. Words beyond `MAX_POSTINGS` occurrences are left out, unless there are no others: they
+    would take long to read, and BM25 gives them little weight.
     """
     counts = {term: _count(db, term, MAX_POSTINGS + 1) for term in terms(text)}
     total = query(db, "SELECT count(*) FROM words_docsize")[0][0]  # one small row for each chunk
@@ -208,11 +207,11 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
         return {}
     if postings > MAX_POSTINGS:
         counts[used[0]] = _count(db, used[0], total)
-    # A word that no chunk has weighs most: what lacks it does not fit well.
-    most = sum(_weight(total, count) for count in counts.values()) * (_K1 + 1)
+    # Words that no chunk contains count in the maximum, with the highest weight: a chunk without them fits less well.
+    maximum = sum(_weight(total, count) for count in counts.values()) * (_K1 + 1)
     where = "" if files is None else f"AND rowid >> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
-    # FTS5 makes a word worth nothing that half of the chunks have, and in a store of three notes many are such. So each
-    # word is weighed here.
+    # FTS5 gives no weight to a word that half of the chunks contain, which in a store of three notes is common. So each
+    # word is weighted here.
     scores: list[str] = []
     values: dict[str, object] = {"files": files, "limit": limit}
     for index, term in enumerate(used):
@@ -225,27 +224,27 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
     statement = f"""
         SELECT id, sum(score) AS total FROM ({" UNION ALL ".join(scores)}) GROUP BY id ORDER BY total LIMIT :limit
     """
-    return {id: min(1.0, -score / most) for id, score in query(db, statement, values)}
+    return {id: min(1.0, -score / maximum) for id, score in query(db, statement, values)}
 
 
-def _count(db: apsw.Connection, term: str, most: int) -> int:
-    """Return in how many chunks a term is, or `most` if it is in more."""
-    some = f"SELECT 1 FROM words WHERE words MATCH ? LIMIT {most}"
-    return int(query(db, f"SELECT count(*) FROM ({some})", (term,))[0][0])
+def _count(db: apsw.Connection, term: str, limit: int) -> int:
+    """Return the number of chunks that contain a term, at most `limit`."""
+    rows = f"SELECT 1 FROM words WHERE words MATCH ? LIMIT {limit}"
+    return int(query(db, f"SELECT count(*) FROM ({rows})", (term,))[0][0])
 
 
 def _weight(total: int, count: int) -> float:
-    """Return what a word tells that is in `count` of `total` chunks, as Lucene has it: always a little."""
+    """Return the inverse document frequency of a word in `count` of `total` chunks, by Lucene's formula: above 0."""
     return math.log(1 + (total - count + 0.5) / (count + 0.5))
 
 
 def _fts5_weight(total: int, count: int) -> float:
-    """Return what FTS5 takes the same for."""
+    """Return the inverse document frequency by FTS5's formula."""
     return max(math.log((total - count + 0.5) / (count + 0.5)), 1e-6)
 
 
 def _by_vector(db: apsw.Connection, vector: bytes, limit: int, files: str | None) -> dict[int, float]:
-    """Return the nearest chunks with their cosine similarity, from 0 to 1."""
+    """Return the nearest chunks with their cosine similarity, clipped to 0..1."""
     values: dict[str, object] = {"vector": vector, "files": files, "limit": limit, "sample": limit * OVERSAMPLING}
     where = "" if files is None else f"WHERE id >> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
     if query(db, f"SELECT count(*) FROM (SELECT 1 FROM codes {where} LIMIT {EXACT + 1})", values)[0][0] > EXACT:
@@ -280,14 +279,14 @@ def _model(db: apsw.Connection) -> str | None:
 
 
 def _use_model(db: apsw.Connection, model: str) -> None:
-    """Note whose vectors these are; those of another model cannot be compared with them, and are dropped."""
+    """Record the model of the vectors, and delete those of another model, which are not comparable."""
     if _model(db) != model:
         db.execute("DELETE FROM codes; DELETE FROM vectors")
         db.execute("INSERT OR REPLACE INTO facts VALUES ('embeddings', ?)", (model,))
 
 
 def _files(db: apsw.Connection) -> Iterator[int]:
-    """Yield the files that have chunks, without looking at each chunk."""
+    """Yield the files that have chunks, without reading every chunk."""
     id = 0
     while rows := query(db, "SELECT id FROM chunks WHERE id >= ? ORDER BY id LIMIT 1", (id,)):
         file = rows[0][0] >> NUMBER_BITS
@@ -299,7 +298,7 @@ _OF_FILE = "WHERE id BETWEEN ? AND ?"
 
 
 def _range(file: int) -> tuple[int, int]:
-    """Return the first and the last id that a chunk of a file can have."""
+    """Return the first and last possible chunk id of a file."""
     return file << NUMBER_BITS, ((file + 1) << NUMBER_BITS) - 1
 
 

@@ -1,4 +1,4 @@
-"""Vector stores in SQLite: what they are and hold in the database of the files, what is searched in their indexes."""
+"""Vector stores in SQLite: their records are in the database of the files, their chunks in one index file per store."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ class SQLiteVectorStores:
         self._clock = clock
         self._folder = db.path.with_name(f"{db.path.name}.indexes")
         self._threads = ThreadPoolExecutor(4, "antiphon-index")
-        self._cleaned: dict[Path, int] = {}  # when each index was last changed before it was cleaned
+        self._cleaned: dict[Path, int] = {}  # time of the last change of each index, when it was cleaned
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
-        """Keep a new store with its first files, which are to be read."""
+        """Insert a new store with its first files, which are queued for indexing."""
         values = (
             store.id,
             store.owner,
             store.name,
             store.description,
-            _written(store.metadata),
+            _to_json(store.metadata),
             store.expires_days,
             store.created_at,
             store.last_active_at,
@@ -83,13 +83,13 @@ class SQLiteVectorStores:
         await self._db.write(work)
 
     async def get(self, owner: str, id: str) -> VectorStore | None:
-        """Return a store."""
+        """Return a store, or None."""
         statement = f"{_STORE} WHERE stores.id = ? AND owner = ? GROUP BY stores.row"
         rows = await self._db.read(lambda db: query(db, statement, (id, owner)))
         return _store(rows[0]) if rows else None
 
     async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
-        """Return a page of stores and whether there are more."""
+        """Return a page of stores, and whether more follow."""
 
         def work(db: apsw.Connection) -> tuple[list[tuple[object, ...]], bool]:
             ids, more = listed(db, "SELECT id FROM stores", "stores", "owner = :owner", {"owner": owner}, page)
@@ -100,24 +100,24 @@ class SQLiteVectorStores:
         return [_store(row) for row in rows], more
 
     async def update(self, owner: str, id: str, changes: Mapping[str, Any]) -> bool:
-        """Change `name`, `metadata`, `expires_days` or `last_active_at`; tell whether the store is there."""
+        """Change `name`, `metadata`, `expires_days` or `last_active_at`; return whether the store exists."""
         values = {**changes, "id": id, "owner": owner}
         if "metadata" in changes:
-            values["metadata"] = _written(changes["metadata"])
+            values["metadata"] = _to_json(changes["metadata"])
         names = ", ".join(f"{name} = :{name}" for name in changes) or "id = id"
         statement = f"UPDATE stores SET {names} WHERE id = :id AND owner = :owner RETURNING id"
         return bool(await self._db.write(lambda db: query(db, statement, values)))
 
     async def delete(self, owner: str, id: str) -> bool:
-        """Forget a store; its files stay."""
+        """Delete a store, but not its files; return whether it existed."""
         statement = "DELETE FROM stores WHERE id = ? AND owner = ? RETURNING id"
-        found = bool(await self._db.write(lambda db: query(db, statement, (id, owner))))
-        if found:
+        deleted = bool(await self._db.write(lambda db: query(db, statement, (id, owner))))
+        if deleted:
             await self._in_thread(lambda: delete_index(self._path(id)))
-        return found
+        return deleted
 
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
-        """Add files, to be read; one that is there already is read anew."""
+        """Add files and queue them for indexing; a file that is already in the store is indexed again."""
 
         def work(db: apsw.Connection) -> None:
             batch = None
@@ -131,13 +131,13 @@ class SQLiteVectorStores:
 
     def _add(self, db: apsw.Connection, store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> None:
         now = self._clock()
-        there = "SELECT 1 FROM files WHERE id = ? AND owner = ? AND (expires_at IS NULL OR expires_at > ?)"
+        exists = "SELECT 1 FROM files WHERE id = ? AND owner = ? AND (expires_at IS NULL OR expires_at > ?)"
         for index, file in enumerate(files):
-            if not query(db, there, (file.id, store.owner, now)):
+            if not query(db, exists, (file.id, store.owner, now)):
                 raise UnknownFiles(index)
-            # A row of its own: what is being read under the old one is not wanted any more.
+            # A new row: this cancels a job that still reads the file under the old one.
             db.execute("DELETE FROM store_files WHERE store = ? AND id = ?", (store.id, file.id))
-            attributes, strategy = _written(file.attributes), file.strategy
+            attributes, strategy = _to_json(file.attributes), file.strategy
             db.execute(
                 "INSERT INTO store_files (store, id, batch, created_at, attributes, max_tokens, overlap)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -145,14 +145,14 @@ class SQLiteVectorStores:
             )
 
     async def file(self, store: VectorStore, file_id: str) -> StoreFile | None:
-        """Return a file of a store."""
-        found = await self._file(store, file_id)
-        return found[0] if found else None
+        """Return a file of a store, or None."""
+        entry = await self._file(store, file_id)
+        return entry[0] if entry else None
 
     async def files(
         self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
     ) -> tuple[list[StoreFile], bool]:
-        """Return a page of files and whether there are more."""
+        """Return a page of files, and whether more follow."""
         values = {"store": store.id, "status": status, "batch": batch_id}
         where = "store = :store AND (:status IS NULL OR status = :status)"
         if batch_id is not None:
@@ -161,32 +161,32 @@ class SQLiteVectorStores:
         return [_store_file(row) for row in rows], more
 
     async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool:
-        """Change a file's attributes; tell whether it is there."""
+        """Change a file's attributes; return whether it is in the store."""
         statement = "UPDATE store_files SET attributes = ? WHERE store = ? AND id = ? RETURNING id"
-        values = (_written(attributes), store.id, file_id)
+        values = (_to_json(attributes), store.id, file_id)
         return bool(await self._db.write(lambda db: query(db, statement, values)))
 
     async def remove(self, store: VectorStore, file_id: str) -> bool:
-        """Take a file out of a store; the file itself stays."""
+        """Remove a file from a store without deleting it; return whether it was in the store."""
         statement = "DELETE FROM store_files WHERE store = ? AND id = ? RETURNING store, row"
         rows = await self._db.write(lambda db: query(db, statement, (store.id, file_id)))
         await self.forget(rows)
         return bool(rows)
 
     async def forget(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Remove the chunks of files that are not in their stores any more, given as (id of the store, row)."""
+        """Remove the chunks of files that were removed from their stores; `rows` are (vector store id, row)."""
         for store_id, row in rows:
             await self._in_thread(partial(self._index(store_id).remove, row))
 
     async def text(self, store: VectorStore, file_id: str) -> list[str]:
-        """Return the text of a file, in the chunks that are searched."""
-        found = await self._file(store, file_id)
-        if found is None or found[0].status != "completed":
+        """Return the chunks of a file's text, in order; [] if the file has not been indexed."""
+        entry = await self._file(store, file_id)
+        if entry is None or entry[0].status != "completed":
             return []
-        return await self._in_thread(lambda: self._index(store.id).text(found[1]))
+        return await self._in_thread(lambda: self._index(store.id).text(entry[1]))
 
     async def batch(self, store: VectorStore, id: str) -> FileBatch | None:
-        """Return a batch of files."""
+        """Return a batch of files, or None."""
         statement = f"""
             SELECT batches.id, batches.store, batches.created_at, cancelled, {_COUNTS}
             FROM batches LEFT JOIN store_files ON batch = batches.row
@@ -196,7 +196,7 @@ class SQLiteVectorStores:
         return _batch(rows[0]) if rows else None
 
     async def cancel_batch(self, store: VectorStore, id: str) -> bool:
-        """Cancel what has not been read yet; tell whether the batch is there."""
+        """Cancel the files of a batch that are not indexed yet; return whether the batch exists."""
 
         def work(db: apsw.Connection) -> bool:
             statement = "UPDATE batches SET cancelled = 1 WHERE id = ? AND store = ? RETURNING row"
@@ -211,42 +211,42 @@ class SQLiteVectorStores:
     async def search(
         self,
         stores: Sequence[VectorStore],
-        wanted: Query,
+        search_query: Query,
         limit: int,
         matches: Callable[[Attributes], bool] | None = None,
     ) -> list[Candidate]:
-        """Return the best `limit` chunks of each store by words, and by embedding, of files whose attributes match."""
-        found = await asyncio.gather(*(self._search(store, wanted, limit, matches) for store in stores))
-        return [candidate for candidates in found for candidate in candidates]
+        """Return each store's best `limit` chunks by words and by embedding; see `VectorStoreRecords.search`."""
+        results = await asyncio.gather(*(self._search(store, search_query, limit, matches) for store in stores))
+        return [candidate for candidates in results for candidate in candidates]
 
     async def _search(
-        self, store: VectorStore, wanted: Query, limit: int, matches: Callable[[Attributes], bool] | None
+        self, store: VectorStore, search_query: Query, limit: int, matches: Callable[[Attributes], bool] | None
     ) -> list[Candidate]:
         files = None if matches is None else await self._matching(store, matches)
         if files is not None and not files:
             return []
-        hits: list[Match] = await self._in_thread(lambda: self._index(store.id).search(wanted, limit, files))
+        hits: list[Match] = await self._in_thread(lambda: self._index(store.id).search(search_query, limit, files))
         rows = json.dumps([*{hit.file for hit in hits}])
         statement = (
             f"{_STORE_FILE} WHERE row IN (SELECT value FROM json_each(?)) AND store = ? AND status = 'completed'"
         )
-        # What is being read, or was removed a moment ago, is not there.
-        found = await self._db.read(lambda db: query(db, statement, (rows, store.id)))
-        known = {row[-1]: _store_file(row) for row in found}
+        # Files that are being indexed, or were removed meanwhile, have no row here.
+        entries = await self._db.read(lambda db: query(db, statement, (rows, store.id)))
+        completed = {row[-1]: _store_file(row) for row in entries}
         return [
-            Candidate(f"{store.id}:{hit.id}", known[hit.file], hit.text, hit.text_score, hit.similarity)
+            Candidate(f"{store.id}:{hit.id}", completed[hit.file], hit.text, hit.text_score, hit.similarity)
             for hit in hits
-            if hit.file in known
+            if hit.file in completed
         ]
 
     async def _matching(self, store: VectorStore, matches: Callable[[Attributes], bool]) -> Sequence[int]:
         statement = "SELECT row, attributes FROM store_files WHERE store = ? AND status = 'completed'"
         return await self._db.read(
-            lambda db: [row for row, written in query(db, statement, (store.id,)) if matches(_read(written) or {})]
+            lambda db: [row for row, text in query(db, statement, (store.id,)) if matches(_from_json(text) or {})]
         )
 
     async def claim(self, lease: float) -> Job | None:
-        """Return the next file to read, which no other process reads for `lease` seconds."""
+        """Claim the next file to index for `lease` seconds; None if there is none."""
         now, claim = self._clock(), secrets.token_hex(8)
         statement = """
             UPDATE store_files SET claim = :claim, claimed_until = :until, attempts = attempts + 1
@@ -258,9 +258,9 @@ class SQLiteVectorStores:
                 (SELECT bytes FROM files WHERE files.id = store_files.id)
         """
         values = {"claim": claim, "now": now, "until": now + lease}
-        some = "SELECT 1 FROM store_files WHERE status = 'in_progress' AND claimed_until <= ? LIMIT 1"
-        if not await self._db.read(lambda db: query(db, some, (now,))):
-            return None  # without a lock that others need
+        pending = "SELECT 1 FROM store_files WHERE status = 'in_progress' AND claimed_until <= ? LIMIT 1"
+        if not await self._db.read(lambda db: query(db, pending, (now,))):
+            return None  # without taking the write lock
         rows = await self._db.write(lambda db: query(db, statement, values))
         if not rows:
             return None
@@ -268,34 +268,35 @@ class SQLiteVectorStores:
         return Job(row, claim, attempt, store, id, filename, size, ChunkingStrategy(max_tokens, overlap))
 
     async def renew(self, job: Job, lease: float) -> bool:
-        """Keep a claim; False if the file is not wanted any more, or somebody else's."""
-        return await self._settle(job, "claimed_until = :until", until=self._clock() + lease)
+        """Extend a claim; return False if it was lost because the file was removed, cancelled or claimed again."""
+        return await self._update_claimed(job, "claimed_until = :until", until=self._clock() + lease)
 
     async def release(self, job: Job, delay: float = 0) -> None:
-        """Leave a file for whoever comes next, after so many seconds."""
+        """Give up a claim; the file can be claimed again after `delay` seconds."""
         changes = "claim = NULL, claimed_until = :until" + ("" if delay else ", attempts = attempts - 1")
-        await self._settle(job, changes, until=self._clock() + delay)
+        await self._update_claimed(job, changes, until=self._clock() + delay)
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
-        """Keep what was read, all of it or nothing; False if the file is not wanted any more."""
+        """Store the chunks of a file and mark it as completed; return False, storing none, if the claim was lost."""
         statement = "SELECT row FROM store_files WHERE store = ?"
         alive = {row for (row,) in await self._db.read(lambda db: query(db, statement, (job.store_id,)))}
         if job.row not in alive:
             return False
         index = self._index(job.store_id)
         size = await self._in_thread(lambda: index.replace(job.row, chunks, model, alive))
-        kept = await self._settle(job, "status = 'completed', claim = NULL, usage_bytes = :size", size=size)
-        if not kept:
+        changes = "status = 'completed', claim = NULL, usage_bytes = :size"
+        completed = await self._update_claimed(job, changes, size=size)
+        if not completed:
             await self._in_thread(lambda: index.remove(job.row))
-        return kept
+        return completed
 
     async def fail(self, job: Job, code: ErrorCode, message: str) -> None:
-        """Note that a file could not be read."""
+        """Mark a file as failed."""
         changes = "status = 'failed', claim = NULL, error_code = :code, error_message = :message"
-        await self._settle(job, changes, code=code, message=message)
+        await self._update_claimed(job, changes, code=code, message=message)
 
     async def sweep(self) -> None:
-        """Empty the stores that have expired, and leave nothing of what was removed in the indexes."""
+        """Remove the files of expired stores, and purge removed content from the indexes."""
         now = self._clock()
         statement = f"""
             DELETE FROM store_files WHERE store IN (
@@ -303,14 +304,14 @@ class SQLiteVectorStores:
             )
         """
         await self._db.write(lambda db: query(db, statement, (now,)))
-        full = await self._db.read(lambda db: {id for (id,) in query(db, "SELECT DISTINCT store FROM store_files")})
-        await self._in_thread(lambda: self._clean(full))
+        nonempty = await self._db.read(lambda db: {id for (id,) in query(db, "SELECT DISTINCT store FROM store_files")})
+        await self._in_thread(lambda: self._clean(nonempty))
 
-    def _clean(self, full: set[str]) -> None:
-        """Delete the indexes of stores that have no files, and clean those that have changed since the last time."""
+    def _clean(self, nonempty: set[str]) -> None:
+        """Delete the indexes of stores without files, and clean those that have changed since the last time."""
         cleaned: dict[Path, int] = {}
         for path in self._folder.glob("*.db") if self._folder.exists() else ():
-            if path.stem not in full:
+            if path.stem not in nonempty:
                 delete_index(path)
                 continue
             if (changed := last_change(path)) != self._cleaned.get(path):
@@ -320,7 +321,7 @@ class SQLiteVectorStores:
         self._cleaned = cleaned
 
     async def aclose(self) -> None:
-        """End the threads, once what is running has ended."""
+        """Stop the threads, after running calls have ended."""
         await asyncio.to_thread(self._threads.shutdown)
 
     async def _file(self, store: VectorStore, file_id: str) -> tuple[StoreFile, int] | None:
@@ -328,8 +329,8 @@ class SQLiteVectorStores:
         rows = await self._db.read(lambda db: query(db, statement, (store.id, file_id)))
         return (_store_file(rows[0]), rows[0][-1]) if rows else None
 
-    async def _settle(self, job: Job, changes: str, **values: Any) -> bool:
-        """Change a file that is being read under this claim; tell whether it still is."""
+    async def _update_claimed(self, job: Job, changes: str, **values: Any) -> bool:
+        """Update the row of a claimed file; return False, changing nothing, if the claim was lost."""
         where = "row = :row AND claim = :claim AND status = 'in_progress'"
         statement = f"UPDATE store_files SET {changes} WHERE {where} RETURNING row"
         values |= {"row": job.row, "claim": job.claim}
@@ -349,18 +350,18 @@ class SQLiteVectorStores:
         return self._folder / f"{store_id}.db"
 
 
-def _written(value: Mapping[str, object] | None) -> str | None:
+def _to_json(value: Mapping[str, object] | None) -> str | None:
     return None if value is None else json.dumps(dict(value), ensure_ascii=False)
 
 
-def _read(value: str | None) -> dict[str, Any] | None:
+def _from_json(value: str | None) -> dict[str, Any] | None:
     return None if value is None else json.loads(value)
 
 
 def _store(row: tuple[Any, ...]) -> VectorStore:
     id, owner, name, description, metadata, days, created_at, last_active_at, *counts, usage = row
     return VectorStore(
-        id, owner, name, description, _read(metadata), days, created_at, last_active_at, FileCounts(*counts), usage
+        id, owner, name, description, _from_json(metadata), days, created_at, last_active_at, FileCounts(*counts), usage
     )
 
 
@@ -373,4 +374,4 @@ def _store_file(row: tuple[Any, ...]) -> StoreFile:
     id, store, filename, created_at, status, code, message, usage, attributes, max_tokens, overlap, _ = row
     error = (code, message) if code else None
     strategy = ChunkingStrategy(max_tokens, overlap)
-    return StoreFile(id, store, filename, created_at, status, error, usage, _read(attributes), strategy)
+    return StoreFile(id, store, filename, created_at, status, error, usage, _from_json(attributes), strategy)

@@ -1,4 +1,4 @@
-"""Vector stores: make, fill and search them. What is shown is in OpenAI's shapes."""
+"""Vector stores: create, fill and search. Results have the shapes of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from app.tools.files.vector_stores.requests import (
 logger = logging.getLogger(__name__)
 
 FILE_STATUSES = ("in_progress", "completed", "failed", "cancelled")
-_ACTIVE_WITHIN = 60  # seconds that `last_active_at` may be late: a search need not write
-_CANDIDATES = 4  # times as many as are wanted are looked at
+_ACTIVE_WITHIN = 60  # seconds between updates of `last_active_at`, so that not every search writes
+_CANDIDATES = 4  # candidates per requested result
 
 
 class VectorStores:
-    """The vector stores of all callers, each visible to its owner alone."""
+    """The vector stores of all callers, each visible only to its owner."""
 
     def __init__(
         self,
@@ -49,17 +49,17 @@ class VectorStores:
         embeddings: Embeddings | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`wake` says to whoever reads files that there are more to read."""
+        """`wake` is called when files have been added that have to be indexed."""
         self._records, self._wake, self._embeddings, self._clock = records, wake, embeddings, clock
 
     async def create(self, owner: str, body: CreateVectorStore) -> dict[str, object]:
-        """Make a store, and begin to read the files that it is to have."""
+        """Create a store, and queue its first files for indexing; raises `NotFound` for an unknown file."""
         now = int(self._clock())
         days = body.expires_after.days if body.expires_after else None
         store = VectorStore(_new_id("vs"), owner, body.name, body.description, body.metadata or {}, days, now, now)
         files = [NewStoreFile(id, None, body.chunking_strategy.strategy()) for id in dict.fromkeys(body.file_ids)]
         places = [f"file_ids[{body.file_ids.index(file.id)}]" for file in files]
-        with _naming_unknown(files, places):
+        with _report_unknown_file(files, places):
             await self._records.create(store, files)
         self._wake()
         return await self.retrieve(owner, store.id)
@@ -74,7 +74,7 @@ class VectorStores:
         return (await self._store(owner, id)).resource(self._clock())
 
     async def update(self, owner: str, id: str, body: UpdateVectorStore) -> dict[str, object]:
-        """Change what was sent of a store; raises `NotFound`."""
+        """Change the fields of a store that were sent; raises `NotFound`."""
         changes: dict[str, object] = {}
         if body.name is not None:
             changes["name"] = body.name
@@ -87,21 +87,21 @@ class VectorStores:
         return await self.retrieve(owner, id)
 
     async def delete(self, owner: str, id: str) -> dict[str, object]:
-        """Forget a store; its files stay. Raises `NotFound`."""
+        """Delete a store, but not its files; raises `NotFound`."""
         if not await self._records.delete(owner, id):
             raise _no_such_store(id)
         return {"id": id, "object": "vector_store.deleted", "deleted": True}
 
     async def search(self, owner: str, id: str, body: SearchVectorStore) -> dict[str, object]:
-        """Return the chunks of a store that fit a query best; raises `NotFound`."""
+        """Return the chunks of a store that match a query best; raises `NotFound`."""
         store = await self.searchable(owner, id)
-        found = await self.find(
+        results = await self.find(
             [store], body.queries(), body.max_num_results, filters=body.filters, ranking=body.ranking_options
         )
         return {
             "object": "vector_store.search_results.page",
             "search_query": body.queries(),
-            "data": [_search_result(one) for one in found],
+            "data": [_search_result(result) for result in results],
             "has_more": False,
             "next_page": None,
         }
@@ -115,17 +115,17 @@ class VectorStores:
         filters: ComparisonFilter | CompoundFilter | None = None,
         ranking: RankingOptions | None = None,
     ) -> Sequence[Ranked]:
-        """Return the chunks of some stores that fit any of the queries best."""
+        """Return the best `limit` chunks of these stores for any of the queries, best first."""
         matches = None if filters is None else predicate(filters)
         searches = [
             self._records.search(stores, await self._query(text), max(50, limit * _CANDIDATES), matches)
             for text in dict.fromkeys(queries)
         ]
-        candidates = [candidate for found in await asyncio.gather(*searches) for candidate in found]
+        candidates = [candidate for results in await asyncio.gather(*searches) for candidate in results]
         return ranked(candidates, ranking or RankingOptions(), limit)
 
     async def add_file(self, owner: str, id: str, body: AddFile) -> dict[str, object]:
-        """Add a file to a store, and begin to read it; raises `NotFound`."""
+        """Add a file to a store, and queue it for indexing; raises `NotFound`."""
         store = await self._store(owner, id)
         await self._add(store, [_new_file(body)], places=["file_id"])
         return (await self._file(store, body.file_id)).resource()
@@ -154,13 +154,13 @@ class VectorStores:
         return (await self._file(store, file_id)).resource()
 
     async def remove_file(self, owner: str, id: str, file_id: str) -> dict[str, object]:
-        """Take a file out of a store; raises `NotFound`."""
+        """Remove a file from a store without deleting it; raises `NotFound`."""
         if not await self._records.remove(await self._store(owner, id), file_id):
             raise no_such_file(file_id)
         return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
 
     async def file_content(self, owner: str, id: str, file_id: str) -> dict[str, object]:
-        """Return the text of a file, in the chunks that are searched; raises `NotFound`."""
+        """Return the text of a file in chunks; raises `NotFound`."""
         store = await self._store(owner, id)
         await self._file(store, file_id)
         texts = await self._records.text(store, file_id)
@@ -172,7 +172,7 @@ class VectorStores:
         }
 
     async def add_batch(self, owner: str, id: str, body: CreateBatch) -> dict[str, object]:
-        """Add several files to a store, and begin to read them; raises `NotFound`."""
+        """Add several files to a store, and queue them for indexing; raises `NotFound`."""
         store = await self._store(owner, id)
         batch_id = _new_id("vsfb")
         field = "files[{}].file_id" if body.files is not None else "file_ids[{}]"
@@ -186,7 +186,7 @@ class VectorStores:
         return await self._batch(await self._store(owner, id), batch_id)
 
     async def cancel_batch(self, owner: str, id: str, batch_id: str) -> dict[str, object]:
-        """Cancel what of a batch has not been read yet, and return it; raises `NotFound`."""
+        """Cancel the files of a batch that are not indexed yet, and return the batch; raises `NotFound`."""
         store = await self._store(owner, id)
         await self._records.cancel_batch(store, batch_id)
         return await self._batch(store, batch_id)
@@ -198,7 +198,7 @@ class VectorStores:
         return store
 
     async def searchable(self, owner: str, id: str) -> VectorStore:
-        """Return a store that is about to be searched, which keeps it from expiring; raises `InvalidRequest`."""
+        """Return a store for a search, which counts as activity; raises `NotFound`, or `InvalidRequest` if expired."""
         store = await self._store(owner, id)
         now = int(self._clock())
         if store.expired(now):
@@ -210,8 +210,8 @@ class VectorStores:
     async def _add(
         self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None, *, places: Sequence[str]
     ) -> None:
-        """Add files; `places` are their fields in the request."""
-        with _naming_unknown(files, places):
+        """Add files; `places` are the paths of their ids in the request, for errors."""
+        with _report_unknown_file(files, places):
             await self._records.add(store, files, batch_id)
         self._wake()
 
@@ -228,7 +228,7 @@ class VectorStores:
         return batch.resource()
 
     async def _query(self, text: str) -> Query:
-        """Return what is searched for, with its embedding if that can be had."""
+        """Return the query with its embedding; without it if embeddings are off or unavailable."""
         if self._embeddings is None:
             return Query(text)
         try:
@@ -239,8 +239,8 @@ class VectorStores:
 
 
 @contextmanager
-def _naming_unknown(files: Sequence[NewStoreFile], places: Sequence[str]) -> Iterator[None]:
-    """Answer for a file that is not there, with its field in the request."""
+def _report_unknown_file(files: Sequence[NewStoreFile], places: Sequence[str]) -> Iterator[None]:
+    """Turn `UnknownFiles` into `NotFound`, with the path of the id in the request as `param`."""
     try:
         yield
     except UnknownFiles as error:
@@ -261,12 +261,12 @@ def _new_file(body: AddFile) -> NewStoreFile:
     return NewStoreFile(body.file_id, body.attributes, body.chunking_strategy.strategy())
 
 
-def _search_result(found: Ranked) -> dict[str, object]:
-    file = found.candidate.file
+def _search_result(result: Ranked) -> dict[str, object]:
+    file = result.candidate.file
     return {
         "file_id": file.id,
         "filename": file.filename,
-        "score": found.score,
+        "score": result.score,
         "attributes": file.attributes or {},
-        "content": [{"type": "text", "text": found.candidate.text}],
+        "content": [{"type": "text", "text": result.candidate.text}],
     }

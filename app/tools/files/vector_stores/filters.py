@@ -1,10 +1,10 @@
 """
-Filters on the attributes of files, as OpenAI has them.
+Filters on the attributes of files, in OpenAI's format.
 
     {"type": "and", "filters": [{"type": "eq", "key": "year", "value": 2024}, ...]}
 
-A comparison with an attribute that a file does not have, or of values that have no order, is false; `ne` and `nin` are
-true then.
+A comparison is false if the file does not have the attribute, or if the two values cannot be ordered; `ne` and `nin`
+are true then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 Value: TypeAlias = str | float | bool
 Predicate: TypeAlias = Callable[[Mapping[str, Any]], bool]
 
-MAX_FILTERS = 100  # in one compound filter
+MAX_FILTERS = 100  # per compound filter
 
 
 class _Filter(BaseModel):
@@ -33,7 +33,7 @@ class ComparisonFilter(_Filter):
 
 
 class CompoundFilter(_Filter):
-    """Joins filters by `and` or `or`."""
+    """Combines filters with `and` or `or`."""
 
     type: Literal["and", "or"]
     filters: Annotated[list[AttributeFilter], Field(max_length=MAX_FILTERS)]
@@ -52,40 +52,40 @@ CompoundFilter.model_rebuild()
 
 
 def predicate(filter: ComparisonFilter | CompoundFilter) -> Predicate:
-    """Return what tells of a file's attributes whether the filter lets them pass."""
+    """Return a function that returns whether the attributes of a file match the filter."""
     if isinstance(filter, CompoundFilter):
-        inner = [predicate(one) for one in filter.filters]
+        inner = [predicate(nested) for nested in filter.filters]
         join = all if filter.type == "and" else any
         return lambda attributes: join(matches(attributes) for matches in inner)
     compare, key, value = _COMPARISONS[filter.type], filter.key, filter.value
     return lambda attributes: compare(attributes.get(key), value)
 
 
-def _equal(one: object, other: object) -> bool:
-    # True is 1 in Python, and not here.
-    return isinstance(one, bool) is isinstance(other, bool) and one == other
+def _equal(left: object, right: object) -> bool:
+    # True equals 1 in Python, but not here.
+    return isinstance(left, bool) is isinstance(right, bool) and left == right
 
 
-def _in(one: object, values: object) -> bool:
-    return any(_equal(one, value) for value in (values if isinstance(values, list) else [values]))
+def _in(attribute: object, values: object) -> bool:
+    return any(_equal(attribute, value) for value in (values if isinstance(values, list) else [values]))
 
 
 def _ordered(compare: Callable[[object, Any], bool]) -> Callable[[object, object], bool]:
-    def both(one: object, other: object) -> bool:
-        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other))
-        texts = isinstance(one, str) and isinstance(other, str)
-        return (numbers or texts) and compare(one, other)
+    def compare_ordered(left: object, right: object) -> bool:
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (left, right))
+        texts = isinstance(left, str) and isinstance(right, str)
+        return (numbers or texts) and compare(left, right)
 
-    return both
+    return compare_ordered
 
 
 _COMPARISONS: dict[str, Callable[[object, object], bool]] = {
     "eq": _equal,
-    "ne": lambda one, other: not _equal(one, other),
-    "gt": _ordered(lambda one, other: one > other),
-    "gte": _ordered(lambda one, other: one >= other),
-    "lt": _ordered(lambda one, other: one < other),
-    "lte": _ordered(lambda one, other: one <= other),
+    "ne": lambda left, right: not _equal(left, right),
+    "gt": _ordered(lambda left, right: left > right),
+    "gte": _ordered(lambda left, right: left >= right),
+    "lt": _ordered(lambda left, right: left < right),
+    "lte": _ordered(lambda left, right: left <= right),
     "in": _in,
-    "nin": lambda one, other: not _in(one, other),
+    "nin": lambda left, right: not _in(left, right),
 }

@@ -1,4 +1,4 @@
-"""Which chunks of those that were found come first."""
+"""Ranking of the candidates of a search."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DEFAULT_RESULTS, MOST_RESULTS = 10, 50
 
 
 class HybridWeights(BaseModel):
-    """How much the embedding counts, and how much the words."""
+    """The weights of the embedding and of the words in a score."""
 
     embedding_weight: Annotated[float, Field(ge=0)] = 1.0
     text_weight: Annotated[float, Field(ge=0)] = 1.0
 
 
 class RankingOptions(BaseModel):
-    """OpenAI's `ranking_options`; there is one ranker, whatever it is called."""
+    """OpenAI's `ranking_options`. All values of `ranker` select the same ranker."""
 
     ranker: Literal["none", "auto", "default-2024-11-15", "default_2024_08_21"] | None = None
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -28,7 +28,7 @@ class RankingOptions(BaseModel):
 
 
 class Ranked(NamedTuple):
-    """A chunk and how well it fits, from 0 to 1."""
+    """A chunk with its score, from 0 to 1."""
 
     candidate: Candidate
     score: float
@@ -36,19 +36,19 @@ class Ranked(NamedTuple):
 
 def ranked(candidates: Iterable[Candidate], options: RankingOptions, limit: int) -> list[Ranked]:
     """
-    Return the best chunks, each once, whose score is at least the threshold.
+    Return the best `limit` distinct chunks with a score of at least the threshold, best first.
 
-    The score is the mean, by their weights, of the cosine similarity and of the share that BM25 gives of what it could
-    give for the words of the query; of the latter alone where there are no embeddings.
+    The score is the weighted mean of the cosine similarity and the text score (the share of the highest possible BM25
+    score); without embeddings it is the text score.
     """
     weights = options.hybrid_search or HybridWeights()
     best: dict[str, Ranked] = {}
     for candidate in candidates:
         score = _score(candidate, weights)
-        known = best.get(candidate.id)
-        if score >= (options.score_threshold or 0.0) and (known is None or known.score < score):
+        previous = best.get(candidate.id)
+        if score >= (options.score_threshold or 0.0) and (previous is None or previous.score < score):
             best[candidate.id] = Ranked(candidate, score)
-    return sorted(best.values(), key=lambda one: -one.score)[:limit]
+    return sorted(best.values(), key=lambda result: -result.score)[:limit]
 
 
 def _score(candidate: Candidate, weights: HybridWeights) -> float:

@@ -1,4 +1,4 @@
-"""Vector stores as they are kept: what is known of them and their files, and the protocol of what keeps them."""
+"""The records of vector stores and their files, and the protocol of the store that holds them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY = 86400
 
 @dataclass(frozen=True, slots=True)
 class ChunkingStrategy:
-    """How a file is cut: the size of a chunk and what it shares with the one before, in tokens as estimated here."""
+    """The size of a chunk and its overlap with the previous one, in estimated tokens."""
 
     max_tokens: int = 800
     overlap: int = 400
@@ -29,7 +29,7 @@ class ChunkingStrategy:
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """How many files of a store or a batch have which status."""
+    """The number of files of a store or a batch by status."""
 
     in_progress: int = 0
     completed: int = 0
@@ -44,7 +44,7 @@ class FileCounts:
 
 @dataclass(frozen=True, slots=True)
 class VectorStore:
-    """A collection of files that is searched."""
+    """A searchable collection of files."""
 
     id: str
     owner: str
@@ -59,11 +59,11 @@ class VectorStore:
 
     @property
     def expires_at(self) -> int | None:
-        """When it expires, as Unix time, if nobody uses it before."""
+        """The Unix time at which the store expires if it is not used before; None if it does not."""
         return None if self.expires_days is None else self.last_active_at + self.expires_days * DAY
 
     def expired(self, now: float) -> bool:
-        """Tell whether nobody has used it for too long."""
+        """Return whether the store has expired."""
         return self.expires_at is not None and self.expires_at <= now
 
     def resource(self, now: float) -> dict[str, object]:
@@ -117,7 +117,7 @@ class StoreFile:
 
 @dataclass(frozen=True, slots=True)
 class NewStoreFile:
-    """A file that is to be added to a vector store."""
+    """A file to be added to a vector store."""
 
     id: str
     attributes: Attributes | None = None
@@ -149,7 +149,7 @@ class FileBatch:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A file that one process is reading into a vector store; the claim is the proof that no other one is."""
+    """A file that a process is indexing into a vector store, under a claim that excludes other processes."""
 
     row: int
     claim: str
@@ -163,7 +163,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:
-    """A piece of a file's text, and its embedding as float32 in the machine's order, if there is one."""
+    """A piece of a file's text, with its embedding as float32 in native byte order, if there is one."""
 
     text: str
     vector: bytes | None = None
@@ -171,7 +171,7 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A chunk that a search has found, with how well it fits: each from 0 to 1, or None where it was not looked at."""
+    """A chunk that matches a search, with its scores: from 0 to 1, or None if not computed."""
 
     id: str
     file: StoreFile
@@ -182,7 +182,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is searched for: words, and the embedding of the same by the model named."""
+    """A search query: its text, and its embedding by `model`, if there is one."""
 
     text: str
     vector: bytes | None = None
@@ -190,7 +190,7 @@ class Query:
 
 
 class UnknownFiles(Exception):
-    """Files that are to be added are not there; `index` is that of the first."""
+    """Some files to be added do not exist; `index` is the position of the first."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -199,32 +199,33 @@ class UnknownFiles(Exception):
 
 class VectorStoreRecords(Protocol):
     """
-    Keeps vector stores of all owners. Every method raises `FilesUnavailable` where it does not answer.
+    Stores the vector stores of all owners. Every method raises `FilesUnavailable` if the store cannot be reached.
 
-    A file is in a search from the moment that it is `completed`, with all of its chunks, and never with some of them.
+    A file is searchable once it is `completed`, with all of its chunks; never with only some of them.
     """
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
-        """Keep a new store with its first files, which are to be read; raises `UnknownFiles`, and keeps none then."""
+        """Insert a store and queue its first files for indexing; raises `UnknownFiles`, and inserts nothing then."""
         ...
 
     async def get(self, owner: str, id: str) -> VectorStore | None: ...
 
     async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
-        """Return a page of stores and whether there are more; raises `UnknownCursor`."""
+        """Return a page of stores, and whether more follow; raises `UnknownCursor`."""
         ...
 
     async def update(self, owner: str, id: str, changes: Mapping[str, object]) -> bool:
-        """Change `name`, `metadata`, `expires_days` or `last_active_at`; tell whether the store is there."""
+        """Change `name`, `metadata`, `expires_days` or `last_active_at`; return whether the store exists."""
         ...
 
     async def delete(self, owner: str, id: str) -> bool: ...
 
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
         """
-        Add files, to be read; one that is there already is read anew. With `batch_id` they are a batch.
+        Add files, as a batch if there is a `batch_id`, and queue them for indexing.
 
-        Raises `UnknownFiles` if one of them is not the owner's, and then adds none.
+        A file that is already in the store is indexed again. Raises `UnknownFiles`, adding none, if the owner does not
+        have one of them.
         """
         ...
 
@@ -233,55 +234,59 @@ class VectorStoreRecords(Protocol):
     async def files(
         self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
     ) -> tuple[list[StoreFile], bool]:
-        """Return a page of files and whether there are more; raises `UnknownCursor`."""
+        """Return a page of files, and whether more follow; raises `UnknownCursor`."""
         ...
 
     async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool: ...
 
     async def remove(self, store: VectorStore, file_id: str) -> bool:
-        """Take a file out of a store; the file itself stays."""
+        """Remove a file from a store without deleting it; return whether it was in the store."""
         ...
 
     async def text(self, store: VectorStore, file_id: str) -> list[str]:
-        """Return the text of a file, in the chunks that are searched."""
+        """Return the chunks of a file's text, in order; [] if the file has not been indexed."""
         ...
 
     async def batch(self, store: VectorStore, id: str) -> FileBatch | None: ...
 
     async def cancel_batch(self, store: VectorStore, id: str) -> bool:
-        """Cancel what has not been read yet; tell whether the batch is there."""
+        """Cancel the files of a batch that are not indexed yet; return whether the batch exists."""
         ...
 
     async def search(
         self,
         stores: Sequence[VectorStore],
-        wanted: Query,
+        search_query: Query,
         limit: int,
         matches: Callable[[Attributes], bool] | None = None,
     ) -> list[Candidate]:
-        """Return the best `limit` chunks of each store by words, and by embedding, of files whose attributes match."""
+        """
+        Return each store's best `limit` chunks by words, and the best by embedding.
+
+        With `matches`, only files are searched whose attributes it accepts.
+        """
         ...
 
     async def claim(self, lease: float) -> Job | None:
-        """Return the next file to read, which no other process reads for `lease` seconds."""
+        """Claim the next file to index for `lease` seconds; None if there is none."""
         ...
 
     async def renew(self, job: Job, lease: float) -> bool:
-        """Keep a claim; False if the file is not wanted any more, or somebody else's."""
+        """Extend a claim; return False if it was lost because the file was removed, cancelled or claimed again."""
         ...
 
     async def release(self, job: Job, delay: float = 0) -> None:
-        """Leave a file for whoever comes next, after so many seconds."""
+        """Give up a claim; the file can be claimed again after `delay` seconds."""
         ...
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
         """
-        Keep what was read, all of it or nothing; False if the file is not wanted any more.
+        Store the chunks of a file and mark it as completed; return False, storing none, if the claim was lost.
 
-        `chunks` is iterated in another thread. `model` is whose embeddings they have.
+        `chunks` is iterated in another thread. `model` is the model of their embeddings.
         """
         ...
 
     async def fail(self, job: Job, code: ErrorCode, message: str) -> None:
-        """Note that a file could not be read."""
+        """Mark a file as failed."""
         ...

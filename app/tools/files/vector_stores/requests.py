@@ -1,4 +1,4 @@
-"""The bodies of requests about vector stores, in OpenAI's shapes."""
+"""Request bodies of the vector store endpoints, in OpenAI's shapes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from app.tools.files.vector_stores.filters import AttributeFilter
 from app.tools.files.vector_stores.ranking import DEFAULT_RESULTS, MOST_RESULTS, RankingOptions
 from app.tools.files.vector_stores.records import ChunkingStrategy
 
-MOST_FILES = 2000  # in one batch
-MOST_AT_FIRST = 500  # of a new store
+MOST_FILES = 2000  # per batch
+MOST_AT_FIRST = 500  # in the request that creates a store
 
 FileId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Name: TypeAlias = Annotated[str, StringConstraints(max_length=256)]
@@ -24,7 +24,7 @@ AttributeValues: TypeAlias = Annotated[
 
 
 class _Body(BaseModel):
-    """A body: nulls mean what absence means, unknown fields are ignored."""
+    """A request body: null fields count as absent, unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -35,14 +35,14 @@ class _Body(BaseModel):
 
 
 class ExpiresAfter(_Body):
-    """When a store expires."""
+    """`expires_after`: a number of days after the last use of the store."""
 
     anchor: Literal["last_active_at"] = "last_active_at"
     days: Annotated[int, Field(ge=1, le=365)]
 
 
 class AutoChunking(_Body):
-    """The sizes are ours."""
+    """`chunking_strategy` of the type `auto`: the default sizes."""
 
     type: Literal["auto"] = "auto"
 
@@ -65,7 +65,7 @@ class Sizes(_Body):
 
 
 class StaticChunking(_Body):
-    """The sizes are the caller's."""
+    """`chunking_strategy` of the type `static`: the caller's sizes."""
 
     type: Literal["static"]
     static: Sizes
@@ -93,7 +93,7 @@ class CreateVectorStore(_Body):
 
 
 class UpdateVectorStore(BaseModel):
-    """`POST /vector_stores/{id}`; null takes an expiry or metadata away, and what is left out stays."""
+    """`POST /vector_stores/{id}`; null removes the expiry or metadata, absent fields are unchanged."""
 
     name: Name | None = None
     expires_after: ExpiresAfter | None = None
@@ -115,7 +115,7 @@ class UpdateFile(BaseModel):
 
 
 class CreateBatch(_Body):
-    """`POST /vector_stores/{id}/file_batches`: either `file_ids`, or `files` that differ."""
+    """`POST /vector_stores/{id}/file_batches`: `file_ids`, or `files` with their own attributes and strategies."""
 
     file_ids: Annotated[list[FileId], Field(min_length=1, max_length=MOST_FILES)] | None = None
     files: Annotated[list[AddFile], Field(min_length=1, max_length=MOST_FILES)] | None = None
@@ -151,5 +151,5 @@ class SearchVectorStore(_Body):
     rewrite_query: bool = False  # queries are not rewritten here
 
     def queries(self) -> list[str]:
-        """Return what is searched for."""
+        """Return the queries as a list."""
         return [self.query] if isinstance(self.query, str) else self.query
