@@ -1,13 +1,13 @@
 """
-A request without the fields that its server does not know, as it said when it refused one with them.
+Adapts requests to servers that reject unknown fields: a field that a refusal names is removed, and this is remembered.
 
-    asked = Unwanted(profile.request).ask(body)
-    asked.body             # what to send: without the fields that this server is known not to know
-    asked.without(error)   # it refuses: True if there is something else to send now
-    asked.taken()          # it does not: `ask` leaves the same fields out from now on, for a while
+    adapted = FieldAdaptation(profile.request).adapt(body)
+    adapted.body                 # the request to send, without fields that this server is known to reject
+    adapted.drop_fields(error)   # after a refusal: True if `body` has changed and can be sent again
+    adapted.accepted()           # after success: `adapt` omits the same fields from now on, for a while
 
-Only what changes nothing in the answer is left out, or what nobody asked for; the rest is for the caller to change, who
-hears of the refusal. To misread one does no harm, since nothing is learned from it until the request is taken.
+Only fields that do not affect the answer, or that the caller did not set, are removed; for others the caller gets the
+refusal. A refusal that is misread does no harm, since nothing is remembered until the server accepts the request.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from app.errors import BackendError, label
 
 logger = logging.getLogger(__name__)
 
-REMEMBERED = 3600.0  # seconds; then the server may have become another
-_MODELS, _FIELDS = 1000, 50  # how many models something is remembered of, and how much of each
-_ROUNDS = 6  # for servers that name one field at a time
+REMEMBERED = 3600.0  # seconds; after that the server may have been upgraded
+_MODELS, _FIELDS = 1000, 50  # models that are remembered, and fields of each
+_ROUNDS = 6  # refusals of one request, for servers that name one field at a time
 
-# Nobody asked for these: usage is estimated where there is none, and responses are kept here.
+# Set by this server, not by callers: usage is estimated if it is missing, and responses are stored here.
 _OURS = frozenset({"stream_options", "store"})
 
-# The caller asked for these, but the answer does not depend on them. (One call at a time is seen to here anyway.)
+# Set by callers, but the answer does not depend on them. (Parallel calls are prevented here anyway.)
 _HARMLESS = frozenset(
     {
         "metadata",
@@ -40,11 +40,11 @@ _HARMLESS = frozenset(
         "safety_identifier",
         "service_tier",
         "user",
-        "verbosity",  # a wish, which most servers are not even told
+        "verbosity",  # a preference, which most profiles do not send at all
     }
 )
 
-# Harmless with this value, which says what happens without it.
+# Harmless with this value, which is the default.
 _NEUTRAL = {"frequency_penalty": 0, "presence_penalty": 0, "tool_choice": "auto"}
 
 # Two names of one limit.
@@ -53,30 +53,30 @@ _OTHER_NAME = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "
 
 class FieldAdaptation:
     """
-    What one server does not know, by model.
+    The fields that one server rejects, by model.
 
-    `options` are those of its profile, and `clock` is in seconds.
+    `options` are those of its profile; `clock` returns seconds.
     """
 
     def __init__(self, options: RequestOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._adapts = options.adapt
-        # What the operator put in, or wants to be so, is not ours to leave out.
+        # Fields that the operator set are never removed.
         self._fixed = {*options.extra_body, *([STRICT] if options.strict == "force" else [])}
         self._clock = clock
-        self._models: dict[str, dict[str, float]] = {}  # the fields, and until when they are left out
+        self._models: dict[str, dict[str, float]] = {}  # by model: the fields, and the time until which each is omitted
 
-    def ask(self, body: dict[str, Any]) -> AdaptedRequest:
-        """Return the request as this server takes it, as far as is known."""
-        return AdaptedRequest(self, body, self._known(body))
+    def adapt(self, body: dict[str, Any]) -> AdaptedRequest:
+        """Return the request without the fields that this server is known to reject."""
+        return AdaptedRequest(self, body, self._rejected(body))
 
-    def _known(self, body: Mapping[str, Any]) -> dict[str, float]:
-        if not self._models or (known := self._models.get(str(body.get("model")))) is None:
+    def _rejected(self, body: Mapping[str, Any]) -> dict[str, float]:
+        if not self._models or (rejected := self._models.get(str(body.get("model")))) is None:
             return {}
         now = self._clock()
-        return {field: until for field, until in known.items() if now < until}
+        return {field: until for field, until in rejected.items() if now < until}
 
     def may_lack(self, body: Mapping[str, Any], field: str) -> bool:
-        """Tell if a request says the same without a field of it, or with the other name of that field."""
+        """Return whether a request means the same without a field, or with the field's other name."""
         if not self._adapts or field in self._fixed:
             return False
         if field in _NEUTRAL:
@@ -84,95 +84,98 @@ class FieldAdaptation:
         return field in _OURS or field in _HARMLESS or field in _OTHER_NAME or "[]" in field
 
     def learn(self, model: str, fields: list[str]) -> None:
-        """Remember what is to be left out for a model from now on."""
+        """Omit fields from a model's requests from now on."""
         old = self._models.pop(model, {})
-        # The last name of a limit that was refused is the one that counts.
-        kept = {field: until for field, until in old.items() if _OTHER_NAME.get(field) not in fields}
+        # Of the two names of a limit, the one that was rejected last counts.
+        others = {field: until for field, until in old.items() if _OTHER_NAME.get(field) not in fields}
         new = dict.fromkeys(fields, self._clock() + REMEMBERED)
-        self._models[model] = dict([*(kept | new).items()][-_FIELDS:])
+        self._models[model] = dict([*(others | new).items()][-_FIELDS:])
         if len(self._models) > _MODELS:
             del self._models[next(iter(self._models))]
-        said = "backend: the model %s does not know %s: left out for the next %d minutes"
-        logger.info(said, label(model), ", ".join(fields), REMEMBERED / 60)
+        message = "backend: the model %s does not know %s: left out for the next %d minutes"
+        logger.info(message, label(model), ", ".join(fields), REMEMBERED / 60)
 
 
 class AdaptedRequest:
     """
-    A request as it is asked: `body` lacks what the server does not know, and `warnings` say so, a sentence each, of
-    what the caller had asked for.
+    A request as it is sent: `body`, without the fields that the server rejects, and `warnings`, a sentence for each
+    field that the caller had set.
     """
 
-    def __init__(self, unwanted: FieldAdaptation, body: dict[str, Any], known: dict[str, float]) -> None:
-        self._unwanted = unwanted
-        self._whole = body
-        self._known = known
-        self._named: list[str] = []  # by refusals of this request
+    def __init__(self, adaptation: FieldAdaptation, body: dict[str, Any], rejected: dict[str, float]) -> None:
+        self._adaptation = adaptation
+        self._original = body
+        self._rejected = rejected
+        self._named: list[str] = []  # fields that refusals of this request named
         self._rounds = 0
-        self.body, self.warnings = self._lacking() if known else (body, [])
+        self.body, self.warnings = self._reduced() if rejected else (body, [])
 
-    def without(self, error: BackendError) -> bool:
-        """Leave out what a refusal names; False if that would not be honest, or it names nothing that is there."""
+    def drop_fields(self, error: BackendError) -> bool:
+        """Remove the fields that a refusal names; return False if it names none, or one that must not be removed."""
         fields = unknown_fields(error, self.body)
-        if not fields or self._rounds == _ROUNDS or not all(map(self._may_go, fields)):
+        if not fields or self._rounds == _ROUNDS or not all(map(self._may_drop, fields)):
             return False
         self._rounds += 1
         self._named += fields
-        self.body, self.warnings = self._lacking()
+        self.body, self.warnings = self._reduced()
         return True
 
-    def told(self, error: BackendError) -> BackendError:
-        """Return a refusal as the caller is to hear it: with the name of the field that they know, if it names one."""
+    def explain(self, error: BackendError) -> BackendError:
+        """Return a refusal with the field that it names, if any, in `param`, by its name in the caller's request."""
         fields = unknown_fields(error, self.body)
-        field = next((one for one in fields if not self._may_go(one)), next(iter(fields), error.param))
+        field = next((field for field in fields if not self._may_drop(field)), next(iter(fields), error.param))
         error.param = field and caller_field(field)
         return error
 
-    def taken(self) -> None:
-        """Remember what was left out, now that it has helped."""
+    def accepted(self) -> None:
+        """Remember the removed fields, now that the server has accepted the request."""
         if self._named:
-            self._unwanted.learn(str(self._whole.get("model")), self._named)
+            self._adaptation.learn(str(self._original.get("model")), self._named)
 
-    def _may_go(self, field: str) -> bool:
-        return self._unwanted.may_lack(self.body, field) and _OTHER_NAME.get(field) not in self._named
+    def _may_drop(self, field: str) -> bool:
+        return self._adaptation.may_lack(self.body, field) and _OTHER_NAME.get(field) not in self._named
 
-    def _lacking(self) -> tuple[dict[str, Any], list[str]]:
-        body, warnings = self._whole, []
-        for field in dict.fromkeys([*self._known, *self._named]):
-            if holds(body, field) and self._unwanted.may_lack(body, field):
+    def _reduced(self) -> tuple[dict[str, Any], list[str]]:
+        body, warnings = self._original, []
+        for field in dict.fromkeys([*self._rejected, *self._named]):
+            if holds(body, field) and self._adaptation.may_lack(body, field):
                 warnings += _warnings(body, field)
                 body = _without(body, field)
         return body, warnings
 
 
 def _warnings(body: Mapping[str, Any], field: str) -> list[str]:
-    """Return what the caller is told when a field is left out."""
+    """Return the warnings for the caller when a field is removed."""
     if field == "parallel_tool_calls" and not body[field]:
         return ["This backend cannot be limited to one call at a time."]
     if field == STRICT and any(function.get("strict") for function in functions(body)):
         return ["This backend does not know 'strict' of tools, so it was left out."]
-    asked = field in _HARMLESS or field in _NEUTRAL
-    return [f"This backend does not know {label(caller_field(field))}, so it was left out."] if asked else []
+    set_by_caller = field in _HARMLESS or field in _NEUTRAL
+    return [f"This backend does not know {label(caller_field(field))}, so it was left out."] if set_by_caller else []
 
 
 def _without(body: dict[str, Any], field: str) -> dict[str, Any]:
     if field.startswith(CALL):
-        return {**body, "messages": [_calling_without(one, field.removeprefix(CALL)) for one in body["messages"]]}
+        return {
+            **body,
+            "messages": [_without_in_calls(message, field.removeprefix(CALL)) for message in body["messages"]],
+        }
     if field.startswith(MESSAGE):
-        return {**body, "messages": [_lacks(one, field.removeprefix(MESSAGE)) for one in body["messages"]]}
+        return {**body, "messages": [_omit(message, field.removeprefix(MESSAGE)) for message in body["messages"]]}
     if field == STRICT:
         return {**body, "tools": [_lenient(tool) for tool in body["tools"]]}
     other = {_OTHER_NAME[field]: body[field]} if field in _OTHER_NAME else {}
-    return other | _lacks(body, field)
+    return other | _omit(body, field)
 
 
-def _calling_without(message: dict[str, Any], name: str) -> dict[str, Any]:
+def _without_in_calls(message: dict[str, Any], name: str) -> dict[str, Any]:
     calls = message.get("tool_calls")
-    return {**message, "tool_calls": [_lacks(call, name) for call in calls]} if calls else message
+    return {**message, "tool_calls": [_omit(call, name) for call in calls]} if calls else message
 
 
 def _lenient(tool: dict[str, Any]) -> dict[str, Any]:
-    return {**tool, "function": _lacks(tool["function"], "strict")} if "function" in tool else tool
+    return {**tool, "function": _omit(tool["function"], "strict")} if "function" in tool else tool
 
 
-def _lacks(fields: dict[str, Any], name: str) -> dict[str, Any]:
-    return {one: value for one, value in fields.items() if one != name} if name in fields else fields
+def _omit(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key != name} if name in fields else fields

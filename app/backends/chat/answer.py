@@ -1,8 +1,8 @@
 """
-The chunks of one answer, as they come in over HTTP.
+The stream of chunks of one answer, over HTTP.
 
-Decides when an answer is over: at `[DONE]`, where the body ends, or after a while of nothing behind the finish reason,
-since some servers send heartbeats for ever.
+An answer is over at `[DONE]`, at the end of the body, or some time after the finish reason, since some servers send
+heartbeats for ever.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
 
 class ChatStream:
     """
-    Iterates over lists of chunks, one list for each read that brought any.
+    Iterates over lists of chunks, one list for each network read that completed any.
 
-    Raises `BackendError` behind the last chunk where the backend reports an error (`error_in` finds it in a chunk), is
-    silent for too long, or breaks off. What breaks behind a finish reason takes nothing away, and is the end.
+    Raises `BackendError` after the last chunk if the backend reports an error (`error_in` returns that of a chunk),
+    sends nothing for too long, or the connection breaks. After a finish reason, a broken connection is a normal end.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class ChatStream:
         error_in: Callable[[RawChunk], BackendError | None],
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        self.done = False  # has the server said that this was all?
-        self.empty = False  # has the body ended with nothing in it?
+        self.done = False  # has the server sent `[DONE]`?
+        self.empty = False  # has the body ended without a chunk?
         self._loop = asyncio.get_running_loop()
         self._reads = _reads(response)
         self._reads.wait_at_most(profile.transport.first_byte_timeout)
@@ -52,13 +52,13 @@ class ChatStream:
         self._normalizer = Normalizer()
         self._error_in = error_in
         self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s
-        self._begun = False  # has there been any read?
+        self._started = False  # has anything been read?
         self._first: list[Chunk] | None = None
-        self._heard = False  # has there been any chunk?
-        self._undecoded = 0  # bytes of reads that ended no event
+        self._has_chunks = False  # has there been any chunk?
+        self._undecoded = 0  # bytes of reads that completed no event
         self._finished: float | None = None  # once there is a finish reason: when the last chunk came, in loop time
-        # What to raise behind the last list. As a rule a class: an exception holds on to the frames that it has passed,
-        # and one that is kept here would have each answer wait for the garbage collector, with its chunks.
+        # What to raise after the last list. Usually a class: an exception refers to the frames it has passed, so one
+        # that is stored here would leave each answer with its chunks to the garbage collector.
         self._end: Exception | type[Exception] | None = None
 
     def __aiter__(self) -> ChatStream:
@@ -71,75 +71,75 @@ class ChatStream:
         while self._end is None:
             try:
                 if self._finished is not None:
-                    # Heartbeats show that the server lives, but behind the finish reason they show nothing.
+                    # After the finish reason, heartbeats no longer extend the timeout.
                     self._reads.wait_at_most(max(0, self._finished + self._grace - self._loop.time()))
                 data = await anext(self._reads)
-                if not self._begun:
-                    self._begun = True
+                if not self._started:
+                    self._started = True
                     self._reads.wait_at_most(self._idle)
                 if self._undecoded > LARGE:
                     chunks = await self._decoded_in_thread(data)
                 elif not (chunks := self._reader.decode(data)):
                     self._undecoded += len(data)
             except Exception as reason:
-                chunks = await self._over(reason)
+                chunks = await self._on_end(reason)
             if normal := self._take(chunks):
                 return normal
         raise self._end
 
     async def begin(self) -> None:
-        """Wait for the first chunks, which the iteration then begins with; raise `BackendError` if there are none."""
+        """Wait for the first chunks, with which the iteration then starts; raises `BackendError` if there are none."""
         with contextlib.suppress(StopAsyncIteration):
             self._first = await anext(self)
 
     async def aclose(self) -> None:
-        """Let go of what belongs to the iteration; the connection belongs to whoever opened it."""
+        """Close the iterator; the connection belongs to the caller."""
         await self._reads.aclose()
 
     async def _decoded_in_thread(self, data: bytes) -> list[RawChunk]:
-        """Decode a read that may end a large event: an image or a document of many values takes its time."""
+        """Decode a read that may complete a large event, such as an image, which takes long."""
         if chunks := await asyncio.to_thread(self._reader.decode, data):
             self._undecoded = 0
         return chunks
 
-    async def _over(self, reason: Exception) -> list[RawChunk]:
-        """Note why there will be no other read, and return what was still to come of those before."""
+    async def _on_end(self, reason: Exception) -> list[RawChunk]:
+        """Record why the stream has ended, and return the remaining chunks."""
         match reason:
             case StopAsyncIteration():
-                return await self._last()
+                return await self._flush()
             case BackendError():
                 self._end = reason
             case TimeoutError() | httpx.ReadTimeout():
-                self._end = self._cut("timeout", IDLE_TOO_LONG, reason)
+                self._end = self._incomplete("timeout", IDLE_TOO_LONG, reason)
             case httpx.TransportError() | httpx.DecodingError() | httpx.StreamError():
-                self._end = self._cut("failure", CONNECTION_BROKE, reason)
+                self._end = self._incomplete("failure", CONNECTION_BROKE, reason)
             case _:
                 raise reason
         return []
 
-    def _cut(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
-        """Return what ends an answer whose body has no end: a failure, unless the finish reason was there already."""
+    def _incomplete(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
+        """Return what to raise for an incomplete body: a failure, unless the finish reason has been received."""
         if self._finished is not None:
             return StopAsyncIteration
         error = failure(kind, message)
         error.__cause__ = cause
         return error
 
-    async def _last(self) -> list[RawChunk]:
+    async def _flush(self) -> list[RawChunk]:
         end = self._reader.end
         try:
             chunks = await asyncio.to_thread(end) if self._undecoded > LARGE else end()
         except BackendError as error:
             self._end = error
             return []
-        self.empty = not (chunks or self._heard)
+        self.empty = not (chunks or self._has_chunks)
         self._end = failure("failure", NO_ANSWER) if self.empty else StopAsyncIteration
         return chunks
 
     def _take(self, chunks: list[RawChunk]) -> list[Chunk]:
-        """Return the chunks as the profile has them, those before an error; note finish reason, error and end."""
+        """Return filtered and normalised chunks, up to an error; record the finish reason, error and end."""
         if chunks:
-            self._heard = True
+            self._has_chunks = True
             if chunks[-1] is DONE:
                 chunks.pop()
                 self.done = True
@@ -149,53 +149,53 @@ class ChatStream:
             chunks = self._before_error(chunks)
             if self._finished is not None:
                 self._finished = self._loop.time()
-        for each in self._filters:
-            chunks = each.feed(chunks)
+        for filter in self._filters:
+            chunks = filter.feed(chunks)
             if self._end:
-                chunks = chunks + each.end()
+                chunks = chunks + filter.end()
         normal = self._normalizer.feed(chunks)
         return [*normal, DONE] if self.done else normal
 
     def _before_error(self, chunks: list[RawChunk]) -> list[RawChunk]:
         for n, chunk in enumerate(chunks):
             choices = chunk.get("choices")
-            choice = _first(choices) if choices else _NONE
+            choice = _first(choices) if choices else _NO_CHOICE
             reason = choice.get("finish_reason")
             suspect = not choices or "error" in chunk or "error" in choice or reason == "error" or "x_groq" in chunk
             if suspect and (error := self._error_in(chunk)):
                 self._end, self.done = error, False
                 return chunks[:n]
-            if self._finished is not None and _says(choice.get("delta")):
-                # There are gateways that give a reason with every chunk, which ends nothing.
+            if self._finished is not None and _has_output(choice.get("delta")):
+                # Some gateways send a finish reason with every chunk.
                 self._grace = max(self._grace, self._idle)
             if reason and reason != NO_REASON:
                 self._finished = 0
         return chunks
 
 
-_NONE: dict[str, Any] = {}
+_NO_CHOICE: dict[str, Any] = {}
 
 
-def _says(delta: Any) -> bool:
+def _has_output(delta: Any) -> bool:
     return isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")
 
 
 def _first(choices: Any) -> dict[str, Any]:
     choice = choices[0] if isinstance(choices, list) else None
-    return choice if isinstance(choice, dict) else _NONE
+    return choice if isinstance(choice, dict) else _NO_CHOICE
 
 
 class Reads(Protocol):
     """
-    The body of an answer, as it comes in.
+    The network reads of a body.
 
-    Where a read takes longer than it may, it raises `TimeoutError` or `httpx.ReadTimeout`, and is the last.
+    A read that exceeds its timeout raises `TimeoutError` or `httpx.ReadTimeout`, and is the last.
     """
 
     async def __anext__(self) -> bytes: ...
 
     def wait_at_most(self, seconds: float) -> None:
-        """From now on, each read may take that long."""
+        """Set the timeout of each further read."""
         ...
 
     async def aclose(self) -> None: ...
@@ -203,18 +203,18 @@ class Reads(Protocol):
 
 def _reads(response: httpx.Response) -> Reads:
     if response.headers.get("content-encoding", "identity") != "identity":
-        return _Timed(aiter(response.aiter_bytes()))  # we did not ask for it
+        return _TimedReads(aiter(response.aiter_bytes()))  # although the request allows only `identity`
     return body_reads(response)
 
 
 def body_reads(response: httpx.Response) -> Reads:
     """Return the body of a response as it was sent, compressed or not."""
     ours: Reads | None = response.extensions.get("stream")
-    return ours or _Timed(aiter(response.aiter_raw()))
+    return ours or _TimedReads(aiter(response.aiter_raw()))
 
 
-class _Timed:
-    """What `httpx` reads, for which our own transport sets no limits."""
+class _TimedReads:
+    """The reads of a response that is not from `HTTPToolsTransport`, with a timeout for each."""
 
     def __init__(self, reads: AsyncIterator[bytes]) -> None:
         self._reads = reads

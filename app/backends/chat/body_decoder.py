@@ -1,7 +1,7 @@
 """
-What the body of a good answer turns out to be, whatever its headers say: an event stream, JSON, or a web page.
+Detects the format of a response body from its first byte, whatever the headers say: event stream, JSON, or web page.
 
-Each kind is read by an object with `decode(data)` and `end()`, as `ChunkDecoder` has them.
+Each format has a decoder with `decode(data)` and `end()`, like `ChunkDecoder`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.errors import BackendError
 
 
 class ChunkDecoding(Protocol):
-    """Turns the bytes of a body into chunks; raises `BackendError` where it cannot."""
+    """Decodes the bytes of a body into chunks; raises `BackendError`."""
 
     def decode(self, data: bytes) -> list[RawChunk]: ...
 
@@ -28,45 +28,45 @@ class ChunkDecoding(Protocol):
 
 
 class BodyDecoder:
-    """Reads a body whose kind shows with its first character."""
+    """Decodes a body whose format is detected from its first character."""
 
     def __init__(self, *, runs: bool = False) -> None:
         """For `runs` see `ChunkDecoder`."""
         self._head = b""
         self._runs = runs
-        self._reader: ChunkDecoding | None = None
+        self._decoder: ChunkDecoding | None = None
         self.decode: Callable[[bytes], list[RawChunk]] = self._sniff
 
     def _sniff(self, data: bytes) -> list[RawChunk]:
-        """Return the chunks that are complete; raise `BackendError` if the body is a web page."""
+        """Return the complete chunks; raises `BackendError` if the body is a web page."""
         self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
         if not data:
             return []
-        other = _READERS.get(data[:1])
-        self._reader = other() if other else ChunkDecoder(runs=self._runs)
-        self.decode = self._reader.decode  # from here on directly
-        return self._reader.decode(data)
+        decoder = _DECODERS.get(data[:1])
+        self._decoder = decoder() if decoder else ChunkDecoder(runs=self._runs)
+        self.decode = self._decoder.decode  # from here on directly
+        return self._decoder.decode(data)
 
     def end(self) -> list[RawChunk]:
-        """Return the remaining chunks; raise `BackendError` if this was no answer."""
-        return self._reader.end() if self._reader else []
+        """Return the remaining chunks; raises `BackendError` if the body is no answer."""
+        return self._decoder.end() if self._decoder else []
 
 
 class _JSON:
     """
-    A completion as a whole, though a stream was asked for: one chunk whose `delta` is the message, then `DONE`.
+    A whole completion, although a stream was requested: one chunk whose `delta` is the message, then `DONE`.
 
-    Some servers put `data: [DONE]` behind it, and some send chunks as JSON values one after the other.
+    Some servers append `data: [DONE]`, and some send chunks as consecutive JSON values.
     """
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._kept = 0  # bytes of them
+        self._size = 0  # of the pieces, in bytes
 
     def decode(self, data: bytes) -> list[RawChunk]:
         self._pieces.append(data)
-        self._kept += len(data)
-        if self._kept > MAX_EVENT_BYTES:
+        self._size += len(data)
+        if self._size > MAX_EVENT_BYTES:
             self._pieces.clear()
             raise BackendError(TOO_LONG)
         return []
@@ -80,7 +80,7 @@ class _JSON:
 
 
 class _WebPage:
-    """HTML under 200: as a rule the base URL is that of a site, not of its API."""
+    """HTML with status 200: usually the base URL is that of a web site, not of its API."""
 
     def decode(self, data: bytes) -> list[RawChunk]:
         raise BackendError("The backend answered with a web page. Is its base URL right, with /v1 or the like?")
@@ -89,40 +89,40 @@ class _WebPage:
         return []
 
 
-_READERS: dict[bytes, type[ChunkDecoding]] = {b"{": _JSON, b"[": _JSON, b"<": _WebPage}
+_DECODERS: dict[bytes, type[ChunkDecoding]] = {b"{": _JSON, b"[": _JSON, b"<": _WebPage}
 
 NO_ANSWER = "The backend's answer is empty."
 _BLANKS = re.compile(r"\s*")
 
 
 def _values(text: bytes) -> list[dict[str, Any]]:
-    """Parse JSON values that follow each other, up to what is none; a list stands for its items."""
+    """Parse consecutive JSON values, up to the first invalid one; a list is replaced by its items."""
     check_piece(text)
     try:
-        found = [orjson.loads(text)]
+        values = [orjson.loads(text)]
     except orjson.JSONDecodeError:
-        found = _leading_values(text.decode(errors="replace"))
-    items = [item for value in found for item in (value if isinstance(value, list) else [value])]
+        values = _leading_values(text.decode(errors="replace"))
+    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
     return [item for item in items if isinstance(item, dict)]
 
 
 def _leading_values(text: str) -> list[Any]:
-    found: list[Any] = []
+    values: list[Any] = []
     at, decoder = 0, json.JSONDecoder()
     try:
         while (at := _BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
             value, at = decoder.raw_decode(text, at)
-            found.append(encodable(value))
+            values.append(encodable(value))
     except (ValueError, RecursionError) as error:
-        if not found:
+        if not values:
             raise BackendError("The backend's answer is not complete, or not JSON.") from error
-    return found
+    return values
 
 
 def _as_chunk(completion: dict[str, Any]) -> RawChunk:
-    if "choices" not in completion:  # Cline and Workers AI wrap it
+    if "choices" not in completion:  # Cline and Workers AI wrap the completion
         wrapped = (completion.get(name) for name in ("data", "result"))
-        completion = next((one for one in wrapped if isinstance(one, dict) and one.get("choices")), completion)
+        completion = next((value for value in wrapped if isinstance(value, dict) and value.get("choices")), completion)
     choices = completion.get("choices")
     if not isinstance(choices, list):
         return completion

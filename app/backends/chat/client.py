@@ -1,12 +1,12 @@
 """
-Any server that speaks Chat Completions, over HTTP.
+The client of a Chat Completions server, over HTTP.
 
     async with backend.stream(ChatRequest({"model": "m", "messages": [...], "stream": True})) as reads:
         async for chunks in reads:
             ...
 
-Everything that is wrong with a connection, a status, a framing or a frame ends here, as a `BackendError`. How the
-server differs from others is in its profile.
+All connection, status, framing and decoding errors are raised as `BackendError`. The differences between servers are in
+their profiles.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-# Worth another try, as the OpenAI SDK sees it, where the refusal does not turn out to be the caller's own doing.
+# Statuses that are retried, as in the OpenAI SDK, unless the error proves to be the caller's.
 RETRIED = frozenset({408, 429, 500, 502, 503, 504, 529})
-_PATIENCE = 3.0  # seconds; whoever is told to wait longer is our caller, not we
+_MAX_RETRY_WAIT = 3.0  # seconds; a longer `Retry-After` is passed on to the caller instead
 _BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds
-_ERROR_LIMIT = 1_000_000  # bytes that are read of an error's body
-_SIP = 256  # bytes, of which at the very worst some megabytes come
-_LINGER = 1.0  # seconds that a server has to end its body behind `[DONE]`, so that the connection can be used again
+_ERROR_LIMIT = 1_000_000  # bytes of an error's body that are read
+_PIECE = 256  # bytes to decompress at once: at the very worst they become some megabytes
+_LINGER = 1.0  # seconds to wait for the end of the body after `[DONE]`, so that the connection can be reused
 
 
 class OpenAIBackend:
     """
     One Chat Completions server.
 
-    `api_key` is sent as the profile says; `passthrough` sends the caller's own. A request is asked up to `retries`
-    times again as long as nothing of an answer has come. `http` is the transport to use in place of our own.
+    `api_key` is sent in the profile's header; with `passthrough` the caller's own key is sent. A request is retried up
+    to `retries` times as long as nothing of the answer has been received. `http` replaces the default transport.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class OpenAIBackend:
         base = httpx.URL(base_url or options.base_url or "")
         self._base = base
         self._url = None if MODEL in options.path else self._under(base, options.path)
-        self._shown = without_password(str(base))
+        self._name = without_password(str(base))
         self._models_url = self._under(base, "/models")
         self._tokenizer = Tokenizer(base, profile.name)
         self._forwarding = Forwarding(base, profile)
-        self._unwanted = FieldAdaptation(profile.request)
+        self._adaptation = FieldAdaptation(profile.request)
         self._http = http or transport_to(base)
         self._headers = {
             "Host": base.netloc.decode("ascii"),
             "Accept": "text/event-stream, application/json",
-            "Accept-Encoding": "identity",  # to unpack costs time, and some gateways hold back what they pack
+            "Accept-Encoding": "identity",  # decompression costs time, and some gateways buffer what they compress
             "Content-Type": "application/json",
             "User-Agent": "antiphon",
             **options.headers,
@@ -99,7 +99,7 @@ class OpenAIBackend:
         return cls(settings.url, key, settings.options(), retries=settings.retries)
 
     def profile(self, model: str) -> Profile:
-        """Return what is known of this server; it is the same for every model."""
+        """Return the profile of this server, which is the same for every model."""
         return self._profile
 
     def stream(self, request: ChatRequest) -> ChatExchange:
@@ -108,7 +108,7 @@ class OpenAIBackend:
 
     @asynccontextmanager
     async def forward(self, request: RawRequest) -> AsyncIterator[RawAnswer]:
-        """Pass a request on as bytes: see `RawBackend.forward`."""
+        """Forward a request as bytes: see `RawBackend.forward`."""
         with explained():
             answer = ForwardedAnswer(await self._forward(request), self._profile)
             try:
@@ -117,7 +117,7 @@ class OpenAIBackend:
                 await answer.aclose()
 
     async def _forward(self, request: RawRequest) -> httpx.Response:
-        """Return a successful answer, retrying as often as the settings allow."""
+        """Return a successful response, with retries as the settings allow."""
         attempt = 0
         while True:
             try:
@@ -128,12 +128,12 @@ class OpenAIBackend:
                 if wait is None:
                     raise refusal.error from refusal.__cause__
                 explain(refusal.error, refusal.__cause__)
-                logger.info("backend %s: %s; retrying in %.1f s", self._shown, refusal.error.explanation, wait)
+                logger.info("backend %s: %s; retrying in %.1f s", self._name, refusal.error.explanation, wait)
             await asyncio.sleep(wait)
             attempt += 1
 
     async def _send_raw(self, request: RawRequest) -> httpx.Response:
-        """Return an answer with status 2xx; raises `_Refusal` for every other."""
+        """Return a response with status 2xx; raises `_Refusal` for all others."""
         key = request.caller_key
         sent = self._forwarding.request(request, self._credentials(key), own_account=not self._passes)
         try:
@@ -150,7 +150,7 @@ class OpenAIBackend:
         return response
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
-        """Return how many tokens the prompt of a request is; None if the server does not say."""
+        """Return the number of tokens in a request's prompt; None if the server cannot count them."""
 
         async def post(url: httpx.URL, body: dict[str, Any]) -> Any:
             return await self._read_json("POST", url, await _encode(body), request.caller_key, seconds=15)
@@ -158,29 +158,29 @@ class OpenAIBackend:
         return await self._tokenizer.count(request.body, post)
 
     def translation(self, request: ChatRequest) -> Translation:
-        """Return what would be sent, without the fields that this server is known not to know."""
-        asked = self._unwanted.ask(request.body)
-        url = self._url or self._url_of(asked.body.get("model"))
+        """Return the request as it would be sent, without fields that this server is known to reject."""
+        adapted = self._adaptation.adapt(request.body)
+        url = self._url or self._url_of(adapted.body.get("model"))
         shown = str(url.copy_with(userinfo=b"", query=None, fragment=None))
-        return Translation("default", self._profile.name, shown, asked.body, asked.warnings)
+        return Translation("default", self._profile.name, shown, adapted.body, adapted.warnings)
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
-        """Return the models on offer, as entries of the OpenAI list."""
+        """Return the available models, as entries of OpenAI's list."""
         return await self._list_models(caller_key, seconds=15)
 
     async def check(self) -> None:
-        """Return if the backend can be reached; raise `BackendError` if not."""
+        """Return if the backend can be reached; raises `BackendError` if not."""
         try:
             await self._list_models(None, seconds=5)
         except BackendError as error:
             if self._passes and error.status in (401, 403):
-                return  # it is there, and asks for a key that only a caller can have
+                return  # it can be reached, and requires a key that only callers have
             if error.code not in (ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code):
                 raise
             await self._probe()  # not every server lists its models
 
     async def _probe(self) -> None:
-        """See whether there is an endpoint for completions: it must refuse a request for nothing."""
+        """Check that the chat endpoint exists: it must reject an empty request."""
         try:
             async with asyncio.timeout(5):
                 response = await self._send("POST", self._url or self._url_of("none"), b"{}", None)
@@ -196,8 +196,8 @@ class OpenAIBackend:
         await self._http.aclose()
 
     async def answer(self, request: ChatRequest) -> tuple[httpx.Response, ChatStream]:
-        """Return a response with a good status, and its chunks, which are still to come; raises `BackendError`."""
-        response = await self._ask(request)
+        """Return a response with status 2xx and the stream of its chunks; raises `BackendError`."""
+        response = await self._request(request)
         tools = request.body.get("tools")
         try:
             return response, ChatStream(
@@ -210,27 +210,27 @@ class OpenAIBackend:
             await response.aclose()
             raise
 
-    async def _ask(self, request: ChatRequest) -> httpx.Response:
-        """Return a good answer whose body is to be read, asking again as long as that makes sense."""
-        asked = self._unwanted.ask(request.body)
-        content = await _encode(asked.body)
-        url = self._url or self._url_of(asked.body.get("model"))
+    async def _request(self, request: ChatRequest) -> httpx.Response:
+        """Return a response with status 2xx whose body is not read yet, with retries as the settings allow."""
+        adapted = self._adaptation.adapt(request.body)
+        content = await _encode(adapted.body)
+        url = self._url or self._url_of(adapted.body.get("model"))
         attempt = 0
         while True:
             try:
                 response = await self._send("POST", url, content, request.caller_key, request.headers)
             except _Refusal as refusal:
-                if asked.without(refusal.error):
-                    content = await _encode(asked.body)
+                if adapted.drop_fields(refusal.error):
+                    content = await _encode(adapted.body)
                     continue
                 wait = refusal.wait(attempt) if request.retry_allowed and attempt < self._retries else None
                 if wait is None:
-                    raise asked.told(refusal.error) from refusal.__cause__
+                    raise adapted.explain(refusal.error) from refusal.__cause__
                 explain(refusal.error, refusal.__cause__)
-                logger.info("backend %s: %s; asking again in %.1f s", self._shown, refusal.error.explanation, wait)
+                logger.info("backend %s: %s; retrying in %.1f s", self._name, refusal.error.explanation, wait)
             else:
-                asked.taken()
-                request.warnings[:] = asked.warnings  # and not what another server was asked before
+                adapted.accepted()
+                request.warnings[:] = adapted.warnings  # in place of those of another server that was tried before
                 return response
             await asyncio.sleep(wait)
             attempt += 1
@@ -243,14 +243,14 @@ class OpenAIBackend:
         caller_key: str | None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> httpx.Response:
-        """Return an answer with a good status; raise `_Refusal` for everything else."""
+        """Return a response with status 2xx; raises `_Refusal` for everything else."""
         options = self._profile.transport
-        sized = {"Content-Length": str(len(content))} if content else {}
-        # With a `stream` `httpx` takes the headers as they are; to find them out takes it ten times as long.
+        length = {"Content-Length": str(len(content))} if content else {}
+        # With a `stream`, `httpx` uses the headers unchanged; to work them out takes it ten times as long.
         request = httpx.Request(
             method,
             url,
-            headers={**self._headers, **headers, **self._credentials(caller_key), **sized},
+            headers={**self._headers, **headers, **self._credentials(caller_key), **length},
             stream=httpx.ByteStream(content),
             extensions={"timeout": {"connect": options.connect_timeout, "pool": options.connect_timeout}},
         )
@@ -272,8 +272,8 @@ class OpenAIBackend:
         error = backend_error(status, headers, body, secret=self._secret(caller_key), passthrough=self._passes)
         again = status in RETRIED and error.status >= 429 and error.code != ERROR_CLASSES["quota"].code
         error.add_note(f"HTTP {status}")
-        asked = headers.get("x-should-retry")
-        return _Refusal(error, again=asked == "true" or (again and asked != "false"))
+        requested = headers.get("x-should-retry")
+        return _Refusal(error, again=requested == "true" or (again and requested != "false"))
 
     async def _list_models(self, caller_key: str | None, seconds: float) -> list[dict[str, Any]]:
         listed = await self._read_json("GET", self._models_url, b"", caller_key, seconds)
@@ -284,7 +284,7 @@ class OpenAIBackend:
     async def _read_json(
         self, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
     ) -> Any:
-        """Ask something beside completions, and return the JSON of the answer."""
+        """Send a request to another endpoint than chat, and return the JSON of the response."""
         with explained():
             return await self._json(method, url, content, caller_key, seconds)
 
@@ -314,15 +314,15 @@ class OpenAIBackend:
     def _credentials(self, caller_key: str | None) -> dict[str, str]:
         secret, options = self._secret(caller_key), self._profile.transport
         if secret and not (secret.isascii() and secret.isprintable()):
-            raise failure("own_key" if self._passes else "key")  # no header can hold it
+            raise failure("own_key" if self._passes else "key")  # it is not valid in a header
         return {options.auth_header: f"{options.auth_scheme} {secret}".strip()} if secret else {}
 
     def _error_in(self, chunk: RawChunk, request: ChatRequest) -> BackendError | None:
         error = error_in_chunk(chunk, secret=self._secret(request.caller_key), passthrough=self._passes)
-        return error and self._unwanted.ask(request.body).told(error)
+        return error and self._adaptation.adapt(request.body).explain(error)
 
     def _url_of(self, model: Any) -> httpx.URL:
-        """Return the endpoint of a model, whose name is a segment of its path, or raise `BackendError`."""
+        """Return the endpoint of a model, whose name is a segment of the path; raises `BackendError`."""
         segment = quote(model, safe="", errors="replace") if isinstance(model, str) else ""
         if segment.strip(".") == "":
             raise failure("model")
@@ -345,16 +345,16 @@ class ChatExchange(AbstractAsyncContextManager[ChatStream]):
 
     async def __aenter__(self) -> ChatStream:
         try:
-            answer = await self._ask(self._request)
-            ask_whole = self._backend.profile("").response.empty_stream == "ask_whole"
-            if ask_whole or not self._response.headers.get("content-type", "").startswith("text/event-stream"):
+            answer = await self._open(self._request)
+            fall_back = self._backend.profile("").response.empty_stream == "ask_whole"
+            if fall_back or not self._response.headers.get("content-type", "").startswith("text/event-stream"):
                 try:
-                    await answer.begin()  # perhaps no stream, but an error that is still to be answered by a status
+                    await answer.begin()  # it may be an error rather than a stream, and can still become an HTTP status
                 except BackendError:
-                    if not (ask_whole and answer.empty):
+                    if not (fall_back and answer.empty):
                         raise
                     await self._close()
-                    answer = await self._ask(_unstreamed(self._request))
+                    answer = await self._open(_unstreamed(self._request))
                     await answer.begin()
             return answer
         except BaseException as error:
@@ -371,7 +371,7 @@ class ChatExchange(AbstractAsyncContextManager[ChatStream]):
         if isinstance(error, BackendError):
             explain(error, error.__cause__)
 
-    async def _ask(self, request: ChatRequest) -> ChatStream:
+    async def _open(self, request: ChatRequest) -> ChatStream:
         self._response, self._answer = await self._backend.answer(request)
         return self._answer
 
@@ -383,7 +383,7 @@ class ChatExchange(AbstractAsyncContextManager[ChatStream]):
 
 
 class _Refusal(Exception):
-    """The backend did not give an answer; perhaps it will if it is asked again."""
+    """The backend did not answer; a retry may succeed."""
 
     def __init__(self, error: BackendError, *, again: bool) -> None:
         super().__init__(error.message)
@@ -391,16 +391,16 @@ class _Refusal(Exception):
         self._again = again
 
     def wait(self, attempt: int) -> float | None:
-        """Return for how many seconds to wait before another attempt; None if there is to be none."""
+        """Return the seconds to wait before the next attempt; None if there is none."""
         if not self._again:
             return None
-        if (told := self.error.retry_after) is not None:
-            return told if told <= _PATIENCE else None
+        if (retry_after := self.error.retry_after) is not None:
+            return retry_after if retry_after <= _MAX_RETRY_WAIT else None
         return float(min(_BACKOFF * 2**attempt, _BACKOFF_LIMIT) * random.uniform(0.75, 1))
 
 
 def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
-    """Return the transport to use for a URL: with the environment's proxies, but for what is on this machine."""
+    """Return the transport for a URL, which uses the environment's proxies except for servers on this machine."""
     local = url.host == "localhost" or url.host.startswith("127.") or url.host == "::1"
     return HTTPToolsTransport(trust_env=not local)
 
@@ -411,27 +411,27 @@ def _unstreamed(request: ChatRequest) -> ChatRequest:
 
 
 async def _encode(body: dict[str, Any]) -> bytes:
-    messages, known = body.get("messages"), body
+    messages, value = body.get("messages"), body
     if isinstance(messages, EncodedMessages):
-        known = {**body, "messages": messages.fragments()}
+        value = {**body, "messages": messages.fragments()}
         messages = messages.others
     try:
-        return await asyncio.to_thread(dumps_in_pieces, known) if is_large(messages) else orjson.dumps(known)
-    except TypeError:  # halves of characters, or integers beyond 64 bits, which a caller may send
+        return await asyncio.to_thread(dumps_in_pieces, value) if is_large(messages) else orjson.dumps(value)
+    except TypeError:  # lone surrogates, or integers of more than 64 bits, which callers may send
         return json.dumps(body).encode()
 
 
 async def _read_error(response: httpx.Response) -> bytes:
-    """Read what there is of an error's body."""
+    """Read an error's body, as far as it is received."""
     body = bytearray()
-    with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):  # the status alone says enough
+    with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):  # the status is enough
         async with asyncio.timeout(10):
             await _read(response, body, _ERROR_LIMIT)
     return bytes(body)
 
 
 async def _read_whole(response: httpx.Response) -> bytes:
-    """Read a body that is one document; raises `BackendError` if it is too long for one."""
+    """Read a body that is one JSON document; raises `BackendError` if it is too long."""
     body = bytearray()
     await _read(response, body, MAX_EVENT_BYTES)
     if len(body) > MAX_EVENT_BYTES:
@@ -439,36 +439,36 @@ async def _read_whole(response: httpx.Response) -> bytes:
     return bytes(body)
 
 
-async def _read(response: httpx.Response, body: bytearray, most: int) -> None:
-    """Read a body to its end, or until there are more than so many bytes of it."""
+async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
+    """Read a body to its end, or until it has more than `limit` bytes."""
     try:
         async for data in response.aiter_bytes():
             body += data
-            if len(body) > most:
+            if len(body) > limit:
                 break
     finally:
         await response.aclose()
 
 
 class _BoundedStream(httpx.AsyncByteStream):
-    """A packed body in pieces so small that not much can come of one: httpx unpacks each of them as a whole."""
+    """A compressed body in small pieces, since httpx decompresses each piece as a whole."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for data in self._stream:
-            for at in range(0, len(data), _SIP):
-                yield data[at : at + _SIP]
+            for at in range(0, len(data), _PIECE):
+                yield data[at : at + _PIECE]
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
 
 def _model(entry: dict[str, Any] | str) -> dict[str, Any]:
-    """Return an entry of a list of models with all that OpenAI's have."""
+    """Return an entry of a list of models, with all fields of OpenAI's entries."""
     if isinstance(entry, str):
         entry = {"id": entry}
     name = next((str(entry[key]) for key in ("id", "model", "name", "slug") if entry.get(key)), "")
-    filled = {"object": "model", "created": 0, "owned_by": "backend"}
-    return filled | {key: value for key, value in entry.items() if value is not None} | {"id": name}
+    defaults = {"object": "model", "created": 0, "owned_by": "backend"}
+    return defaults | {key: value for key, value in entry.items() if value is not None} | {"id": name}

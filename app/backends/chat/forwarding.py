@@ -1,7 +1,7 @@
 """
-Requests and answers that are passed on as bytes: headers, URLs, refusals, and the body with its usage.
+Forwards requests and answers as bytes: headers, URLs, refusals, and the body with its usage.
 
-The body of an answer is not parsed. Its end is kept, since that is where servers report the usage.
+The body of an answer is not parsed. Only its end is buffered, since servers report the usage there.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from app.core.types.usage import is_token_count
 from app.errors import BackendError
 
 CHAT = "/chat/completions"
-MODEL = "{model}"  # in `transport.path`: the model's name, as the backend knows it
+MODEL = "{model}"  # in `transport.path`: the model's name at the backend
 
-# Of one connection, and so not passed on (RFC 9110, 7.6.1).
+# Hop-by-hop headers, which are not passed on (RFC 9110, 7.6.1).
 HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -42,8 +42,8 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-# The caller's credentials for this server, and what is set anew or already undone.
-_CALLERS = frozenset(
+# The caller's credentials for this server, and headers that are set anew or no longer apply.
+_REPLACED = frozenset(
     {
         b"accept-encoding",
         b"api-key",
@@ -79,7 +79,7 @@ _TAIL = 64 * 1024  # bytes
 
 
 class UsageReader:
-    """Keeps the end of a body that passes by, and finds the usage in it, be it JSON or an event stream."""
+    """Buffers the end of a body, JSON or an event stream, and reads the usage from it."""
 
     def __init__(self, *, streamed: bool) -> None:
         self._pieces: deque[bytes] = deque()
@@ -162,7 +162,7 @@ class ForwardedAnswer:
 
 
 class Forwarding:
-    """Makes the HTTP requests of one server, and judges its refusals."""
+    """Builds the HTTP requests to one server, and classifies its refusals."""
 
     def __init__(self, base: httpx.URL, profile: Profile) -> None:
         self._base = base
@@ -172,14 +172,14 @@ class Forwarding:
         """
         Return the request to send; raises `BackendError` if the endpoint needs a model and there is none.
 
-        `own_account`: the credentials are this server's, and so the caller's organization has no place beside them.
+        `own_account`: the credentials are this server's, so the caller's organization is not sent with them.
         """
         options = self._profile.transport
         model = self._profile.request.model_map.get(request.model, request.model)
         body = request.body if model == request.model else request.body.with_model(model)
         content = body.content()
         fixed = {name.lower().encode("latin-1") for name in (*options.headers, *credentials)}
-        dropped = fixed | _CALLERS | (_ACCOUNT if own_account else frozenset())
+        dropped = fixed | _REPLACED | (_ACCOUNT if own_account else frozenset())
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in _end_to_end(request.headers)
@@ -209,7 +209,7 @@ class Forwarding:
         )
 
     def _url(self, request: RawRequest, model: str) -> httpx.URL:
-        """Return the URL of an endpoint: that of chat with its last words replaced, where the profile says where."""
+        """Return the URL of an endpoint: that of chat, with the end of its path replaced."""
         path = self._profile.transport.path
         if request.endpoint != CHAT:
             prefix = path.removesuffix(CHAT) if path.endswith(CHAT) else ""
@@ -228,9 +228,9 @@ class Forwarding:
         self, request: RawRequest, response: httpx.Response, body: bytes, error: BackendError, secret: str | None
     ) -> BackendError:
         """
-        Return the error to raise for a refusal, of which `error` is what this server makes of it.
+        Return the error to raise for a refusal; `error` is its classification.
 
-        A refusal is the caller's to read as it is if it is about the request, and repeats no secret.
+        A refusal is passed on unchanged if it concerns the request and contains no secret.
         """
         status = response.status_code
         if error.code == "backend_url":
@@ -264,7 +264,7 @@ def answer_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, 
 
 
 def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return headers without those of one connection, their names in lower case."""
+    """Return headers without hop-by-hop ones, their names in lower case."""
     lowered = [(name.lower(), value) for name, value in headers]
-    listed = {one.strip().lower() for name, value in lowered if name == b"connection" for one in value.split(b",")}
+    listed = {item.strip().lower() for name, value in lowered if name == b"connection" for item in value.split(b",")}
     return [(name, value) for name, value in lowered if name not in HOP_BY_HOP and name not in listed]

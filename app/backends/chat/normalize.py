@@ -1,8 +1,8 @@
 """
-One form for the chunks of all servers: what each does in its own way ends here, before a chunk reaches the core.
+Normalises the chunks of all servers before they reach the core.
 
-What needs no option of a profile is known here; the rest is done by the filters before. See `app.core.types.chunk` for
-the form.
+Differences that need no option of a profile are handled here, the others by the filters before. `app.core.types.chunk`
+defines the normal form.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from app.backends.chat.usage import normal_usage
 from app.core.stream.reasoning_fragments import FRAGMENTS
 from app.core.types.chunk import REASONING_CONTENT, CallFragment, Chunk, ChunkDelta, ChunkRun, CitedSource, RawChunk
 
-# The names of raw reasoning: DeepSeek, llama.cpp and SGLang have the first, vLLM, Ollama and OpenRouter the second,
-# Copilot the third.
+# The fields of raw reasoning: the first is that of DeepSeek, llama.cpp and SGLang, the second that of vLLM, Ollama and
+# OpenRouter, the third Copilot's.
 REASONING_FIELDS = (REASONING_CONTENT, "reasoning", "reasoning_text")
 
-# What a finish reason means, where it is not that the model was done.
+# OpenAI's word for each finish reason that does not mean that the answer is complete.
 FINISH = {
     **dict.fromkeys(
         (
@@ -34,7 +34,7 @@ FINISH = {
         (
             *("content_filter", "sensitive", "safety", "recitation", "prohibited_content", "blocklist", "spii"),
             *("language", "model_armor"),
-            *("refusal", "guardrail_intervened"),  # Claude's own words, and Bedrock's
+            *("refusal", "guardrail_intervened"),  # Claude's and Bedrock's
         ),
         "content_filter",
     ),
@@ -45,44 +45,44 @@ FINISH = {
             "insufficient_system_resource",
             "abort",
             "cancelled",  # watsonx
-            # Gemini, and gateways before it: the model wrote a call that cannot be read, and is not shown.
+            # Gemini, and its gateways: the model wrote an invalid call, which is not returned.
             *("function_call_filter", "malformed_function_call", "unexpected_tool_call"),
         ),
         "error",
     ),
 }
-NO_REASON = "null"  # as KoboldCpp wrote in every chunk
+NO_REASON = "null"  # KoboldCpp sent it in every chunk
 
-_FIRST = (0, None, "0")  # as servers write the index of the one choice
+_FIRST = (0, None, "0")  # the index of the only choice, as servers write it
 _TEXTS = frozenset({"content", REASONING_CONTENT, "refusal"})  # of a delta
-_OWN_NAMES = frozenset({"reasoning_field", "reasoning_fragments", "reasoning_upstream"})  # not a server's
+_OWN_NAMES = frozenset({"reasoning_field", "reasoning_fragments", "reasoning_upstream"})  # of the normal form only
 _OTHER_NAMES = frozenset({*REASONING_FIELDS[1:], *FRAGMENTS, *_OWN_NAMES, "reasoning_opaque", "function_call"})
 _ODD_FIELDS = frozenset({"error", "x_groq", "citations", "search_results", "sources"})  # of a chunk
 _ENVELOPE = ("id", "model", "service_tier")
 
 
 class Normalizer:
-    """Brings the chunks of one answer into the form that the core reads; most of them have it."""
+    """Normalises the chunks of one answer; most of them are in the normal form already."""
 
     def __init__(self) -> None:
         self._usage: dict[str, Any] | None = None
-        self._heard = False  # has there been a delta with more than the role?
-        self._called = False  # has there been a call in `tool_calls`?
-        self._legacy_call = False  # calls come in `function_call`
+        self._has_output = False  # has there been a delta with more than the role?
+        self._has_call = False  # has there been a call in `tool_calls`?
+        self._legacy_call = False  # calls are in `function_call`
         self._cited: set[str] = set()
-        self._plain: RawChunk | None = None  # the last chunk that was in that form
+        self._plain: RawChunk | None = None  # the last chunk that was in normal form
 
     def feed(self, chunks: list[RawChunk]) -> list[Chunk]:
-        """Return the chunks in that form: the very same list where they are."""
+        """Return the chunks in normal form: the same list if they are so already."""
         if self.is_plain(chunks):
             return chunks
-        return [one for chunk in chunks for one in self._normalized(chunk)]
+        return [normal for chunk in chunks for normal in self._normalized(chunk)]
 
     def is_plain(self, chunks: list[RawChunk]) -> TypeGuard[list[Chunk]]:
         """
-        Return whether all chunks are pieces of text, reasoning or calls in that form, and nothing else.
+        Return whether all chunks are only pieces of text, reasoning or calls, in normal form.
 
-        An error, an end, usage or sources are none.
+        Errors, finish reasons, usage and sources are not.
         """
         for chunk in chunks:
             like = chunk.first if isinstance(chunk, ChunkRun) else chunk
@@ -90,7 +90,7 @@ class Normalizer:
                 if not self._is_plain(like):
                     return False
                 self._plain = like
-        self._heard = self._heard or bool(chunks)
+        self._has_output = self._has_output or bool(chunks)
         return True
 
     def _is_plain(self, chunk: RawChunk) -> bool:
@@ -107,22 +107,22 @@ class Normalizer:
         if (logprobs := choice.get("logprobs")) and not _is_plain_logprobs(logprobs):
             return False
         if len(delta) == 1 and type(text := delta.get("content")) is str and text:
-            return True  # as nearly always
-        said = False
+            return True  # nearly always
+        has_output = False
         for name, value in delta.items():
             if not value or name == "role":
                 continue
             if name in _TEXTS:
                 if type(value) is not str:
                     return False
-                said = True
+                has_output = True
             elif name == "tool_calls":
                 if not _are_plain_calls(value):
                     return False
-                said = self._called = True
+                has_output = self._has_call = True
             elif name in _OTHER_NAMES:
                 return False
-        return said
+        return has_output
 
     def _normalized(self, chunk: RawChunk) -> Iterator[Chunk]:
         if self.is_plain(plain := [chunk]):
@@ -138,7 +138,7 @@ class Normalizer:
         if sources := [*self._sources(chunk)]:
             normal["sources"] = sources
         if choice is None:
-            yield normal  # usage, or a gateway's remarks
+            yield normal  # usage, or a gateway's own data
             return
         *deltas, last = self._deltas(self._delta_of(choice))
         for delta in deltas:
@@ -161,22 +161,22 @@ class Normalizer:
 
     def _count(self, chunk: RawChunk, choice: dict[str, Any] | None) -> dict[str, Any] | None:
         """
-        Return the usage by now, if a chunk has any: what was said last of each count.
+        Return the usage so far, with the last value of each count, if a chunk has any; None otherwise.
 
-        Claude's gateways say those of the input first and those of the output last, with zeros for the other; and some
-        end with a chunk of zeros. Groq has it in `x_groq`, Moonshot in the choice.
+        Claude's gateways send the counts of the input first and those of the output last, with zeros for the other;
+        some end with a chunk of zeros. Groq has the usage in `x_groq`, Moonshot in the choice.
         """
         groq = chunk.get("x_groq")
         beside = groq.get("usage") if isinstance(groq, dict) else None
-        said = [usage for usage in (chunk.get("usage") or beside, (choice or {}).get("usage")) if usage]
-        for usage in said:
+        reported = [usage for usage in (chunk.get("usage") or beside, (choice or {}).get("usage")) if usage]
+        for usage in reported:
             if isinstance(usage, dict):
-                counted = {name: count for name, count in usage.items() if count}
-                self._usage = usage if not self._usage else self._usage | counted
-        return normal_usage(self._usage) if said and self._usage else None
+                counts = {name: count for name, count in usage.items() if count}
+                self._usage = usage if not self._usage else self._usage | counts
+        return normal_usage(self._usage) if reported and self._usage else None
 
     def _sources(self, chunk: RawChunk) -> Iterator[CitedSource]:
-        """Yield the sources that are new: Perplexity lists them again in every chunk, xAI in the last one."""
+        """Yield new sources: Perplexity lists all of them in every chunk, xAI in the last."""
         for source in _cited(chunk.get("citations"), chunk.get("search_results")):
             if source["url"] not in self._cited:
                 self._cited.add(source["url"])
@@ -184,27 +184,27 @@ class Normalizer:
 
     def _delta_of(self, choice: dict[str, Any]) -> dict[str, Any]:
         delta = choice.get("delta")
-        if not delta and not self._heard and "message" in choice:
-            delta = choice.get("message")  # all at once; MiniMax repeats it at the end of a stream
+        if not delta and not self._has_output and "message" in choice:
+            delta = choice.get("message")  # the whole message; MiniMax repeats it at the end of a stream
         if not isinstance(delta, dict):
             return {}
-        self._heard = self._heard or _says_something(delta)
+        self._has_output = self._has_output or _has_fields(delta)
         return delta
 
     def _deltas(self, delta: dict[str, Any]) -> Iterator[ChunkDelta]:
-        """Yield what a delta says, in the order in which a model produces what comes together."""
+        """Yield the deltas of one delta, in the order in which a model generates them: reasoning, text, calls."""
         normal: ChunkDelta = {}
         field, reasoning = _reasoning(delta)
         if reasoning:
             normal["reasoning_content"] = reasoning
             if field != REASONING_CONTENT:
                 normal["reasoning_field"] = field
-        for name, source in _TOLD_AS.items():
+        for name, source in _TEXT_FIELDS.items():
             if (fragments := delta.get(name)) and isinstance(fragments, list):
                 for text in () if reasoning else FRAGMENTS[name].texts(fragments):
                     yield {"reasoning_content": text, "reasoning_field": source}
                 normal.setdefault("reasoning_fragments", {})[name] = fragments
-        if opaque := delta.get("reasoning_opaque"):  # Copilot's own copy of the thought
+        if opaque := delta.get("reasoning_opaque"):  # Copilot's encrypted copy of the reasoning
             normal["reasoning_upstream"] = {"reasoning_opaque": opaque}
         content = _content(delta.get("content"))
         if isinstance(content, str):
@@ -227,21 +227,21 @@ class Normalizer:
     def _calls(self, delta: dict[str, Any]) -> list[CallFragment]:
         if calls := delta.get("tool_calls"):
             calls = [calls] if isinstance(calls, dict) else calls
-            fragments = [one for one in calls if isinstance(one, dict)] if isinstance(calls, list) else []
-            self._called = self._called or bool(fragments)
+            fragments = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+            self._has_call = self._has_call or bool(fragments)
             return [*map(_fragment, fragments)]
-        if (call := delta.get("function_call")) and (self._legacy_call or not self._called):
+        if (call := delta.get("function_call")) and (self._legacy_call or not self._has_call):
             self._legacy_call = True
             return [_fragment({"index": 0, "function": call})]
         return []
 
 
-def _says_something(delta: dict[str, Any]) -> bool:
+def _has_fields(delta: dict[str, Any]) -> bool:
     return any(value for name, value in delta.items() if name != "role")
 
 
 def _first_choice(choices: Any) -> dict[str, Any] | None:
-    """Return the choice of index 0; a gateway may send others although one was asked for."""
+    """Return the choice with index 0; a gateway may send others although one was requested."""
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and choice.get("index") in _FIRST:
             return choice
@@ -253,18 +253,18 @@ def _finish(choice: dict[str, Any]) -> str | None:
     if not reason or reason == NO_REASON:
         return None
     native = choice.get("native_finish_reason")
-    # OpenRouter says `stop` of what a provider's `network_error` or `MALFORMED_FUNCTION_CALL` ended.
+    # OpenRouter reports a provider's `network_error` or `MALFORMED_FUNCTION_CALL` as `stop`.
     word = native if reason == "stop" and isinstance(native, str) and native.lower() in FINISH else str(reason)
-    # Gemini adds what exactly it was: `content_filter: RECITATION`.
+    # Gemini adds details: `content_filter: RECITATION`.
     return FINISH.get(word.lower().partition(":")[0], word)
 
 
-# How the texts of fragments are told: under the name of the field, but for LiteLLM's copy of Claude's thoughts.
-_TOLD_AS = {"reasoning_details": "reasoning_details", "thinking_blocks": REASONING_CONTENT}
+# The field name under which the text of fragments is passed on; `thinking_blocks` is LiteLLM's copy of Claude's.
+_TEXT_FIELDS = {"reasoning_details": "reasoning_details", "thinking_blocks": REASONING_CONTENT}
 
 
 def _reasoning(delta: dict[str, Any]) -> tuple[str, str]:
-    """Return the field that has reasoning as plain text, and the text; gateways repeat it under several names."""
+    """Return the name and text of the field with plain reasoning; gateways repeat it under several names."""
     for name in REASONING_FIELDS:
         if (text := delta.get(name)) and isinstance(text, str):
             return name, text
@@ -275,11 +275,11 @@ _PARTS = frozenset({"text", "output_text", "thinking", "reasoning", "reference",
 
 
 def _content(content: Any) -> str | list[ChunkDelta]:
-    """Return text, or the deltas that content in parts amounts to: Mistral and Databricks send thoughts as parts."""
+    """Return text, or the deltas of content in parts: Mistral and Databricks send reasoning as parts."""
     if content is None or isinstance(content, str | bool):
         return content if isinstance(content, str) else ""
     if isinstance(content, int | float) or (isinstance(content, dict) and str(content.get("type")) not in _PARTS):
-        # Workers AI writes `7` where "7" is meant, and what a schema was given for as an object.
+        # Workers AI sends `7` for "7", and structured output as an object.
         return orjson.dumps(content).decode()
     deltas: list[ChunkDelta] = []
     for part in content if isinstance(content, list) else [content]:
@@ -292,7 +292,7 @@ def _content(content: Any) -> str | list[ChunkDelta]:
 
 
 def _part_text(part: Any) -> tuple[str, str]:
-    """Return the text and the thought of a content part."""
+    """Return the text and the reasoning of a content part."""
     if isinstance(part, str):
         return part, ""
     if not isinstance(part, dict):
@@ -300,7 +300,7 @@ def _part_text(part: Any) -> tuple[str, str]:
     if part.get("type") in ("thinking", "reasoning"):
         inner = part.get("thinking") or part.get("summary") or part.get("text") or ""
         parts = [{"text": inner}] if isinstance(inner, str) else inner if isinstance(inner, list) else []
-        return "", "".join(_part_text(one)[0] for one in parts if isinstance(one, dict))
+        return "", "".join(_part_text(inner_part)[0] for inner_part in parts if isinstance(inner_part, dict))
     text = part.get("text")
     return (text if isinstance(text, str) else ""), ""
 
@@ -321,19 +321,21 @@ def _are_plain_calls(calls: Any) -> bool:
 
 def _fragment(fragment: dict[str, Any]) -> CallFragment:
     function = fragment.get("function")
-    function = function if isinstance(function, dict) else fragment  # Workers AI has name and arguments there
+    function = (
+        function if isinstance(function, dict) else fragment
+    )  # Workers AI has name and arguments at the top level
     normal: CallFragment = {
         "index": _index(fragment.get("index")),
         "id": _text(fragment.get("id")),
         "function": {"name": _text(function.get("name")), "arguments": _arguments(function.get("arguments"))},
     }
-    if extra := fragment.get("extra_content"):  # Gemini's signature of the thought behind the call
+    if extra := fragment.get("extra_content"):  # Gemini's signature of the reasoning before the call
         normal["upstream"] = {"extra_content": extra}
     return normal
 
 
 def _index(value: Any) -> int | None:
-    """Return an index, which some servers write as a text or with a point."""
+    """Return an index, which some servers write as a string or a float."""
     if isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -353,13 +355,15 @@ def _arguments(value: Any) -> str:
 
 def _cited(citations: Any, results: Any) -> Iterator[CitedSource]:
     """
-    Yield the sources that a server lists beside an answer: addresses, or objects that have one.
+    Yield the sources that a server lists with an answer: URLs, or objects with a `url`.
 
-    `results` are Perplexity's `search_results`, which tell the titles, and are all that is left of `citations`.
+    `results` are Perplexity's `search_results`, which have the titles, and replace `citations`.
     """
-    found = {one["url"]: one for one in _objects(results) if isinstance(one.get("url"), str)}
-    for one in citations if isinstance(citations, list) and citations else found.values():
-        source = one if isinstance(one, dict) else found.get(one, {"url": one}) if isinstance(one, str) else {}
+    by_url = {result["url"]: result for result in _objects(results) if isinstance(result.get("url"), str)}
+    for entry in citations if isinstance(citations, list) and citations else by_url.values():
+        source = (
+            entry if isinstance(entry, dict) else by_url.get(entry, {"url": entry}) if isinstance(entry, str) else {}
+        )
         if isinstance(url := source.get("url"), str) and url:
             yield {"url": url, "title": str(source.get("title") or url)}
 
@@ -370,7 +374,7 @@ def _is_plain_logprobs(logprobs: Any) -> bool:
 
 
 def _logprobs(choice: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a choice's logprobs as OpenAI has them: `content`, an object for each token."""
+    """Return a choice's logprobs in OpenAI's form: `content`, with an object for each token."""
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
         return None
@@ -378,7 +382,7 @@ def _logprobs(choice: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _listed(logprobs: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what is in lists side by side, as before there was chat: as Together has them."""
+    """Return logprobs from parallel lists, the form of legacy completions, which Together uses."""
     tokens, values, tops = (logprobs.get(name) for name in ("tokens", "token_logprobs", "top_logprobs"))
     if not (isinstance(tokens, list) and isinstance(values, list)):
         return []
@@ -394,4 +398,4 @@ def _ranked(top: Any) -> list[dict[str, Any]]:
 
 
 def _objects(values: Any) -> list[dict[str, Any]]:
-    return [one for one in values if isinstance(one, dict)] if isinstance(values, list) else []
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []

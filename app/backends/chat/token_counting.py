@@ -1,7 +1,7 @@
 """
-Ask a server how many tokens a prompt is, where it counts them: vLLM and llama.cpp do, each in its own way.
+Counts the tokens of a prompt by means of the server: vLLM and llama.cpp have endpoints for it, each its own.
 
-Which way works is found out with the first question and remembered.
+The first request determines which method works, and it is used from then on.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import httpx
 from app.backends.chat.errors.classification import ERROR_CLASSES
 from app.errors import BackendError
 
-# Post JSON to a URL, and return the JSON of the answer; raises `BackendError`.
+# Posts JSON to a URL, and returns the JSON of the response; raises `BackendError`.
 Post: TypeAlias = Callable[[httpx.URL, dict[str, Any]], Awaitable[Any]]
 
 _ABSENT = {ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code}
 
 
 class CountingMethod(NamedTuple):
-    """One question that a server may answer with a number."""
+    """One request to which a server may return a number of tokens."""
 
     path: str  # from the root of the server, above the `/v1`
-    ask: Callable[[Mapping[str, Any]], dict[str, Any]]
-    read: Callable[[Any], Any]
-    then: CountingMethod | None = None  # what to ask with what was read
+    build: Callable[[Mapping[str, Any]], dict[str, Any]]
+    read: Callable[[Any], Any]  # from the response
+    then: CountingMethod | None = None  # the next request, built from what was read
 
 
 def _prompt(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a chat request makes its prompt."""
+    """Return the fields of a chat request that determine its prompt."""
     names = ("model", "messages", "tools", "chat_template_kwargs", "reasoning_effort")
     return {name: body[name] for name in names if name in body}
 
@@ -50,15 +50,15 @@ _TEMPLATED = CountingMethod(
     _prompt,
     _field("prompt"),
     then=CountingMethod(
-        "tokenize", lambda read: {"content": read["prompt"], "add_special": True, "parse_special": True}, _length
+        "tokenize", lambda body: {"content": body["prompt"], "add_special": True, "parse_special": True}, _length
     ),
 )
 _TOKENIZED = CountingMethod("tokenize", lambda body: {**_prompt(body), "add_generation_prompt": True}, _field("count"))
 
-# By profile. A server of which nothing is known is tried; the others do not count.
+# By profile. An unknown server is tried with all; servers with other profiles do not count tokens.
 COUNTING_METHODS = {
     "vllm": (_TOKENIZED,),
-    "llama.cpp": (_COUNTED, _TEMPLATED),  # older ones have only the second
+    "llama.cpp": (_COUNTED, _TEMPLATED),  # older versions have only the second
     "default": (_COUNTED, _TOKENIZED, _TEMPLATED),
 }
 
@@ -68,24 +68,24 @@ class Tokenizer:
 
     def __init__(self, base: httpx.URL, profile: str) -> None:
         self._root = base.copy_with(path=base.path.rstrip("/").removesuffix("/v1") + "/")
-        self._ways = COUNTING_METHODS.get(profile, ())
+        self._methods = COUNTING_METHODS.get(profile, ())
 
     async def count(self, body: Mapping[str, Any], post: Post) -> int | None:
-        """Return how many tokens the prompt of a chat request is; None if the server does not say."""
-        for way in self._ways:
+        """Return the number of tokens in the prompt of a chat request; None if the server cannot count them."""
+        for method in self._methods:
             try:
-                count = await self._ask(way, body, post)
+                count = await self._call(method, body, post)
             except BackendError as error:
                 if error.code in _ABSENT:
-                    self._ways = tuple(other for other in self._ways if other is not way)
-                continue  # else it could not answer this time
+                    self._methods = tuple(other for other in self._methods if other is not method)
+                continue  # a temporary failure otherwise
             if isinstance(count, int):
-                self._ways = (way,)
+                self._methods = (method,)
                 return count
         return None
 
-    async def _ask(self, way: CountingMethod, body: Mapping[str, Any], post: Post) -> Any:
-        read = way.read(await post(self._root.join(way.path), way.ask(body)))
-        if way.then is None or read is None:
-            return read
-        return await self._ask(way.then, {"prompt": read}, post)
+    async def _call(self, method: CountingMethod, body: Mapping[str, Any], post: Post) -> Any:
+        result = method.read(await post(self._root.join(method.path), method.build(body)))
+        if method.then is None or result is None:
+            return result
+        return await self._call(method.then, {"prompt": result}, post)

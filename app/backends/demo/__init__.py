@@ -1,8 +1,8 @@
 """
-A backend that is built in: no model, no network, the same answer to the same question every time.
+The built-in demo backend: no model, no network, and the same answer to the same request every time.
 
-It speaks Chat Completions as a real server does, so that everything can be tried without one: text, reasoning, tool
-calls with fitting arguments, structured output, images, errors, usage, log probabilities, limits.
+It speaks Chat Completions like a real server, so that everything can be tried without one: text, reasoning, tool calls
+with valid arguments, structured output, images, errors, usage, log probabilities, limits.
 
     Show me some Markdown.    Draw a picture.    Think: what is an antiphon?    Count to 100.
     Fail with a 429.          Fail in the middle.
@@ -33,7 +33,7 @@ _PROFILE = Profile(name="demo")
 
 
 class DemoBackend:
-    """Answers by rules, in pieces of a word; `delay` is the pause in seconds before each piece."""
+    """Answers by rules, one word per chunk; `delay` is the pause in seconds before each chunk."""
 
     def __init__(self, delay: float = 0.0) -> None:
         self._delay = delay
@@ -60,19 +60,19 @@ class DemoBackend:
             yield [chunk]
 
     async def count_tokens(self, request: ChatRequest) -> int:
-        """Return the tokens of the prompt, as the usage of its answer will tell them."""
+        """Return the number of tokens in the prompt, as the usage will report it."""
         return _prompt_tokens(request.body)
 
     def translation(self, request: ChatRequest) -> Translation:
-        """Return what it is asked."""
+        """Return the request unchanged."""
         return Translation("default", "demo", None, request.body, [])
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
-        """Return the one model; any other name is as good."""
+        """Return the only model; requests may name any other."""
         return [{"id": "demo", "object": "model", "created": 0, "owned_by": "antiphon"}]
 
     async def check(self) -> None:
-        """Return: it is always there."""
+        """Return: the demo is always available."""
 
     async def aclose(self) -> None:
         """Return: there is nothing to close."""
@@ -105,7 +105,7 @@ def chunks_of(body: dict[str, Any]) -> Iterator[Chunk]:
 
 
 class DemoAnswer(NamedTuple):
-    """What is said: thoughts, then text or a call."""
+    """An answer: reasoning, then text or a call."""
 
     reasoning: str = ""
     content: str = ""
@@ -115,34 +115,33 @@ class DemoAnswer(NamedTuple):
 
 
 def answer_to(body: dict[str, Any]) -> DemoAnswer:
-    """Decide what to say to a request."""
+    """Return the answer to a request."""
     turn = _Turn(body)
     effort = body.get("reasoning_effort") or ("low" if _THINK.search(turn.prompt) else "none")
     reasoning = f'The user says: "{turn.prompt}" I will answer by the rules of a demo.' if effort != "none" else ""
     if tool := turn.tool():
-        value = _fitting(tool.get("parameters") or {"type": "object"}, turn.prompt, f"function '{tool['name']}'")
+        value = _value(tool.get("parameters") or {"type": "object"}, turn.prompt, f"function '{tool['name']}'")
         return DemoAnswer(reasoning, tool=tool["name"], arguments=json.dumps(value, ensure_ascii=False))
     format = body.get("response_format") or {}
     if format.get("type") == "json_schema":
-        value = _fitting(format["json_schema"].get("schema") or {}, turn.prompt, "response_format")
+        value = _value(format["json_schema"].get("schema") or {}, turn.prompt, "response_format")
         return DemoAnswer(reasoning, json.dumps(value, ensure_ascii=False))
     text = turn.text()
     if format.get("type") == "json_object":
         text = json.dumps({"answer": text}, ensure_ascii=False)
-    shown = _SHOWCASE.get(text, 0)
-    return DemoAnswer(reasoning, text, pause=shown)
+    return DemoAnswer(reasoning, text, pause=_SHOWCASE.get(text, 0))
 
 
-def _fitting(schema: Any, prompt: str, whose: str) -> Any:
-    """Return a value for a schema; like other servers, refuse one that is no schema."""
+def _value(schema: Any, prompt: str, name: str) -> Any:
+    """Return a value for a schema; raises `InvalidRequest` for an invalid schema, as other servers do."""
     try:
         return value_for(schema, prompt)
     except ValueError as error:
-        raise InvalidRequest(f"Invalid schema for {whose}: {error}.", code="invalid_value") from error
+        raise InvalidRequest(f"Invalid schema for {name}: {error}.", code="invalid_value") from error
 
 
 class _Turn:
-    """The conversation, as far as an answer depends on it."""
+    """The parts of the conversation that the answer depends on."""
 
     def __init__(self, body: dict[str, Any]) -> None:
         messages = body.get("messages") or []
@@ -153,7 +152,7 @@ class _Turn:
         self.prompt = _text(self._users[-1]) if self._users else ""
 
     def tool(self) -> dict[str, Any] | None:
-        """Return the function to call: the one that is asked for, or that the prompt speaks of, once in a turn."""
+        """Return the function to call, once in a turn at most: the required one, or one that the prompt mentions."""
         choice = self._body.get("tool_choice") or "auto"
         tools = [tool["function"] for tool in self._body.get("tools") or () if tool.get("type") == "function"]
         if isinstance(choice, dict):
@@ -170,30 +169,30 @@ class _Turn:
         return best
 
     def text(self) -> str:
-        """Return the answer in words."""
+        """Return the text of the answer."""
         if self._results:
             return f"Here is what I found: {' '.join(self._results)}"
         for question, reply in _REPLIES:
             if match := question.search(self.prompt):
-                return reply(match, self._said_before())
+                return reply(match, self._user_text())
         seen = sum(part.get("type") == "image_url" for part in _parts(self._users[-1] if self._users else {}))
-        looked = f"Thank you for {'the image' if seen == 1 else f'the {seen} images'}. " if seen else ""
+        thanks = f"Thank you for {'the image' if seen == 1 else f'the {seen} images'}. " if seen else ""
         earlier = len(self._users) - 1
         memory = f" Before that you sent {earlier} message{'s' if earlier > 1 else ''}." if earlier > 0 else ""
         return (
-            f'{looked}You said: "{self.prompt}"{memory} I am only a demo; set ANTIPHON_BACKEND_URL to talk to a model.'
+            f'{thanks}You said: "{self.prompt}"{memory} I am only a demo; set ANTIPHON_BACKEND_URL to talk to a model.'
         )
 
-    def _said_before(self) -> str:
+    def _user_text(self) -> str:
         return "\n".join(map(_text, self._users))
 
 
-def _name(match: re.Match[str], said: str) -> str:
-    names = _NAME.findall(said)
+def _name(match: re.Match[str], text: str) -> str:
+    names = _NAME.findall(text)
     return f"Your name is {names[-1]}." if names else "You have not told me your name."
 
 
-def _count(match: re.Match[str], said: str) -> str:
+def _count(match: re.Match[str], text: str) -> str:
     first, last = int(match[1] or 1), min(int(match[2]), 1000)
     return f"{', '.join(map(str, range(first, last + 1)))}."
 
@@ -203,17 +202,17 @@ _ANTIPHON = "An antiphon is a chant that two sides sing in turn: one calls, the 
 _REPLIES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...] = (
     (re.compile(r"what(?: is|'s) my name", re.IGNORECASE), _name),
     (re.compile(r"\bcount (?:from (\d+) )?to (\d+)", re.IGNORECASE), _count),
-    (re.compile(r"^say (?:hello|hi)\b", re.IGNORECASE), lambda match, said: "Hello there, friend!"),
-    (re.compile(r"^fail\b", re.IGNORECASE), lambda match, said: showcase.BREAKS),
-    (re.compile(r"\bmarkdown\b", re.IGNORECASE), lambda match, said: showcase.MARKDOWN),
-    (re.compile(r"\bdraw\b", re.IGNORECASE), lambda match, said: showcase.PICTURE),
-    (re.compile(r"\bwhat is an antiphon\b", re.IGNORECASE), lambda match, said: _ANTIPHON),
-    (_NAME, lambda match, said: f"Nice to meet you, {match[1]}!"),
+    (re.compile(r"^say (?:hello|hi)\b", re.IGNORECASE), lambda match, text: "Hello there, friend!"),
+    (re.compile(r"^fail\b", re.IGNORECASE), lambda match, text: showcase.BREAKS),
+    (re.compile(r"\bmarkdown\b", re.IGNORECASE), lambda match, text: showcase.MARKDOWN),
+    (re.compile(r"\bdraw\b", re.IGNORECASE), lambda match, text: showcase.PICTURE),
+    (re.compile(r"\bwhat is an antiphon\b", re.IGNORECASE), lambda match, text: _ANTIPHON),
+    (_NAME, lambda match, text: f"Nice to meet you, {match[1]}!"),
 )
 
 
 class _Budget:
-    """Counts tokens, which are words, and stops where there are to be no more of them."""
+    """Counts tokens, which are words, up to a limit."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -242,8 +241,8 @@ def _until_stop(text: str, stop: Any) -> str:
 def _logprobs(piece: str, body: dict[str, Any]) -> dict[str, Any] | None:
     if not body.get("logprobs"):
         return None
-    said = [(piece, -0.1), *((f"{piece}{'?' * n}", -2.0 - n) for n in range(1, body.get("top_logprobs") or 0))]
-    tokens = [{"token": token, "logprob": logprob, "bytes": list(token.encode())} for token, logprob in said]
+    candidates = [(piece, -0.1), *((f"{piece}{'?' * n}", -2.0 - n) for n in range(1, body.get("top_logprobs") or 0))]
+    tokens = [{"token": token, "logprob": logprob, "bytes": list(token.encode())} for token, logprob in candidates]
     return {"content": [{**tokens[0], "top_logprobs": tokens[: body.get("top_logprobs") or 0]}], "refusal": None}
 
 

@@ -1,6 +1,6 @@
 """
-Make up a value that fits a JSON schema, and as far as possible a prompt: `{"location": "Paris"}` for a question about
-the weather there. The same schema and prompt always give the same value.
+Generates a value that is valid for a JSON schema and fits a prompt if possible: `{"location": "Paris"}` for a question
+about the weather there. The same schema and prompt always give the same value.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-_DEEPEST = 6  # levels below which nothing is filled in that need not be
-_BOTTOMLESS = 50  # levels at which no value can fit the schema, since it has no end
-_MOST = 10_000  # values that are made for one schema, or hundreds of characters
+_MAX_OPTIONAL_DEPTH = 6  # levels below which only required values are generated
+_MAX_DEPTH = 50  # levels, beyond which the schema is assumed to be infinitely recursive
+_MAX_VALUES = 10_000  # values, or hundreds of characters, that are generated for one schema
 
 FORMATS = {
     "date": "2024-01-15",
@@ -27,7 +27,7 @@ FORMATS = {
     "url": "https://example.com/",
     "uuid": "123e4567-e89b-12d3-a456-426614174000",
 }
-# For patterns: one of them may match.
+# Strings to try for a pattern.
 _CANDIDATES = (
     "a",
     "A",
@@ -46,27 +46,27 @@ _CANDIDATES = (
     "a@b.co",
 )
 _USUAL = {"name": "Ada Lovelace", "city": "Paris", "location": "Paris", "country": "France", "language": "en"}
-_USUAL |= dict.fromkeys(("cmd", "command"), "echo hello")  # coding agents run what they are given
-# Words with a capital that do not begin a sentence.
+_USUAL |= dict.fromkeys(("cmd", "command"), "echo hello")  # coding agents run these commands
+# Capitalized words that do not start a sentence.
 _NAMES = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]\w*(?:,? [A-Z]\w*)*")
 _SUM = re.compile(r"(?<![\d.])[\d.]++(\s*[-+*/x^]\s*[\d.]+)+")
 _ZONE = re.compile(r"\b[A-Z]\w+/[A-Z]\w+")
-_ASKED = re.compile(r"query|question|text|prompt|message|input|content|task|request", re.IGNORECASE)
+_PROMPT_FIELD = re.compile(r"query|question|text|prompt|message|input|content|task|request", re.IGNORECASE)
 
 
 class Values:
-    """Fills in one schema; `prompt` is where its words and numbers come from."""
+    """Generates the values of one schema, with words and numbers from `prompt`."""
 
     def __init__(self, schema: dict[str, object], prompt: str) -> None:
         self._root = schema
-        self._left = _MOST
+        self._left = _MAX_VALUES
         self._prompt = prompt
         self._numbers: Iterator[str] = iter(re.findall(r"(?<![\w.-])-?\d+(?:\.\d+)?(?!\.?\w)", prompt))
 
     def fill(self, schema: object, name: str = "", nth: int = 0, depth: int = 0) -> object:
-        """Return a value for a schema within the whole; `nth` tells the items of an array apart."""
+        """Return a value for a subschema; `nth` is the index of an item in its array."""
         self._spend(1)
-        if depth > _BOTTOMLESS:
+        if depth > _MAX_DEPTH:
             return None
         if not isinstance(schema, dict):
             return self._string({}, name, nth)
@@ -104,7 +104,7 @@ class Values:
 
     def _object(self, schema: dict[str, Any], depth: int) -> dict[str, object]:
         properties = schema.get("properties") or {}
-        names = list(schema.get("required") or (properties if depth < _DEEPEST else ()))
+        names = list(schema.get("required") or (properties if depth < _MAX_OPTIONAL_DEPTH else ()))
         filled = {name: self.fill(properties.get(name, True), name, 0, depth + 1) for name in names}
         extra = schema.get("additionalProperties", True)
         while len(filled) < schema.get("minProperties", 0):
@@ -113,8 +113,8 @@ class Values:
 
     def _array(self, schema: dict[str, Any], name: str, depth: int) -> list[object]:
         first = schema.get("prefixItems") or []
-        least = max(schema.get("minItems", 0), len(first), 1 if depth < _DEEPEST else 0)
-        count = min(least, schema.get("maxItems", least))
+        minimum = max(schema.get("minItems", 0), len(first), 1 if depth < _MAX_OPTIONAL_DEPTH else 0)
+        count = min(minimum, schema.get("maxItems", minimum))
         self._spend(count)
         kinds = [first[n] if n < len(first) else schema.get("items", True) for n in range(count)]
         return [self.fill(kind, name, n, depth + 1) for n, kind in enumerate(kinds)]
@@ -137,8 +137,8 @@ class Values:
             return FORMATS[schema["format"]]
         text = self._words_for(name)
         if pattern := schema.get("pattern"):
-            # The words of the prompt are not tried: there are patterns that take for ever over a long text.
-            text = next((one for one in _CANDIDATES if _matches(pattern, one)), text)
+            # The prompt is not tried: some patterns take for ever on a long text.
+            text = next((candidate for candidate in _CANDIDATES if _matches(pattern, candidate)), text)
         elif nth:
             text = f"{text} {nth + 1}"
         self._spend(schema.get("minLength", 0) // 100)
@@ -146,20 +146,20 @@ class Values:
         return text[: schema.get("maxLength", len(text))]
 
     def _words_for(self, name: str) -> str:
-        """Return what the prompt has for a field of this name: all of it, a sum, a name; or else what is usual."""
-        if _ASKED.search(name):
+        """Return the part of the prompt for a field of this name (all of it, a sum, a name), or a usual value."""
+        if _PROMPT_FIELD.search(name):
             return self._prompt
-        if re.search(r"expr|formula|calc", name) and (found := _SUM.search(self._prompt)):
-            return found[0]
+        if re.search(r"expr|formula|calc", name) and (match := _SUM.search(self._prompt)):
+            return match[0]
         if re.search(r"time_?zone", name, re.IGNORECASE):
-            return found[0] if (found := _ZONE.search(self._prompt)) else "UTC"
+            return match[0] if (match := _ZONE.search(self._prompt)) else "UTC"
         if names := _NAMES.findall(self._prompt):
             return str(names[-1])
         return next((value for field, value in _USUAL.items() if field in name.lower()), "example")
 
     def _choose(self, options: list[object], depth: int) -> object:
-        values = [one for one in options if not (isinstance(one, dict) and one.get("type") == "null")]
-        return options[-1] if depth > _DEEPEST or not values else values[0]
+        values = [option for option in options if not (isinstance(option, dict) and option.get("type") == "null")]
+        return options[-1] if depth > _MAX_OPTIONAL_DEPTH or not values else values[0]
 
     def _merged(self, schemas: list[object]) -> dict[str, object]:
         merged: dict[str, Any] = {}
@@ -178,14 +178,14 @@ class Values:
         return merged
 
     def _resolve(self, ref: str) -> dict[str, object]:
-        found: object = self._root
+        target: object = self._root
         for step in ref.removeprefix("#").strip("/").split("/") if ref.strip("#/") else ():
-            found = found.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
-        return found if isinstance(found, dict) else {}
+            target = target.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(target, dict) else {}
+        return target if isinstance(target, dict) else {}
 
 
 def value_for(schema: dict[str, object], prompt: str) -> object:
-    """Return a value that fits a JSON schema; raises `ValueError` for what is none, or asks for far too much."""
+    """Return a value that is valid for a JSON schema; raises `ValueError` if the schema is invalid or too large."""
     try:
         return Values(schema, prompt).fill(schema)
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError) as error:
@@ -199,14 +199,14 @@ def _without(schema: dict[str, object], *names: str) -> dict[str, Any]:
 def _type(schema: dict[str, object]) -> str:
     kind = schema.get("type")
     if isinstance(kind, list):
-        kind = next((one for one in kind if one != "null"), "null")
+        kind = next((name for name in kind if name != "null"), "null")
     if kind:
         return str(kind)
     return "object" if "properties" in schema or "required" in schema else "array" if "items" in schema else "string"
 
 
 def _bounds(schema: dict[str, Any], whole: bool) -> tuple[float, float, float]:
-    """Return the least and the greatest number, and the step between them, which is 0 if there is none."""
+    """Return the minimum, the maximum, and the step, which is 0 if there is none."""
     step = schema.get("multipleOf") or (1 if whole else 0)
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     if "exclusiveMinimum" in schema:

@@ -1,4 +1,4 @@
-"""Answers that show what an answer can be: Markdown, an image, and errors on request."""
+"""Answers that show the features of the API: Markdown, an image, and errors on request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from app.backends.chat.errors.classification import failure
 from app.errors import BackendError
 
-PIECE_PAUSE = 0.012  # seconds between two pieces of such an answer, so that one sees it come
+PIECE_PAUSE = 0.012  # seconds between the chunks of such an answer, so that it visibly streams
 
 MARKDOWN = """\
 An **antiphon** is sung as *call and response*. Here is how an answer comes to you:
@@ -31,7 +31,7 @@ with client.responses.stream(model="demo", input="Hello!") as stream:
 > Open the inspector to see the events of this answer.
 """
 
-# 240 x 150 pixels: hills under a sun.
+# 240 x 150 pixels.
 _PNG = (
     "iVBORw0KGgoAAAANSUhEUgAAAPAAAACWBAMAAAAS1hjmAAAAD1BMVEUfXHM9f5aGx936+fbmvXLB2uBlAAAB4klEQVR42u3Y25HCMAyF4dOCJh"
     "UkWwGXDjb917TcEgIbO1iSrQGOnpn55pcJQ4xD0IAwYcKECRMmTJgw4TeAj+N1WsOTuyV7w+NifhvCxyU8toMf3ayMaoveWDZqBueSUTM4l4yq"
@@ -60,7 +60,7 @@ _KINDS = {
 
 
 def wanted_failure(prompt: str) -> BackendError | None:
-    """Return the error that a prompt asks for, such as "Fail with a 429."; None if it asks for none."""
+    """Return the error that a prompt requests, such as "Fail with a 429."; None if it requests none."""
     if (match := _FAIL.search(prompt)) is None:
         return None
     how = match["how"].lower()
@@ -68,7 +68,7 @@ def wanted_failure(prompt: str) -> BackendError | None:
 
 
 def breaks_off(prompt: str) -> bool:
-    """Tell if a prompt asks for an error in the middle of the answer, such as "Fail in the middle."."""
+    """Return whether a prompt requests an error in the middle of the answer, such as "Fail in the middle."."""
     match = _FAIL.search(prompt)
     return match is not None and "middle" in match["how"].lower()
 

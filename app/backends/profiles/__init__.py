@@ -1,4 +1,4 @@
-"""The profiles that come with the server: what is known of each kind of backend, as data in `profiles.toml`."""
+"""The built-in profiles of backends, which are data in `profiles.toml`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def load_profile(name: str) -> Profile:
     """
     Return the built-in profile of that name, such as `vllm` or `default`.
 
-    Raises `ValueError`, with the names that there are, for any other.
+    Raises `ValueError`, with the available names, for any other.
     """
     if name not in profile_names():
         raise ValueError(f"there is no profile {name!r}; there are {', '.join(profile_names())}")

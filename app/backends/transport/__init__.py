@@ -3,7 +3,7 @@ An `httpx` transport for long streams: HTTP/1.1 over pooled connections, at a fr
 
     async with httpx.AsyncClient(transport=HTTPToolsTransport()) as client:
         async with client.stream("POST", url, json=body) as response:
-            async for data in response.aiter_raw():  # an item is all that has come in since the last one
+            async for data in response.aiter_raw():  # each item has all bytes received since the last
                 ...
 """
 
@@ -21,7 +21,7 @@ import httpx
 
 from app.backends.transport.connection import HTTPConnection, Origin, Reply, Stale
 
-# As many connections as are asked for: who waits for a model holds one for minutes, and is admitted elsewhere.
+# The number of connections is not limited: streams last minutes, and concurrency is limited elsewhere.
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=30)
 
 _PORTS = {"http": 80, "https": 443}
@@ -30,17 +30,17 @@ _NEXT_ADDRESS = 0.25  # seconds to wait for one address before the next is tried
 
 class HTTPToolsTransport(httpx.AsyncBaseTransport):
     """
-    What `httpx.AsyncClient(transport=...)` takes.
+    A transport for `httpx.AsyncClient(transport=...)`.
 
-    `verify` and `trust_env` mean what they mean to `httpx`. The extensions of a response are
+    `verify` and `trust_env` are as in `httpx`. A response has these extensions:
 
-    - `stream`: the body itself. To iterate over it costs less than `response.aiter_raw()`, and `stream.wait_at_most`
-      sets the read timeout anew;
-    - `linger`: to be called with some seconds before a response is closed whose body is over in all but HTTP's words.
-      Its connection is used again if the body ends by then; otherwise, and without it, the connection is closed.
+    - `stream`: the body. Iterating over it costs less than `response.aiter_raw()`, and `stream.wait_at_most`
+      changes the read timeout;
+    - `linger`: a function to call, with a number of seconds, before closing a response whose content is complete but
+      whose HTTP body has not ended. If it ends within that time, the connection is reused; otherwise it is closed.
 
-    Where the environment names a proxy for a URL, the request goes through `httpx`'s own transport, and its response
-    has neither.
+    If the environment sets a proxy for a URL, the request goes through `httpx`'s own transport, and its response has
+    neither extension.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         self._ssl: ssl.SSLContext | None = None
         self._proxies = getproxies() if trust_env else {}
         self._proxied: dict[str, httpx.AsyncHTTPTransport] = {}
-        self._idle: list[HTTPConnection] = []  # the one that was used last at the end
+        self._idle: list[HTTPConnection] = []  # the most recently used last
         self._open: set[HTTPConnection] = set()  # idle or not
         self._slots = asyncio.Semaphore(limits.max_connections) if limits.max_connections else None
         self._expiry: asyncio.TimerHandle | None = None
@@ -60,10 +60,10 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """
-        Send a request, and return as soon as the head of its response is there.
+        Send a request, and return once the head of its response is received.
 
-        A request that meets a connection which the server has just closed is sent again on a new one. Raises the
-        `httpx.TransportError` that fits.
+        If the server has just closed the reused connection, the request is sent again on a new one. Raises
+        `httpx.TransportError`.
         """
         url = request.url
         if self._proxies and (proxy := self._proxy_for(url)):
@@ -74,12 +74,12 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         message, more = _encode(request)
         timeouts = request.extensions.get("timeout", {})
         try:
-            # What is generated can be sent only once, so it does not meet connections that may have gone.
+            # A generated body can be sent only once, so a new connection is used for it.
             connection = await self._connection_to(origin, timeouts, fresh=more is not None)
-            reply = await connection.ask(request.method, message, more, timeouts)
+            reply = await connection.send(request.method, message, more, timeouts)
         except Stale:
             connection = await self._connection_to(origin, timeouts, fresh=True)
-            reply = await connection.ask(request.method, message, more, timeouts)
+            reply = await connection.send(request.method, message, more, timeouts)
         return httpx.Response(reply.status, headers=reply.headers, stream=reply, extensions=_extensions(reply))
 
     async def aclose(self) -> None:
@@ -96,7 +96,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             await proxied.aclose()
 
     async def _connection_to(self, origin: Origin, timeouts: dict[str, float | None], *, fresh: bool) -> HTTPConnection:
-        """Return a connection for one request; `released` gives back the place it takes up."""
+        """Return a connection for one request; `released` frees its slot."""
         if self._slots:
             try:
                 async with asyncio.timeout(timeouts.get("pool")):
@@ -111,7 +111,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             raise
 
     def _take(self, origin: Origin) -> HTTPConnection | None:
-        """Return the idle connection that was used last, since it is the least likely to have gone."""
+        """Return the most recently used idle connection, since it is the least likely to be closed."""
         for connection in reversed(self._idle):
             if connection.origin == origin and connection.usable:
                 self._idle.remove(connection)
@@ -119,8 +119,8 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         return None
 
     async def _connect(self, origin: Origin, seconds: float | None) -> HTTPConnection:
-        most = self._limits.max_connections
-        if most and len(self._open) >= most and self._idle:
+        limit = self._limits.max_connections
+        if limit and len(self._open) >= limit and self._idle:
             self._idle.pop(0).abort()
         try:
             async with asyncio.timeout(seconds):
@@ -136,10 +136,10 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
     async def _reach(self, origin: Origin) -> HTTPConnection:
         """
-        Try the addresses of a host one after the other, and return the first connection; raise the first error if none.
+        Try the addresses of a host in turn, and return the first connection; raises the first error if none succeeds.
 
-        The next is tried when the one before has failed or has not answered for a while, in turn of the two families
-        (RFC 8305). The event loops cannot be asked to do it: not all of them know how.
+        The next address, of the other family if possible, is tried when the one before has failed or has not answered
+        for a while (RFC 8305). The event loops are not used for it, since not all of them support it.
         """
         loop = asyncio.get_running_loop()
         addresses = _in_turn(await loop.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM))
@@ -159,9 +159,9 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
                         return attempt.result()
             raise errors[0]
         finally:
-            # Not awaited: whoever is cancelled meanwhile would lose the connection that was found.
+            # Not awaited: a cancellation meanwhile would lose the connection.
             for attempt in attempts:
-                attempt.add_done_callback(_too_late)
+                attempt.add_done_callback(_abort_result)
                 attempt.cancel()
 
     async def _dial(self, origin: Origin, address: str) -> HTTPConnection:
@@ -173,7 +173,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             ssl=self._context() if encrypted else None,
             server_hostname=origin.host if encrypted else None,
         )
-        # Not before: uvloop does not tell a connection that it closes because whoever asked for it was cancelled.
+        # Not before: uvloop does not notify a connection that it closes because its creation was cancelled.
         if not connection.gone.done():
             self._open.add(connection)
         return connection
@@ -185,7 +185,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         return self._ssl
 
     def _proxy_for(self, url: httpx.URL) -> httpx.AsyncHTTPTransport | None:
-        """Return the transport to the proxy that the environment names for a URL, if it does."""
+        """Return the transport to the environment's proxy for a URL; None if there is none."""
         address = self._proxies.get(url.scheme) or self._proxies.get("all")
         if not address or proxy_bypass(url.netloc.decode("ascii")):
             return None
@@ -194,29 +194,30 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             self._proxied[address] = httpx.AsyncHTTPTransport(verify=self._context(), proxy=proxy, limits=self._limits)
         return self._proxied[address]
 
-    # What the connections tell.
+    # Called by the connections.
 
     def released(self, connection: HTTPConnection, *, reusable: bool) -> None:
-        """Keep a connection that has done its work, if that can be."""
+        """Free the slot of a connection, and make it available for reuse if possible."""
         if self._slots:
             self._slots.release()
         if not reusable:
             return
         connection.idle_since = connection.loop.time()
         self._idle.append(connection)
-        most = self._limits.max_keepalive_connections
-        if most is not None and len(self._idle) > most:
+        limit = self._limits.max_keepalive_connections
+        if limit is not None and len(self._idle) > limit:
             self._idle.pop(0).abort()
         if self._expiry is None:
             self._close_expired()
 
     def closed(self, connection: HTTPConnection) -> None:
+        """Remove a connection whose socket is closed."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def _close_expired(self) -> None:
-        """Close what has been idle for too long, and look again when the next one has."""
+        """Close connections that have been idle for too long, and schedule the next check."""
         self._expiry = None
         seconds = self._limits.keepalive_expiry
         if seconds is None:
@@ -229,7 +230,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
 
 def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]:
-    """Return what to send of a request at once, and what to send after that."""
+    """Return the head with the body if it is known, and the rest of the body, which is generated."""
     lines = [b"%b %b HTTP/1.1\r\n" % (request.method.encode("ascii"), request.url.raw_path)]
     lines += [b"%b: %b\r\n" % header for header in request.headers.raw]
     head = b"".join(lines)
@@ -258,14 +259,14 @@ def _extensions(reply: Reply) -> dict[str, object]:
     }
 
 
-def _too_late(attempt: asyncio.Task[HTTPConnection]) -> None:
+def _abort_result(attempt: asyncio.Task[HTTPConnection]) -> None:
     if not attempt.cancelled() and not attempt.exception():
         attempt.result().abort()
 
 
-def _in_turn(found: list[Any]) -> list[str]:
-    """Return the addresses of `getaddrinfo`, one of each family in turn."""
+def _in_turn(addresses: list[Any]) -> list[str]:
+    """Return the addresses from `getaddrinfo`, alternating between families."""
     families: dict[int, list[str]] = {}
-    for family, _, _, _, address in found:
+    for family, _, _, _, address in addresses:
         families.setdefault(family, []).append(address[0])
     return [address for row in zip_longest(*families.values()) for address in row if address]

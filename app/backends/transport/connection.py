@@ -1,8 +1,8 @@
 """
 One HTTP/1.1 connection to a backend, and the reply that is read from it.
 
-Bytes go from the socket through httptools into a list, and a reader takes all of them at once: what arrived together
-leaves together. Which connection serves which request is not its concern, but the pool's.
+Bytes go from the socket through httptools into a list, and a reader takes all of them at once. The pool decides which
+connection serves which request.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import NamedTuple, Protocol, cast
 import httptools
 import httpx
 
-# Bytes that may wait to be read before the socket is paused. It bounds as well what a server can send without sending
-# any body: a head, interim answers, trailers.
+# Unread bytes at which the socket is paused. It also limits the bytes that a server can send without a body: a head,
+# interim responses, trailers.
 HIGH_WATER = 256 * 1024
 
 
 class Origin(NamedTuple):
-    """What a connection leads to; requests to the same origin share connections."""
+    """The server of a connection; requests to the same origin share connections."""
 
     scheme: str
     host: str
@@ -30,7 +30,7 @@ class Origin(NamedTuple):
 
 
 class ConnectionPool(Protocol):
-    """Who hears of what becomes of a connection."""
+    """The callbacks of a connection to its pool."""
 
     def released(self, connection: HTTPConnection, *, reusable: bool) -> None: ...
 
@@ -38,13 +38,13 @@ class ConnectionPool(Protocol):
 
 
 class Stale(Exception):
-    """A connection that had been idle closed without a byte of a reply: the request can be sent on another one."""
+    """A reused connection closed before any byte of a reply, so the request can be sent on another one."""
 
 
 class HTTPConnection(asyncio.Protocol):
     """One socket, which serves one request at a time."""
 
-    idle_since: float  # in the loop's time, once it was released
+    idle_since: float  # in loop time, set when it is released
 
     def __init__(self, origin: Origin, pool: ConnectionPool) -> None:
         self.origin = origin
@@ -54,20 +54,21 @@ class HTTPConnection(asyncio.Protocol):
         self._reply: Reply | None = None  # the one that is being received
         self._used = False  # has it served a request before?
         self._sent = False  # has the whole request been sent?
-        self._blocked = False  # does the server read more slowly than we write?
+        self._blocked = False  # is the write buffer full?
 
     @property
     def usable(self) -> bool:
+        """Whether the socket is open."""
         return not self._transport.is_closing()
 
-    async def ask(
+    async def send(
         self, method: str, message: bytes, more: AsyncIterable[bytes] | None, timeouts: Mapping[str, float | None]
     ) -> Reply:
         """
-        Send a request, then what there is more of its body, and return the reply once its head is complete.
+        Send `message`, then `more` of the body if any, and return the reply once its head is complete.
 
-        The timeouts are those of `httpx`: `write` for each write, `read` for each read. Raises `Stale`, or the error
-        that `httpx` has for what went wrong. Whoever is cancelled here leaves a closed socket behind.
+        The timeouts are those of `httpx`, in seconds: `write` for each write, `read` for each read. Raises `Stale` or
+        the matching error of `httpx`. A cancellation closes the socket.
         """
         reply = self._reply = Reply(self, bodiless=method == "HEAD")
         self._sent = False
@@ -87,7 +88,7 @@ class HTTPConnection(asyncio.Protocol):
         return reply
 
     def abort(self, reason: Exception | None = None) -> None:
-        """Close the socket now, whatever was still to be sent or received; a reply under way ends for that reason."""
+        """Close the socket at once, also during a transfer; a reply in progress ends with `reason`."""
         self._end(reason or httpx.StreamClosed(), reusable=False)
 
     def pause(self, paused: bool) -> None:
@@ -96,10 +97,10 @@ class HTTPConnection(asyncio.Protocol):
             (self._transport.pause_reading if paused else self._transport.resume_reading)()
 
     async def _write(self, data: bytes, reply: Reply) -> bool:
-        """Send data, and return whether there is any use in sending more."""
+        """Send data, and return whether to send more."""
         if self.usable:
             self._transport.write(data)
-        # A socket that is about to close takes everything, and will soon be an end.
+        # A closing socket accepts all data; the end follows soon.
         while (self._blocked or not self.usable) and not reply.end and not reply.refuses:
             await reply.changed()
         return not reply.end and not reply.refuses
@@ -116,7 +117,7 @@ class HTTPConnection(asyncio.Protocol):
             self._end(Stale() if self._used and reply.untouched else reply.cut_off(error), reusable=False)
 
     def _end(self, end: Exception | type[Exception], *, reusable: bool) -> None:
-        """Let go of the reply, if there is one: what has been received of it can still be read."""
+        """Detach the reply, if there is one: its received bytes can still be read."""
         reply, self._reply = self._reply, None
         if not reusable:
             self._transport.abort()
@@ -125,11 +126,11 @@ class HTTPConnection(asyncio.Protocol):
             reply.finish(end)
             self._pool.released(self, reusable=reusable)
 
-    # What the event loop tells.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by name; both set TCP_NODELAY
-        # A model that thinks is silent for minutes, and gateways forget silent connections.
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass; both set TCP_NODELAY
+        # A reasoning model may send nothing for minutes, and gateways drop silent connections.
         sock = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -139,7 +140,7 @@ class HTTPConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         reply = self._reply
         if reply is None:
-            self.abort()  # nobody asked
+            self.abort()  # there is no request
             return
         reusable = self._sent
         try:
@@ -176,8 +177,8 @@ class Reply(httpx.AsyncByteStream):
     """
     The reply to one request: its head, and its body as an iterator.
 
-    An item is all that has come in since the last one. Behind the last follows what the reply ended with: an error, if
-    it broke off or nothing came for too long. It may be read long after its connection has gone or serves others.
+    Each item has all bytes received since the last. After the last item the iterator stops, or raises an error if the
+    connection broke or timed out. A reply can be read after its connection has closed or serves other requests.
     """
 
     def __init__(self, connection: HTTPConnection, *, bodiless: bool) -> None:
@@ -185,8 +186,8 @@ class Reply(httpx.AsyncByteStream):
         self.reason = b""
         self.version = ""
         self.headers: list[tuple[bytes, bytes]] = []
-        self.keep_alive = False  # may the connection be used again, once the body is complete?
-        self.end: Exception | type[Exception] | None = None  # what to raise behind the last piece
+        self.keep_alive = False  # can the connection be reused once the body is complete?
+        self.end: Exception | type[Exception] | None = None  # what to raise after the last piece
         self.pieces: list[bytes] = []
         self.unread = 0  # bytes received since the last item was taken
         self._connection = connection
@@ -195,11 +196,11 @@ class Reply(httpx.AsyncByteStream):
         self._paused = False
         self._lingers = False
         self._waiter: asyncio.Future[None] | None = None
-        self._patience: float | None = None
-        self._too_late: type[httpx.TimeoutException] = httpx.ReadTimeout
+        self._timeout: float | None = None
+        self._timeout_error: type[httpx.TimeoutException] = httpx.ReadTimeout
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self.on_body = self.pieces.append  # for the parser, which so calls no Python for a piece of body
+        self.on_body = self.pieces.append  # for the parser: no Python code runs for a piece of the body
         self._parser = httptools.HttpResponseParser(self)
         self.parse = self._parser.feed_data
 
@@ -224,21 +225,21 @@ class Reply(httpx.AsyncByteStream):
         return data
 
     async def aclose(self) -> None:
-        """Read no more: close the connection at once, unless the body is complete or `linger` was called."""
+        """Stop reading: close the connection at once, unless the body is complete or `linger` was called."""
         if not self._lingers:
             self.close()
 
     def close(self) -> None:
-        """Do what `aclose` does, without lingering."""
+        """Close as `aclose` does, but without lingering."""
         self.pieces.clear()
         if not self.end:
             self._connection.abort()
 
     def linger(self, seconds: float) -> None:
         """
-        Read no more, but let the body end within some seconds, so that the connection can be used again.
+        Stop reading, but let the body end within some seconds, so that the connection can be reused.
 
-        For streams that say in their own words where they end, when the last of HTTP's words is still to come.
+        For streams that mark their own end, such as `[DONE]`, before the HTTP body ends.
         """
         self._lingers = True
         self.pieces.clear()
@@ -247,29 +248,29 @@ class Reply(httpx.AsyncByteStream):
             self._timer = self._loop.call_later(seconds, self.close)
 
     def wait_at_most(self, seconds: float | None, error: type[httpx.TimeoutException] = httpx.ReadTimeout) -> None:
-        """From now on, each wait for the server may last that long."""
-        self._patience, self._too_late = seconds, error
+        """Set the timeout in seconds of each further wait for the server, and the error to raise."""
+        self._timeout, self._timeout_error = seconds, error
         self._cancel_timer()
 
     def changed(self) -> asyncio.Future[None]:
-        """Return what is done when there is something new to see; whoever is cancelled meanwhile has to `close`."""
+        """Return a future that is done when the state has changed; a caller that is cancelled must call `close`."""
         if self._waiter and not self._waiter.done():
             raise RuntimeError("Somebody else is waiting for this reply.")
-        if self._patience is not None:
-            # One timer serves many waits: it is moved on only when it fires.
-            self._deadline = self._loop.time() + self._patience
+        if self._timeout is not None:
+            # One timer serves many waits: it is rescheduled only when it fires.
+            self._deadline = self._loop.time() + self._timeout
             if self._timer is None:
-                self._timer = self._loop.call_later(self._patience, self._expire)
+                self._timer = self._loop.call_later(self._timeout, self._expire)
         self._waiter = self._loop.create_future()
         return self._waiter
 
     def wake(self) -> None:
-        """Tell whoever waits that there is something new to see."""
+        """Wake the reader, since the state has changed."""
         if self._waiter and not self._waiter.done():
             self._waiter.set_result(None)
 
     def pause(self) -> None:
-        """Stop receiving until all that has come in was taken."""
+        """Stop receiving until all received bytes have been read."""
         if not self._paused:
             self._paused = True
             self._connection.pause(True)
@@ -281,25 +282,25 @@ class Reply(httpx.AsyncByteStream):
             self._connection.pause(False)
 
     def finish(self, end: Exception | type[Exception]) -> None:
-        """Note that nothing more will be received."""
+        """Record that nothing more will be received."""
         self.end = end
         self._resume()
         self._cancel_timer()
         self.wake()
-        del self._parser, self.parse  # which hold their reply, and would keep it for the garbage collector
+        del self._parser, self.parse  # they refer to the reply: the cycle would leave it to the garbage collector
 
     @property
     def refuses(self) -> bool:
-        """Has the server said that it need not read the rest of the request?"""
+        """Whether the server has rejected the request, so that the rest of it need not be sent."""
         return self.status >= 400
 
     @property
     def untouched(self) -> bool:
-        """Has not a single byte come in?"""
+        """Whether no byte has been received."""
         return not self.status and not self.unread
 
     def cut_off(self, error: Exception | None) -> Exception | type[Exception]:
-        """Return what the reply ends with if its connection closes now."""
+        """Return how the reply ends if its connection closes now."""
         if error:
             return httpx.ReadError(str(error))
         if not self.status:
@@ -307,24 +308,24 @@ class Reply(httpx.AsyncByteStream):
         framing = {name.lower(): value.lower() for name, value in self.headers}
         if b"content-length" in framing or b"chunked" in framing.get(b"transfer-encoding", b""):
             return httpx.RemoteProtocolError("The server closed the connection before its reply was complete.")
-        return StopAsyncIteration  # such a body is all that comes until the connection closes
+        return StopAsyncIteration  # such a body ends when the connection closes
 
     def _expire(self) -> None:
         self._timer = None
         if not self._waiter or self._waiter.done():
             return
         left = self._deadline - self._loop.time()
-        if left > 0.001:  # what clocks and timers may differ by
+        if left > 0.001:  # the tolerance of timers
             self._timer = self._loop.call_later(left, self._expire)
         else:
-            self._connection.abort(self._too_late(f"Nothing happened for {self._patience:g} seconds."))
+            self._connection.abort(self._timeout_error(f"Nothing happened for {self._timeout:g} seconds."))
 
     def _cancel_timer(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None
 
-    # What the parser tells. An error raised here stops it; one behind the end only says that something followed it.
+    # Called by the parser. An error raised here stops it; after the end, it only means that more data followed.
 
     def on_message_begin(self) -> None:
         if self.end:
@@ -346,7 +347,7 @@ class Reply(httpx.AsyncByteStream):
         self.status = status
         self.version = self._parser.get_http_version()
         if self._bodiless:
-            # The parser does not know: it would wait for the body that the headers tell of.
+            # The parser does not know this, and would wait for the body that the headers announce.
             self.end = StopAsyncIteration
             raise ValueError("There is no body.")
 

@@ -388,14 +388,14 @@ class Clock:
 
 
 def without(*fields: str, body: dict[str, Any] = BODY, **options: Any) -> tuple[dict[str, Any] | None, list[str]]:
-    """What is asked after a server has said that it does not know some fields, and what the caller is told."""
-    asked = FieldAdaptation(
+    """The request that is sent after a refusal of some fields, and the warnings for the caller."""
+    adapted = FieldAdaptation(
         Profile().override({f"request.{name}": value for name, value in options.items()}).request
-    ).ask(body)
+    ).adapt(body)
     before = json.dumps(body)
-    again = asked.without(unknown(*fields))
+    again = adapted.drop_fields(unknown(*fields))
     assert json.dumps(body) == before
-    return (asked.body, asked.warnings) if again else (None, [])
+    return (adapted.body, adapted.warnings) if again else (None, [])
 
 
 @pytest.mark.parametrize("field", ["stream_options", "store"])
@@ -450,21 +450,21 @@ def test_a_penalty_of_nothing_can_be_left_out(penalty: str) -> None:
 
 def test_thoughts_are_left_out_of_all_messages() -> None:
     error = BackendError("property 'messages.1.assistant.reasoning_content' is unsupported", status=400)
-    asked = FieldAdaptation(Profile().request).ask({**BODY, "messages": BODY["messages"] * 2})
-    assert asked.without(error)
-    assert [*map(set, asked.body["messages"])] == [
+    adapted = FieldAdaptation(Profile().request).adapt({**BODY, "messages": BODY["messages"] * 2})
+    assert adapted.drop_fields(error)
+    assert [*map(set, adapted.body["messages"])] == [
         {"role", "content"},
         {"role", "tool_calls"},
         {"role", "tool_call_id", "content"},
     ] * 2
-    assert asked.warnings == []
+    assert adapted.warnings == []
 
 
 def test_an_extra_field_is_left_out_of_all_calls() -> None:
     error = refused(422, {"detail": fastapi(["messages", 1, "assistant", "tool_calls", 0, "extra_content"])})
-    asked = FieldAdaptation(Profile().request).ask(BODY)
-    assert asked.without(error)
-    assert asked.body["messages"] == [
+    adapted = FieldAdaptation(Profile().request).adapt(BODY)
+    assert adapted.drop_fields(error)
+    assert adapted.body["messages"] == [
         BODY["messages"][0],
         {"role": "assistant", "tool_calls": [CALL], "reasoning_content": "Hm."},
         BODY["messages"][2],
@@ -474,7 +474,7 @@ def test_an_extra_field_is_left_out_of_all_calls() -> None:
 @pytest.mark.parametrize("field", ["role", "content", "tool_calls", "tool_call_id"])
 def test_what_a_message_is_made_of_stays(field: str) -> None:
     error = refused(400, openai(f"Unknown parameter: 'messages[1].{field}'.", code="unknown_parameter"))
-    assert not FieldAdaptation(Profile().request).ask(BODY).without(error)
+    assert not FieldAdaptation(Profile().request).adapt(BODY).drop_fields(error)
 
 
 STRICTLESS = "This backend does not know 'strict' of tools, so it was left out."
@@ -494,9 +494,9 @@ def test_tools_need_not_be_strict(strict: bool, told: list[str]) -> None:
 def test_a_limit_goes_by_its_other_name(old: str, new: str) -> None:
     question = {"model": "m", "messages": [], old: 9}
     assert without(old, body=question) == ({"model": "m", "messages": [], new: 9}, [])
-    asked = FieldAdaptation(Profile().request).ask(question)
-    assert asked.without(unknown(old))
-    assert not asked.without(unknown(new))  # it knows neither: that is for the caller to hear
+    adapted = FieldAdaptation(Profile().request).adapt(question)
+    assert adapted.drop_fields(unknown(old))
+    assert not adapted.drop_fields(unknown(new))  # it knows neither: that is for the caller to hear
 
 
 def test_of_two_names_of_a_limit_one_is_enough() -> None:
@@ -518,13 +518,17 @@ def test_it_can_be_turned_off() -> None:
 
 @pytest.mark.parametrize("code", [401, 403, 404, 429, 502, 503])
 def test_other_errors_mean_other_things(code: int) -> None:
-    assert not FieldAdaptation(Profile().request).ask(BODY).without(BackendError(UNKNOWN.format("store"), status=code))
+    assert (
+        not FieldAdaptation(Profile().request)
+        .adapt(BODY)
+        .drop_fields(BackendError(UNKNOWN.format("store"), status=code))
+    )
 
 
 def test_it_has_an_end() -> None:
-    asked = FieldAdaptation(Profile().request).ask({**BODY, "messages": [{f"x{n}": 1 for n in range(100)}]})
+    adapted = FieldAdaptation(Profile().request).adapt({**BODY, "messages": [{f"x{n}": 1 for n in range(100)}]})
     rounds = 0
-    while asked.without(unknown(f"x{rounds}")):
+    while adapted.drop_fields(unknown(f"x{rounds}")):
         rounds += 1
     assert 5 <= rounds <= 10
 
@@ -532,100 +536,100 @@ def test_it_has_an_end() -> None:
 # What is remembered.
 
 
-def learned(unwanted: FieldAdaptation, *fields: str, **body: Any) -> None:
-    asked = unwanted.ask({**BODY, **body})
-    assert asked.without(unknown(*fields))
-    asked.taken()
+def learned(adaptation: FieldAdaptation, *fields: str, **body: Any) -> None:
+    adapted = adaptation.adapt({**BODY, **body})
+    assert adapted.drop_fields(unknown(*fields))
+    adapted.accepted()
 
 
 def test_what_was_learned_is_left_out_at_once() -> None:
-    unwanted = FieldAdaptation(Profile().request)
-    learned(unwanted, "user", "reasoning_content")
-    asked = unwanted.ask(BODY)
-    assert "user" not in asked.body
-    assert "reasoning_content" not in asked.body["messages"][1]
-    assert asked.warnings == ["This backend does not know 'user', so it was left out."]
-    assert unwanted.ask({"model": "m", "messages": []}).warnings == []
+    adaptation = FieldAdaptation(Profile().request)
+    learned(adaptation, "user", "reasoning_content")
+    adapted = adaptation.adapt(BODY)
+    assert "user" not in adapted.body
+    assert "reasoning_content" not in adapted.body["messages"][1]
+    assert adapted.warnings == ["This backend does not know 'user', so it was left out."]
+    assert adaptation.adapt({"model": "m", "messages": []}).warnings == []
 
 
 def test_a_refusal_that_did_not_help_teaches_nothing() -> None:
-    unwanted = FieldAdaptation(Profile().request)
-    assert unwanted.ask(BODY).without(unknown("user"))
-    assert unwanted.ask(BODY).body is BODY
+    adaptation = FieldAdaptation(Profile().request)
+    assert adaptation.adapt(BODY).drop_fields(unknown("user"))
+    assert adaptation.adapt(BODY).body is BODY
 
 
 def test_more_can_be_learned() -> None:
-    unwanted = FieldAdaptation(Profile().request)
-    learned(unwanted, "user")
-    learned(unwanted, "store")
-    assert not {"user", "store"} & unwanted.ask(BODY).body.keys()
+    adaptation = FieldAdaptation(Profile().request)
+    learned(adaptation, "user")
+    learned(adaptation, "store")
+    assert not {"user", "store"} & adaptation.adapt(BODY).body.keys()
 
 
 def test_what_others_learned_meanwhile_is_kept() -> None:
-    unwanted = FieldAdaptation(Profile().request)
-    early = unwanted.ask(BODY)
-    assert early.without(unknown("store"))
-    learned(unwanted, "user")
-    early.taken()
-    assert not {"user", "store"} & unwanted.ask(BODY).body.keys()
+    adaptation = FieldAdaptation(Profile().request)
+    early = adaptation.adapt(BODY)
+    assert early.drop_fields(unknown("store"))
+    learned(adaptation, "user")
+    early.accepted()
+    assert not {"user", "store"} & adaptation.adapt(BODY).body.keys()
 
 
 def test_so_many_fields_are_remembered() -> None:
-    unwanted = FieldAdaptation(Profile().request)
+    adaptation = FieldAdaptation(Profile().request)
     names = [f"x{n}" for n in range(100)]
     for name in names:
-        learned(unwanted, name, messages=[dict.fromkeys(names, 1)])
-    (message,) = unwanted.ask({**BODY, "messages": [dict.fromkeys(names, 1)]}).body["messages"]
+        learned(adaptation, name, messages=[dict.fromkeys(names, 1)])
+    (message,) = adaptation.adapt({**BODY, "messages": [dict.fromkeys(names, 1)]}).body["messages"]
     assert [*message] == names[:50]
 
 
 def test_what_was_learned_of_one_model_is_not_held_against_another() -> None:
-    unwanted = FieldAdaptation(Profile().request)
-    learned(unwanted, "user")
+    adaptation = FieldAdaptation(Profile().request)
+    learned(adaptation, "user")
     other = {**BODY, "model": "other"}
-    assert unwanted.ask(other).body is other
+    assert adaptation.adapt(other).body is other
 
 
 def test_a_penalty_that_means_something_is_asked_for_again() -> None:
-    unwanted = FieldAdaptation(Profile().request)
-    learned(unwanted, "presence_penalty", presence_penalty=0)
-    assert "presence_penalty" not in unwanted.ask({**BODY, "presence_penalty": 0}).body
-    assert unwanted.ask(BODY).body["presence_penalty"] == 0.5
+    adaptation = FieldAdaptation(Profile().request)
+    learned(adaptation, "presence_penalty", presence_penalty=0)
+    assert "presence_penalty" not in adaptation.adapt({**BODY, "presence_penalty": 0}).body
+    assert adaptation.adapt(BODY).body["presence_penalty"] == 0.5
 
 
 def test_a_limit_may_change_its_name_back() -> None:
-    unwanted = FieldAdaptation(Profile().request)
-    learned(unwanted, "max_completion_tokens")
+    adaptation = FieldAdaptation(Profile().request)
+    learned(adaptation, "max_completion_tokens")
     for old, new in [("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")] * 2:
-        asked = unwanted.ask(BODY)
-        assert asked.body[old] == 9
-        assert asked.without(unknown(old))
-        assert (asked.body.get(old), asked.body[new]) == (None, 9)
-        asked.taken()
-    assert unwanted.ask(BODY).body["max_tokens"] == 9
+        adapted = adaptation.adapt(BODY)
+        assert adapted.body[old] == 9
+        assert adapted.drop_fields(unknown(old))
+        assert (adapted.body.get(old), adapted.body[new]) == (None, 9)
+        adapted.accepted()
+    assert adaptation.adapt(BODY).body["max_tokens"] == 9
 
 
 def test_a_server_gets_its_chance_again() -> None:
     clock = Clock()
-    unwanted = FieldAdaptation(Profile().request, clock)
-    learned(unwanted, "user")
+    adaptation = FieldAdaptation(Profile().request, clock)
+    learned(adaptation, "user")
     clock.now = REMEMBERED - 1
-    assert "user" not in unwanted.ask(BODY).body
-    unwanted.ask(BODY).taken()  # to make use of it does not make it any truer
+    assert "user" not in adaptation.adapt(BODY).body
+    adaptation.adapt(BODY).accepted()  # to make use of it does not make it any truer
     clock.now = REMEMBERED
-    assert unwanted.ask(BODY).body is BODY
+    assert adaptation.adapt(BODY).body is BODY
 
 
 def test_it_is_remembered_of_so_many_models() -> None:
-    unwanted = FieldAdaptation(Profile().request)
+    adaptation = FieldAdaptation(Profile().request)
     for n in range(2000):
-        learned(unwanted, "user", model=f"m{n}")
-    kept = [n for n in range(2000) if "user" not in unwanted.ask({**BODY, "model": f"m{n}"}).body]
+        learned(adaptation, "user", model=f"m{n}")
+    kept = [n for n in range(2000) if "user" not in adaptation.adapt({**BODY, "model": f"m{n}"}).body]
     assert kept == [*range(1000, 2000)]
 
 
 def test_it_costs_nothing_where_nothing_was_learned() -> None:
-    assert FieldAdaptation(Profile().request).ask(BODY).body is BODY
+    assert FieldAdaptation(Profile().request).adapt(BODY).body is BODY
 
 
 # Over a socket.
@@ -861,10 +865,10 @@ async def test_what_one_server_did_not_know_is_not_said_of_the_next(upstream: Up
         upstream.say(USER)
         upstream.say(sse(RESET))
         other.always(ANSWER)
-        asked = ChatRequest(BODY)
-        assert await text(router, asked) == "Hello"
+        adapted = ChatRequest(BODY)
+        assert await text(router, adapted) == "Hello"
         assert bodies(other) == [BODY]
-        assert asked.warnings == []
+        assert adapted.warnings == []
 
 
 async def said(router: Router) -> str:

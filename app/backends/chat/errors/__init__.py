@@ -126,13 +126,15 @@ def _read(value: Any) -> dict[str, Any]:
 
 
 def _read_list(values: list[Any]) -> dict[str, Any]:
-    invalid = [one for one in values if isinstance(one, dict) and "msg" in one and isinstance(one.get("loc"), list)]
+    invalid = [
+        value for value in values if isinstance(value, dict) and "msg" in value and isinstance(value.get("loc"), list)
+    ]
     if not invalid:
         return _read(values[0]) if values else {}
     # FastAPI lists the invalid fields.
-    places = [".".join(map(str, one["loc"])).removeprefix("body.") for one in invalid]
-    message = "; ".join(f"{place}: {one['msg']}" for place, one in zip(places, invalid, strict=True))
-    return {"message": message, "param": places[0]}
+    paths = [".".join(map(str, field["loc"])).removeprefix("body.") for field in invalid]
+    message = "; ".join(f"{path}: {field['msg']}" for path, field in zip(paths, invalid, strict=True))
+    return {"message": message, "param": paths[0]}
 
 
 def _fields(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:

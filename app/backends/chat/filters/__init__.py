@@ -1,8 +1,8 @@
 """
-What a profile says of a server's answers, done to its chunks: pure functions of a list of chunks, with some memory.
+Filters that apply a profile's options to the chunks of an answer.
 
-A filter returns the chunks that it does not change as they are, and never writes into one. The default profile needs
-none.
+A filter maps a list of chunks to another, and may have state. It returns unchanged chunks as they are, and never
+modifies one. The default profile needs no filters.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ Tools: TypeAlias = Sequence[Mapping[str, Any]]  # of the request
 
 
 class Filter(Protocol):
-    """Turns the chunks of one answer, list by list, into better ones."""
+    """Filters the chunks of one answer, list by list."""
 
     def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
-        """Return what the next chunks amount to."""
+        """Return the filtered chunks."""
         ...
 
     def end(self) -> list[RawChunk]:
-        """Return what was held back, once the answer is over."""
+        """Return the chunks that were held back, at the end of the answer."""
         ...
 
 
 def filters(profile: Profile, tools: Tools = ()) -> list[Filter]:
-    """Return the filters for one answer, in the order in which they are to be fed; `tools` are those of the request."""
+    """Return the filters for one answer, in the order of use; `tools` are those of the request."""
     options = profile.response
     return [build(options, tools) for needed, build in _FILTERS if needed(options)]
 
 
 class ChoiceFilter:
-    """`choice_index`: TGI counts tokens there, Copilot splits one answer over two choices. It is all one choice."""
+    """`choice_index`: merges choices: TGI counts tokens in their index, and Copilot splits one answer over two."""
 
-    def __init__(self, all_of_them: bool) -> None:
-        self._limit = None if all_of_them else 1
+    def __init__(self, merge: bool) -> None:
+        self._limit = None if merge else 1
 
     def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
-        return [one for chunk in chunks for one in self._split(chunk)]
+        return [part for chunk in chunks for part in self._split(chunk)]
 
     def end(self) -> list[RawChunk]:
         return []
@@ -60,7 +60,7 @@ class ChoiceFilter:
 
 
 class ReasoningFieldFilter:
-    """`reasoning_fields`: the fields that hold reasoning, and no others, under a name that every reader knows."""
+    """`reasoning_fields`: renames the fields that hold reasoning to a standard one, and drops all others."""
 
     def __init__(self, names: list[str]) -> None:
         self._names = names
@@ -72,23 +72,23 @@ class ReasoningFieldFilter:
         return []
 
     def _rename(self, delta: Delta, index: int) -> Delta:
-        found = next((name for name in self._names if delta.get(name)), None)
-        strange = [name for name in (*REASONING_FIELDS, *self._names) if name in delta and name != found]
-        if not strange and (found is None or found in REASONING_FIELDS):
+        field = next((name for name in self._names if delta.get(name)), None)
+        unwanted = [name for name in (*REASONING_FIELDS, *self._names) if name in delta and name != field]
+        if not unwanted and (field is None or field in REASONING_FIELDS):
             return delta
-        renamed = {name: value for name, value in delta.items() if name not in strange and name != found}
-        if found:
-            renamed[found if found in REASONING_FIELDS else REASONING_FIELDS[0]] = delta[found]
+        renamed = {name: value for name, value in delta.items() if name not in unwanted and name != field}
+        if field:
+            renamed[field if field in REASONING_FIELDS else REASONING_FIELDS[0]] = delta[field]
         return renamed
 
 
 class CumulativeDeltaFilter:
-    """`cumulative`: fields that repeat in every chunk what was there before; only what is new of them goes on."""
+    """`cumulative`: for fields that repeat all earlier text in every chunk, passes on only the new text."""
 
     def __init__(self, fields: list[str]) -> None:
         self._fields = set(fields)
         self._seen: dict[Any, str] = {}
-        self._calls: dict[Any, str] = {}  # the id of the call that has a place
+        self._calls: dict[Any, str] = {}  # the id of the call at each position
 
     def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         return [_changed(chunk, self._shorten) for chunk in chunks]
@@ -105,7 +105,7 @@ class CumulativeDeltaFilter:
                 if isinstance(delta.get(name), str):
                     changes[name] = self._new((index, name), delta[name])
             if isinstance(details := delta.get("reasoning_details"), list):
-                changes["reasoning_details"] = [self._detail(index, n, one) for n, one in enumerate(details)]
+                changes["reasoning_details"] = [self._detail(index, n, detail) for n, detail in enumerate(details)]
         if "tool_arguments" in self._fields and isinstance(calls := delta.get("tool_calls"), list):
             changes["tool_calls"] = [self._call(index, n, call) for n, call in enumerate(calls)]
         return {**delta, **changes} if changes else delta
@@ -113,32 +113,32 @@ class CumulativeDeltaFilter:
     def _detail(self, index: int, position: int, detail: Any) -> Any:
         if not isinstance(detail, dict) or not isinstance(detail.get("text"), str):
             return detail
-        place = (index, "detail", _place(detail.get("index"), position))
-        return {**detail, "text": self._new(place, detail["text"])}
+        position_key = (index, "detail", _index(detail.get("index"), position))
+        return {**detail, "text": self._new(position_key, detail["text"])}
 
     def _call(self, index: int, position: int, call: Any) -> Any:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
             return call
-        place = (index, "call", _place(call.get("index"), position))
-        if (id := call.get("id")) and id != self._calls.setdefault(place, id):
-            self._calls[place] = id
-            self._seen.pop(place, None)  # another call in the same place
-        return {**call, "function": {**function, "arguments": self._new(place, function["arguments"])}}
+        position_key = (index, "call", _index(call.get("index"), position))
+        if (id := call.get("id")) and id != self._calls.setdefault(position_key, id):
+            self._calls[position_key] = id
+            self._seen.pop(position_key, None)  # another call at the same position
+        return {**call, "function": {**function, "arguments": self._new(position_key, function["arguments"])}}
 
-    def _new(self, place: Any, text: str) -> str:
-        seen = self._seen.get(place, "")
+    def _new(self, key: Any, text: str) -> str:
+        seen = self._seen.get(key, "")
         if text.startswith(seen):
-            self._seen[place] = text
+            self._seen[key] = text
             return text[len(seen) :]
         if seen.startswith(text):
-            return ""  # the last chunk may leave out the white space at the end
-        self._seen[place] = seen + text
+            return ""  # the last chunk may lack trailing white space
+        self._seen[key] = seen + text
         return text
 
 
 class ThinkTagFilter:
-    """`think_tags`: thoughts that stand in the text between tags become reasoning."""
+    """`think_tags`: text between tags becomes reasoning."""
 
     def __init__(self, tags: ThinkTagOptions) -> None:
         self._tags = tags
@@ -160,8 +160,8 @@ class ThinkTagFilter:
         if splitter is None:
             tags = self._tags
             splitter = self._splitters[index] = Splitter(tags.open, tags.close, tags.mode == "implicit_open")
-        for said in _thoughts(delta):
-            splitter.structured(said)
+        for thought in _thoughts(delta):
+            splitter.structured(thought)
         content = delta.get("content")
         content = content if isinstance(content, str) else ""
         thought, text = splitter.feed(content)
@@ -174,28 +174,28 @@ class ThinkTagFilter:
 
 
 class TextToolCallFilter:
-    """`call_marks`: calls that stand in the text become calls, each in a chunk of its own."""
+    """`call_marks`: tool calls in the text become calls, each in a chunk of its own."""
 
     def __init__(self, tools: Tools) -> None:
-        self._finder = TextToolCallParser(dict(_declared(tools)))
+        self._parser = TextToolCallParser(dict(_declared(tools)))
 
     def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
-        return [one for chunk in chunks for one in self._split(chunk)]
+        return [part for chunk in chunks for part in self._split(chunk)]
 
     def end(self) -> list[RawChunk]:
-        return [*map(_told, self._finder.end())]
+        return [*map(_chunk, self._parser.end())]
 
     def _split(self, chunk: RawChunk) -> Iterator[RawChunk]:
         first = next((choice for choice in _choices(chunk) if not choice.get("index")), {})
         delta = first.get("delta")
         content = delta.get("content") if isinstance(delta, dict) else None
-        if isinstance(delta, dict) and _calls(delta):  # the server does read calls
+        if isinstance(delta, dict) and _calls(delta):  # the server has a parser for calls
             yield from self.end()
-        if not content or not isinstance(content, str) or (pieces := self._finder.feed(content)) == [content]:
+        if not content or not isinstance(content, str) or (pieces := self._parser.feed(content)) == [content]:
             yield chunk
             return
         yield _changed(chunk, lambda delta, index: {**delta, "content": ""} if delta is first["delta"] else delta)
-        yield from map(_told, pieces)
+        yield from map(_chunk, pieces)
 
 
 def _declared(tools: Tools) -> Iterator[tuple[str, Schema]]:
@@ -207,23 +207,23 @@ def _declared(tools: Tools) -> Iterator[tuple[str, Schema]]:
             yield name, parameters if isinstance(parameters, Mapping) else {}
 
 
-def _told(piece: Piece) -> RawChunk:
-    """Return the chunk that says this."""
+def _chunk(piece: Piece) -> RawChunk:
+    """Return the chunk of a piece."""
     delta: Delta = {"content": piece}
     if isinstance(piece, TextReasoning):
         delta = {REASONING_FIELDS[0]: piece.text}
     elif isinstance(piece, TextToolCall):
-        called = {"type": "function", "function": {"name": piece.name, "arguments": piece.arguments}}
-        delta = {"tool_calls": [{**called, "id": piece.id} if piece.id else called]}
+        call = {"type": "function", "function": {"name": piece.name, "arguments": piece.arguments}}
+        delta = {"tool_calls": [{**call, "id": piece.id} if piece.id else call]}
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
 
 
 class BlankTextFilter:
-    """`whitespace_only_content: drop`: blanks between thoughts and calls, of which no message should be made."""
+    """`whitespace_only_content: drop`: drops white space between reasoning and calls, which would become a message."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()  # choices in which a message with text is open
-        self._held: dict[int, str] = {}  # blanks that text may follow, in others
+        self._held: dict[int, str] = {}  # in other choices, white space that text may follow
 
     def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         return [_changed(chunk, self._drop) for chunk in chunks]
@@ -232,20 +232,20 @@ class BlankTextFilter:
         return []
 
     def _drop(self, delta: Delta, index: int) -> Delta:
-        kept = delta
+        result = delta
         if _thoughts(delta):
             self._close(index)
         if (content := delta.get("content")) and index not in self._open:
             text = self._held.pop(index, "") + content if isinstance(content, str) else ""
             if text.isspace():
                 self._held[index] = text
-                kept = {name: value for name, value in delta.items() if name != "content"}
+                result = {name: value for name, value in delta.items() if name != "content"}
             else:
                 self._open.add(index)
-                kept = delta if text in ("", content) else {**delta, "content": text}
+                result = delta if text in ("", content) else {**delta, "content": text}
         if _calls(delta):
             self._close(index)
-        return kept
+        return result
 
     def _close(self, index: int) -> None:
         self._open.discard(index)
@@ -253,20 +253,20 @@ class BlankTextFilter:
 
 
 class FinishReasonFilter:
-    """`finish_map`: words of this server, in place of those that every reader knows."""
+    """`finish_map`: replaces this server's finish reasons."""
 
-    def __init__(self, words: dict[str, str]) -> None:
-        self._words = words
+    def __init__(self, reasons: dict[str, str]) -> None:
+        self._reasons = reasons
 
     def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
-        return [self._translate(chunk) if _words_in(chunk) & self._words.keys() else chunk for chunk in chunks]
+        return [self._translate(chunk) if _finish_reasons(chunk) & self._reasons.keys() else chunk for chunk in chunks]
 
     def end(self) -> list[RawChunk]:
         return []
 
     def _translate(self, chunk: RawChunk) -> RawChunk:
         choices = [
-            {**choice, "finish_reason": self._words.get(choice["finish_reason"], choice["finish_reason"])}
+            {**choice, "finish_reason": self._reasons.get(choice["finish_reason"], choice["finish_reason"])}
             if isinstance(choice, dict) and choice.get("finish_reason")
             else choice
             for choice in chunk["choices"]
@@ -275,31 +275,31 @@ class FinishReasonFilter:
 
 
 class ReasoningAsMessageFilter:
-    """`reasoning_only_as_message`: an answer of thoughts alone has the answer in them, so it is said once more."""
+    """`reasoning_only_as_message`: an answer of reasoning only is repeated as text."""
 
     def __init__(self) -> None:
-        self._said: list[str] | None = []  # None: there is an answer
+        self._reasoning: list[str] | None = []  # None if there is another output
         self._reason: str | None = None
 
     def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         for chunk in chunks:
             _changed(chunk, self._note)
-            for word in _words_in(chunk):
-                self._reason = word
+            for reason in _finish_reasons(chunk):
+                self._reason = reason
         return chunks
 
     def end(self) -> list[RawChunk]:
-        # What was cut off in the middle of a thought is no answer.
-        if not self._said or self._reason is None or self._reason.lower() in FINISH:
+        # Reasoning that was cut off is no answer.
+        if not self._reasoning or self._reason is None or self._reason.lower() in FINISH:
             return []
-        return [{"choices": [{"index": 0, "delta": {"content": "".join(self._said)}}]}]
+        return [{"choices": [{"index": 0, "delta": {"content": "".join(self._reasoning)}}]}]
 
     def _note(self, delta: Delta, index: int) -> Delta:
         content = delta.get("content")
         if _calls(delta) or delta.get("refusal") or (content.strip() if isinstance(content, str) else content):
-            self._said = None
-        if self._said is not None:
-            self._said += _thoughts(delta)
+            self._reasoning = None
+        if self._reasoning is not None:
+            self._reasoning += _thoughts(delta)
         return delta
 
 
@@ -308,13 +308,13 @@ def _choices(chunk: RawChunk) -> list[dict[str, Any]]:
     return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
 
 
-def _place(index: Any, otherwise: int) -> Any:
-    """Return an index, as it is written, if it is one."""
+def _index(index: Any, otherwise: int) -> Any:
+    """Return an index as it is written, or `otherwise` if it is invalid."""
     return index if isinstance(index, int | str) else otherwise
 
 
 def _changed(chunk: RawChunk, change: Callable[[Delta, int], Delta]) -> RawChunk:
-    """Return the chunk with its deltas changed, and the chunk itself where none is."""
+    """Return the chunk with its deltas changed; the same chunk if none is."""
     choices = chunk.get("choices")
     if not isinstance(choices, list):
         return chunk
@@ -326,7 +326,7 @@ def _changed_choice(choice: Any, change: Callable[[Delta, int], Delta]) -> Any:
     delta = choice.get("delta") if isinstance(choice, dict) else None
     if not isinstance(delta, dict):
         return choice
-    changed = change(delta, _place(choice.get("index"), 0))
+    changed = change(delta, _index(choice.get("index"), 0))
     return choice if changed is delta else {**choice, "delta": changed}
 
 
@@ -338,10 +338,10 @@ def _with(delta: Delta, thought: str, text: str) -> Delta:
 
 
 def _thoughts(delta: Delta) -> list[str]:
-    """Return what a delta says under any of the names of reasoning, once."""
+    """Return the reasoning of a delta, from the first of the fields that has any."""
     for name in REASONING_FIELDS:
-        if (said := delta.get(name)) and isinstance(said, str):
-            return [said]
+        if (text := delta.get(name)) and isinstance(text, str):
+            return [text]
     details = delta.get("reasoning_details")
     return list(ReasoningDetails.texts(details)) if isinstance(details, list) else []
 
@@ -350,7 +350,7 @@ def _calls(delta: Delta) -> bool:
     return bool(delta.get("tool_calls") or delta.get("function_call"))
 
 
-def _words_in(chunk: RawChunk) -> set[str]:
+def _finish_reasons(chunk: RawChunk) -> set[str]:
     reasons = (choice.get("finish_reason") for choice in _choices(chunk))
     return {reason for reason in reasons if reason and isinstance(reason, str)}
 

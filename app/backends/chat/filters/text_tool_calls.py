@@ -1,9 +1,8 @@
 """
-Find the tool calls that a model writes into its text, between the marks of its chat template.
+Parses tool calls that a model writes into its text, between the delimiters of its chat template.
 
-A server that has a parser for them takes them out by itself. For one that has none, or another model's, it is done
-here: what stands between marks is a call if it can be read, whole, and names a function that is on offer. All else is
-text.
+This is for servers that have no parser for them, or that of another model. Text between delimiters is a call if all of
+it can be parsed and it names a function of the request. Everything else stays text.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ Schema: TypeAlias = Mapping[str, Any]
 
 
 class TextToolCall(NamedTuple):
-    """A call as it is written; some models give it an id."""
+    """A call as the model wrote it; some models write an id."""
 
     name: str
-    arguments: str | dict[str, str]  # JSON, or the text of each argument: the schema tells what it means
+    arguments: str | dict[str, str]  # JSON, or the text of each argument, to be typed by the schema
     id: str | None = None
 
 
 class TextReasoning(NamedTuple):
-    """What the model thinks, where its thoughts have such marks, too."""
+    """Reasoning, from models that write it between delimiters too."""
 
     text: str
 
@@ -39,80 +38,80 @@ Piece: TypeAlias = str | TextReasoning | TextToolCall
 
 class TextToolCallParser:
     """
-    Finds the calls in one text, fed piece by piece.
+    Parses the calls in one text, fed piece by piece.
 
-    `functions` are those on offer, by name, with the schemas of their parameters.
+    `functions` has the schemas of the parameters of the request's functions, by name.
     """
 
     def __init__(self, functions: Mapping[str, Schema]) -> None:
         self._functions = functions
-        self._held = ""  # the end of the text, where a mark may have begun
-        self._mark: _Mark | None = None  # the one that is open
-        self._body: list[str] = []  # what stands behind it
-        self._blanks = ""  # those before it, which go with it
-        self._behind = False  # has there been nothing but blanks since a call?
+        self._held = ""  # the end of the text, which may be the beginning of a delimiter
+        self._delimiter: _Delimiter | None = None  # the open one
+        self._body: list[str] = []  # the text after it
+        self._blanks = ""  # white space before it, which is dropped with it
+        self._after_call = False  # has there been only white space since a call?
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what is certain after this piece, in order."""
+        """Return the pieces that are certain after this text, in order."""
         pieces: list[Piece] = []
         text, self._held = self._held + text, ""
         while text:
-            text = self._inside(text, self._mark, pieces) if self._mark else self._outside(text, pieces)
+            text = self._inside(text, self._delimiter, pieces) if self._delimiter else self._outside(text, pieces)
         return pieces
 
     def end(self) -> list[Piece]:
-        """Return what is held: nothing follows."""
+        """Return the held text, at the end."""
         pieces: list[Piece] = []
         held, self._held = self._held, ""
-        if self._mark:
-            self._take(self._mark, held, "", pieces)  # the last mark is one at which servers stop, and not always there
-        elif held and not (self._behind and held.isspace()):
+        if self._delimiter:
+            self._take(self._delimiter, held, "", pieces)  # servers stop at the last delimiter, and may omit it
+        elif held and not (self._after_call and held.isspace()):
             pieces.append(held)
         return pieces
 
     def _outside(self, text: str, pieces: list[Piece]) -> str:
-        """Tell the text before the first mark, and return what stands behind it."""
-        found = _OPEN.search(text)
-        before = text[: found.start()] if found else text[: _certain(text)]
-        if found is None:
+        """Append the text before the first delimiter, and return the text after it."""
+        match = _OPEN.search(text)
+        before = text[: match.start()] if match else text[: _certain(text)]
+        if match is None:
             self._held = text[len(before) :]
-        if self._behind and not before.isspace():
+        if self._after_call and not before.isspace():
             before = before.lstrip()
-        if found:
+        if match:
             before, self._blanks = before.rstrip(), before[len(before.rstrip()) :]
         if before:
-            self._behind = False
+            self._after_call = False
             pieces.append(before)
-        if found is None:
+        if match is None:
             return ""
-        self._mark = _MARKS.get(found[0])
-        return text[found.end() :]
+        self._delimiter = _DELIMITERS.get(match[0])
+        return text[match.end() :]
 
-    def _inside(self, text: str, mark: _Mark, pieces: list[Piece]) -> str:
-        """Tell the call before the closing mark, and return what stands behind it."""
-        before, close, behind = text.partition(mark.close) if mark.close else (text, "", "")
+    def _inside(self, text: str, delimiter: _Delimiter, pieces: list[Piece]) -> str:
+        """Append the call before the closing delimiter, and return the text after it."""
+        before, close, behind = text.partition(delimiter.close) if delimiter.close else (text, "", "")
         if close:
-            self._take(mark, before, close, pieces)
+            self._take(delimiter, before, close, pieces)
             return behind
-        certain = len(text) - overlap(text, mark.close)
+        certain = len(text) - overlap(text, delimiter.close)
         self._body.append(text[:certain])
         self._held = text[certain:]
         return ""
 
-    def _take(self, mark: _Mark, last: str, close: str, pieces: list[Piece]) -> None:
-        """Tell what stood between marks: if it cannot be read, as it is, with them."""
+    def _take(self, delimiter: _Delimiter, last: str, close: str, pieces: list[Piece]) -> None:
+        """Append the call between delimiters; if it cannot be parsed, the text including them."""
         body = "".join([*self._body, last])
-        self._mark, self._body = None, []
-        read = [self._fitting(one) for one in mark.read(body)]
-        if read and None not in read:
-            pieces += [one for one in read if one]
-            self._behind = True
+        self._delimiter, self._body = None, []
+        parsed = [self._validated(piece) for piece in delimiter.read(body)]
+        if parsed and None not in parsed:
+            pieces += [piece for piece in parsed if piece]
+            self._after_call = True
         else:
-            pieces.append(self._blanks + mark.open + body + close)
-            self._behind = False
+            pieces.append(self._blanks + delimiter.open + body + close)
+            self._after_call = False
 
-    def _fitting(self, piece: Piece) -> Piece | None:
-        """Return a call with its arguments as JSON; None if there is no such function, or no such JSON."""
+    def _validated(self, piece: Piece) -> Piece | None:
+        """Return a call with its arguments as JSON; None if the function is unknown or the arguments are invalid."""
         if not isinstance(piece, TextToolCall):
             return piece
         if piece.name not in self._functions:
@@ -126,10 +125,10 @@ class TextToolCallParser:
 
 
 def _certain(text: str) -> int:
-    """Return how much of the text can neither belong to a mark nor be blanks before one."""
+    """Return the length of the text that can neither belong to a delimiter nor be white space before one."""
     end = text[-_LONGEST:]
-    begun = any(character in end for character in _FIRST)
-    held = max(overlap(end, mark) for mark in (*_MARKS, *_DROPPED)) if begun else 0
+    possible = any(character in end for character in _FIRST)
+    held = max(overlap(end, delimiter) for delimiter in (*_DELIMITERS, *_DROPPED)) if possible else 0
     return len(text[: len(text) - held].rstrip())
 
 
@@ -149,7 +148,7 @@ def _value(text: str, schema: Any) -> Any:
         return text
 
 
-# How calls are written between marks. A reader yields nothing for what it cannot read.
+# Parsers of the text between delimiters. They yield nothing for what they cannot parse.
 
 
 def _json(body: str) -> Iterator[Piece]:
@@ -167,9 +166,9 @@ def _json(body: str) -> Iterator[Piece]:
 
 
 def _from_object(value: Any) -> TextToolCall:
-    called = value if isinstance(value, dict) else {}
-    arguments: Any = next((called[name] for name in ("arguments", "parameters") if name in called), {})
-    return TextToolCall(str(called.get("name")), arguments if isinstance(arguments, str) else json.dumps(arguments))
+    call = value if isinstance(value, dict) else {}
+    arguments: Any = next((call[name] for name in ("arguments", "parameters") if name in call), {})
+    return TextToolCall(str(call.get("name")), arguments if isinstance(arguments, str) else json.dumps(arguments))
 
 
 _FUNCTION = re.compile(r"\s*(?:<function=)?([\w.-]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
@@ -177,10 +176,10 @@ _PARAMETER = re.compile(r"\s*<parameter=([\w.-]+)>\n?(.*?)\n?</parameter>\s*", r
 
 
 def _function(body: str) -> Iterator[Piece]:
-    """Qwen3-Coder: `f><parameter=a>...</parameter>`, Llama 3: `f>{...}`, both behind `<function=`."""
-    if not (found := _FUNCTION.fullmatch(body)):
+    """Qwen3-Coder: `f><parameter=a>...</parameter>`, Llama 3: `f>{...}`, both after `<function=`."""
+    if not (match := _FUNCTION.fullmatch(body)):
         return
-    name, inner = found[1], found[2].strip()
+    name, inner = match[1], match[2].strip()
     parameters = [*_following(_PARAMETER, inner)]
     if inner.startswith("{"):
         yield TextToolCall(name, inner)
@@ -193,27 +192,27 @@ _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>
 
 
 def _tool_call(body: str) -> Iterator[Piece]:
-    """`<tool_call>`, behind which each model writes something else."""
+    """`<tool_call>`, after which each model writes another format."""
     if body.lstrip()[:1] in ("{", "["):
         yield from _json(body)
     elif body.lstrip().startswith("<function="):
         yield from _function(body)
-    elif found := _GLM.fullmatch(body):  # its name, then keys and values
-        arguments = [*_following(_ARGUMENT, found[2] or "")]
-        if arguments or not found[2]:
-            yield TextToolCall(found[1], {argument[1].strip(): argument[2] for argument in arguments})
+    elif match := _GLM.fullmatch(body):  # its name, then keys and values
+        arguments = [*_following(_ARGUMENT, match[2] or "")]
+        if arguments or not match[2]:
+            yield TextToolCall(match[1], {argument[1].strip(): argument[2] for argument in arguments})
 
 
 _MISTRAL = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\](\w+))?(?:\[ARGS\])?\s*(?=\{)")
 
 
 def _mistral(body: str) -> Iterator[Piece]:
-    """A list of objects; of newer models `f[ARGS]{...}`, for each call behind a mark of its own."""
-    for one in body.split("[TOOL_CALLS]"):
-        if found := _MISTRAL.match(one):
-            yield TextToolCall(found[1], one[found.end() :].strip(), found[2])
+    """A list of objects; newer models write `f[ARGS]{...}`, each call after a delimiter of its own."""
+    for call in body.split("[TOOL_CALLS]"):
+        if match := _MISTRAL.match(call):
+            yield TextToolCall(match[1], call[match.end() :].strip(), match[2])
         else:
-            yield from _json(one)
+            yield from _json(call)
 
 
 _KIMI = re.compile(
@@ -222,8 +221,8 @@ _KIMI = re.compile(
 
 
 def _kimi(body: str) -> Iterator[Piece]:
-    for found in _following(_KIMI, body):
-        yield TextToolCall(re.sub(r"^functions\.|:\d+$", "", found[1]), found[2].strip(), found[1])
+    for match in _following(_KIMI, body):
+        yield TextToolCall(re.sub(r"^functions\.|:\d+$", "", match[1]), match[2].strip(), match[1])
 
 
 _XTML_CALL = re.compile(
@@ -237,25 +236,26 @@ _XTML_JSON = re.compile(r"\s*<\|open\|>json[^<]*<\|sep\|>(.*)<\|close\|>json<\|s
 
 
 def _xtml(body: str) -> Iterator[Piece]:
-    """Kimi K3: `<|open|>call tool="f"<|sep|>`, and in it arguments with their types, or all of them as JSON."""
-    for found in _following(_XTML_CALL, body):
-        name, inner = html.unescape(found[1]), found[2].strip()
+    """Kimi K3: `<|open|>call tool="f"<|sep|>`, containing typed arguments, or all of them as JSON."""
+    for match in _following(_XTML_CALL, body):
+        name, inner = html.unescape(match[1]), match[2].strip()
         arguments = [*_following(_XTML_ARGUMENT, inner)]
         if whole := _XTML_JSON.fullmatch(inner):
             yield TextToolCall(name, whole[1].strip())
         elif arguments or not inner:
             values = {
-                html.unescape(one[1]): one[3] if one[2] == "string" else _value(one[3], None) for one in arguments
+                html.unescape(argument[1]): argument[3] if argument[2] == "string" else _value(argument[3], None)
+                for argument in arguments
             }
             yield TextToolCall(name, json.dumps(values, ensure_ascii=False))
 
 
 _DSML = "\uff5cDSML\uff5c"
-_MINIMAX = "]<]minimax[>["  # what M3 writes before each tag
+_MINIMAX = "]<]minimax[>["  # M3 writes it before each tag
 
 
 def _special(name: str) -> str:
-    return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"  # DeepSeek's marks have characters that nobody types
+    return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"  # DeepSeek's delimiters have characters that nobody types
 
 
 _DEEPSEEK = re.compile(
@@ -266,8 +266,8 @@ _DEEPSEEK = re.compile(
 
 
 def _deepseek(body: str) -> Iterator[Piece]:
-    for found in _following(_DEEPSEEK, body):
-        yield TextToolCall(found[1], found[2])
+    for match in _following(_DEEPSEEK, body):
+        yield TextToolCall(match[1], match[2])
 
 
 _INVOKE = re.compile(r'\s*<invoke name="?([\w.:-]+)"?\s*>(.*?)</invoke>\s*', re.DOTALL)
@@ -278,17 +278,17 @@ _ELEMENT = re.compile(r"\s*<([\w.-]+)>()(.*?)</\1>\s*", re.DOTALL)
 
 
 def _invoke(body: str) -> Iterator[Piece]:
-    """MiniMax, and DeepSeek from V3.2 on, whose tags have a token of their own: `<invoke name="f">` and parameters."""
-    for found in _following(_INVOKE, body.replace(_DSML, "").replace(_MINIMAX, "")):
-        inner = found[2].strip()
+    """MiniMax, and DeepSeek from V3.2 on, whose tags contain a special token: `<invoke name="f">` and parameters."""
+    for match in _following(_INVOKE, body.replace(_DSML, "").replace(_MINIMAX, "")):
+        inner = match[2].strip()
         parameters = [*_following(_NAMED, inner)] or [*_following(_ELEMENT, inner)]
         if inner and not parameters:
             continue
-        if parameters and all(one[2] for one in parameters):  # it says itself what is a text
-            arguments = {one[1]: one[3] if one[2] == "true" else _value(one[3], None) for one in parameters}
-            yield TextToolCall(found[1], json.dumps(arguments, ensure_ascii=False))
+        if parameters and all(each[2] for each in parameters):  # the call states which arguments are strings
+            arguments = {each[1]: each[3] if each[2] == "true" else _value(each[3], None) for each in parameters}
+            yield TextToolCall(match[1], json.dumps(arguments, ensure_ascii=False))
         else:
-            yield TextToolCall(found[1], {one[1]: one[3] for one in parameters})
+            yield TextToolCall(match[1], {each[1]: each[3] for each in parameters})
 
 
 _QUOTE = '<|"|>'
@@ -297,13 +297,13 @@ _KEY = re.compile(r"([{,]\s*)([\w.-]+)\s*:")
 
 
 def _gemma(body: str) -> Iterator[Piece]:
-    """Gemma 4: `call:f{city:<|"|>Paris<|"|>,days:2}`, JSON without quotation marks around the names of members."""
-    if not (found := _GEMMA.fullmatch(body)):
+    """Gemma 4: `call:f{city:<|"|>Paris<|"|>,days:2}`, JSON with unquoted names."""
+    if not (match := _GEMMA.fullmatch(body)):
         return
-    runs = found[2].split(_QUOTE)  # every other one is a text
+    runs = match[2].split(_QUOTE)  # every other one is a string
     arguments = "".join(json.dumps(run) if n % 2 else _KEY.sub(r'\1"\2":', run) for n, run in enumerate(runs))
     try:
-        yield TextToolCall(found[1], json.dumps(loads(arguments), ensure_ascii=False))
+        yield TextToolCall(match[1], json.dumps(loads(arguments), ensure_ascii=False))
     except ValueError:
         return
 
@@ -312,11 +312,11 @@ _RECIPIENT = re.compile(r"[^<]*\bto=functions\.([\w-]+)")
 
 
 def _commentary(body: str) -> Iterator[Piece]:
-    """gpt-oss: ` to=functions.f <|constrain|>json<|message|>{...}`; without a recipient it speaks to the user."""
-    head, _, said = body.partition("<|message|>")
-    said, _, _ = said.partition("<|end|>")
-    found = _RECIPIENT.match(head)
-    yield TextToolCall(found[1], said.strip()) if found else said
+    """gpt-oss: ` to=functions.f <|constrain|>json<|message|>{...}`; without a recipient it is text for the user."""
+    head, _, content = body.partition("<|message|>")
+    content, _, _ = content.partition("<|end|>")
+    match = _RECIPIENT.match(head)
+    yield TextToolCall(match[1], content.strip()) if match else content
 
 
 def _thought(body: str) -> Iterator[Piece]:
@@ -324,24 +324,24 @@ def _thought(body: str) -> Iterator[Piece]:
 
 
 def _following(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield matches that follow each other from end to end of the text; nothing if there is something else in it."""
-    found, at = list[re.Match[str]](), 0
+    """Yield consecutive matches that cover the whole text; nothing if the text contains anything else."""
+    matches, at = list[re.Match[str]](), 0
     while at < len(text):
         if not (match := pattern.match(text, at)):
             return
-        found.append(match)
+        matches.append(match)
         at = match.end()
-    yield from found
+    yield from matches
 
 
-class _Mark(NamedTuple):
+class _Delimiter(NamedTuple):
     open: str
     close: str  # empty: the end of the text
     read: Callable[[str], Iterable[Piece]]
 
 
-_MARKS = {
-    open: _Mark(open, close, read)
+_DELIMITERS = {
+    open: _Delimiter(open, close, read)
     for open, close, read in (
         ("<tool_call>", "</tool_call>", _tool_call),
         ("<function=", "</function>", _function),
@@ -365,11 +365,11 @@ _MARKS = {
         ("<|channel|>commentary", "<|call|>", _commentary),
     )
 }
-# What gpt-oss and Kimi K3 write around their messages, and says nothing.
+# Delimiters of messages, which gpt-oss and Kimi K3 write, and which are dropped.
 _DROPPED = (
     *("<|start|>assistant", "<|channel|>final<|message|>", "<|return|>"),
     *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
 )
-_OPEN = re.compile("|".join(map(re.escape, (*_MARKS, *_DROPPED))))
-_LONGEST = max(map(len, (*_MARKS, *_DROPPED)))
-_FIRST = "".join({mark[0] for mark in (*_MARKS, *_DROPPED)})
+_OPEN = re.compile("|".join(map(re.escape, (*_DELIMITERS, *_DROPPED))))
+_LONGEST = max(map(len, (*_DELIMITERS, *_DROPPED)))
+_FIRST = "".join({delimiter[0] for delimiter in (*_DELIMITERS, *_DROPPED)})

@@ -1,7 +1,7 @@
 """
-Take out of a text the thoughts that stand between tags, such as `<think>` and `</think>`, however the text is cut.
+Separates reasoning between tags, such as `<think>` and `</think>`, from a text that arrives in pieces.
 
-Only what stands at the beginning is a thought: tags in the middle of a text are what the model talks about.
+Only tags at the beginning count: in the middle of a text they are part of it.
 """
 
 from __future__ import annotations
@@ -9,46 +9,46 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-Parts: TypeAlias = tuple[str, str]  # a thought, and the text behind it
+Parts: TypeAlias = tuple[str, str]  # reasoning, and the text after it
 
 
 class Splitter:
     """
     Splits one text, fed piece by piece.
 
-    With `implicit` the opening tag stands in the prompt, so the text begins inside. Where the server also sends its
-    reasoning in a field of its own (`structured`), tags are left alone, but for a thought that only repeats that field.
+    With `implicit`, the opening tag is in the prompt, so the text starts with reasoning. If the server also sends
+    reasoning in a separate field (`structured`), tags are left in the text, unless they only repeat that field.
     """
 
     def __init__(self, open: str, close: str, implicit: bool) -> None:
         self._open, self._close, self._implicit = open, close, implicit
-        self._held = ""  # what cannot be told yet
+        self._held = ""  # the end of the text, which may be the beginning of a tag
         self._structured: list[str] = []
         self._step: Callable[[str], Parts] = self._undecided
 
     def feed(self, text: str) -> Parts:
-        """Return the thought and the text that are certain after this piece."""
+        """Return the reasoning and the text that are certain after this piece."""
         text, self._held = self._held + text, ""
         return self._step(text) if text else ("", "")
 
     def structured(self, thought: str) -> None:
-        """Note a thought from the server's own field for it."""
+        """Record reasoning from the server's separate field."""
         self._structured.append(thought)
         if self._step == self._undecided:
             self._step = self._repeated
 
     def flush(self) -> Parts:
-        """Return what is held as what it seems to be: something else than text follows."""
+        """Return the held text as reasoning or text, since something other than text follows."""
         held, self._held = self._held, ""
         inside = self._step == self._inside or (self._implicit and self._step == self._undecided)
         self._step = self._inside if inside else self._outside
         return (held, "") if inside else ("", held)
 
     def end(self) -> Parts:
-        """Return what is held: nothing follows."""
+        """Return the held text, at the end."""
         return self.flush()
 
-    # Where we are in the text.
+    # The states.
 
     def _undecided(self, text: str) -> Parts:
         bare = text.lstrip()
@@ -62,8 +62,8 @@ class Splitter:
         return self._step(text)
 
     def _inside(self, text: str) -> Parts:
-        thought, found, rest = text.partition(self._close)
-        if found:
+        thought, tag, rest = text.partition(self._close)
+        if tag:
             self._step = self._outside
             return thought, rest
         certain = len(text) - overlap(text, self._close)
@@ -78,24 +78,24 @@ class Splitter:
         if self._open.startswith(bare):
             self._held = text
             return "", ""
-        thought, found, rest = bare.removeprefix(self._open).partition(self._close)
-        if not found:
+        thought, tag, rest = bare.removeprefix(self._open).partition(self._close)
+        if not tag:
             thought = thought[: len(thought) - overlap(thought, self._close)]
-        if not bare.startswith(self._open) or not self._told().startswith(thought.strip()):
+        if not bare.startswith(self._open) or not self._structured_text().startswith(thought.strip()):
             self._step = self._outside
             return "", text
-        if not found:
+        if not tag:
             self._held = text
             return "", ""
         self._step = self._outside
         return "", rest
 
-    def _told(self) -> str:
-        """Return the thought from the server's own field, in one piece from now on."""
+    def _structured_text(self) -> str:
+        """Return the reasoning from the separate field, joined."""
         self._structured = ["".join(self._structured)]
         return self._structured[0].strip()
 
 
 def overlap(text: str, tag: str) -> int:
-    """Return how many characters at the end of the text may be the beginning of the tag."""
+    """Return the number of characters at the end of the text that may be the beginning of the tag."""
     return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:length])), 0)
