@@ -85,7 +85,7 @@ class _KeyLimits(NamedTuple):
         )
         # A response needs at least one token; it is charged for all of them when it ends.
         takes = [TokenTake("requests", requests, 1, 1), TokenTake("tokens", tokens, 0, 1)]
-        return cls([take for take in takes if take.most], tokens, streams)
+        return cls([take for take in takes if take.capacity], tokens, streams)
 
 
 class Limits:
@@ -139,7 +139,7 @@ class Limits:
         if result is None:
             return admission
         admission.allowances = [
-            Allowance(take.bucket, take.most, missing) for take, missing in zip(takes, result.missing, strict=True)
+            Allowance(take.bucket, take.capacity, missing) for take, missing in zip(takes, result.missing, strict=True)
         ]
         if result.granted:
             return admission

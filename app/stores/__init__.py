@@ -5,7 +5,7 @@ A store has *buckets of records*. A record is bytes with a name; a bucket has th
 is read in one round trip and expires as a whole, `ttl` seconds after its last use, so that a chain in use never
 expires. Stores do not read records: see `app.core.history.turns`.
 
-A bucket's name begins with its owner: `owner:chain`. A record may be put with an entry, a short description; a store
+A bucket's name starts with its owner: `owner:chain`. A record may be stored with an entry, a short description; a store
 lists the entries of an owner.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-# By the scheme of the store's URL. A scheme that is not here is refused; an import path may be given instead.
+# By the scheme of the store's URL. Other schemes are refused; an import path may be used instead.
 # Each class has `from_url(url, *, ttl)`: it does no I/O, and raises ValueError for an invalid URL.
 STORES = {
     "memory": "app.stores.memory:MemoryStore",
@@ -42,12 +42,11 @@ class Change(NamedTuple):
 
 class Store(Protocol):
     """
-    Buckets of records; every method may raise `StoreUnavailable`, and works again once the trouble is over.
+    Buckets of records; every method may raise `StoreUnavailable`, and works again once the outage is over.
 
-    A write that returned is there for every reader, of this process or another, and survives this process
-    (in as far as the store outlives it at all). A write is done or not done, never half: also if its caller is
-    cancelled. An expired bucket is gone, whether or not anything has swept it yet. A bucket without records does not
-    exist, and the entry of a deleted record is not listed.
+    A completed write is visible to every reader, in this process or another, and survives this process if the store
+    does. Writes are atomic, also if their caller is cancelled. An expired bucket does not exist, even if it is not
+    purged yet. A bucket without records does not exist, and the entry of a deleted record is not listed.
     """
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
@@ -58,7 +57,7 @@ class Store(Protocol):
         """
         Store a record if the bucket has none of that name, and return whether it was stored; renews the bucket.
 
-        Of several calls at the same time, in whichever process, one returns True.
+        Of several concurrent calls, in any processes, exactly one returns True.
         """
         ...
 
@@ -66,9 +65,9 @@ class Store(Protocol):
         """
         Make changes atomically, each to another bucket of one chain, and renew the buckets.
 
-        If a `given` record is missing, make none of them and return False. So nothing is added to a conversation that
-        another request deletes at the same time. Buckets are of one chain if their names are
-        the same up to the second colon (`owner:chain`, `owner:chain:conversation`).
+        If a `given` record is missing, make none of them and return False. Thus nothing is added to a conversation that
+        another request deletes at the same time. Buckets belong to one chain if their names are equal up to the second
+        colon (`owner:chain`, `owner:chain:conversation`).
         """
         ...
 
@@ -94,31 +93,31 @@ class Store(Protocol):
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         """
-        Return the entries of an owner's records, those that were put first last, at most `limit` of them.
+        Return at most `limit` entries of an owner's records, newest first.
 
-        A record that replaces another keeps its place. With `after`, the name of a record, only the entries behind its
-        own are returned; None if it is not listed. No bucket is renewed. At least the newest `LISTED` are listed.
+        A record that replaces another keeps its position. With `after`, the name of a record, only the entries after
+        its own are returned; None if it is not listed. No bucket is renewed. At least the newest `LISTED` are listed.
         """
         ...
 
     async def purge(self) -> None:
         """
-        Remove for good what has expired, and what is left of what was deleted, where the store does not do so itself.
+        Erase expired and deleted records, unless the store does so itself.
 
-        It is called at the start and every few seconds, in each process, also where the store is not used.
+        Called at startup and every few seconds, in each process, even if the store is not in use.
         """
         ...
 
     async def check(self) -> None:
-        """Return if the store can be used now, for writing too, at the cost of one round trip at most."""
+        """Return if the store can be read and written now, with one round trip at most; raises `StoreUnavailable`."""
         ...
 
     async def aclose(self) -> None:
-        """Give back connections, threads and files; the store is not used afterwards. Closing twice is fine."""
+        """Release connections, threads and files; the store cannot be used afterwards. Closing twice is allowed."""
         ...
 
 
-# How many records of an owner a store lists at least, as long as they are there.
+# The number of an owner's existing records that a store lists at least.
 LISTED = 1000
 
 
@@ -128,5 +127,5 @@ def owner_of(bucket: str) -> str:
 
 
 async def apply_with(store: Store, change: Change, more: Sequence[Change]) -> bool:
-    """Make a change, together with more if all can be made; return whether the change itself was made."""
+    """Make a change, together with `more` if all can be made; return whether the change itself was made."""
     return await store.apply(change, *more) or (bool(more) and await store.apply(change))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-# Seconds after which the slots of a process that has died are free again.
+# Seconds after which the slots of a dead process are free again.
 LEASE = 30.0
 
 
@@ -13,16 +13,16 @@ class TokenTake(NamedTuple):
     """Tokens to take from one bucket."""
 
     bucket: str
-    most: int  # the capacity of the bucket, which refills within a minute
+    capacity: int  # tokens of a full bucket, which refills within a minute
     amount: int  # tokens to take; the bucket may go below zero
-    needs: int = 0  # tokens that must be in it, or nothing is taken from any bucket
+    needs: int = 0  # tokens that the bucket must have, or nothing is taken from any bucket
 
 
 class TokenResult(NamedTuple):
     """The result of taking tokens."""
 
     granted: bool
-    missing: Sequence[float]  # tokens by which each bucket is not full
+    missing: Sequence[float]  # tokens that each bucket lacks to be full
 
 
 class Counters(Protocol):
@@ -41,7 +41,7 @@ class Counters(Protocol):
         ...
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Renew slots, given by pool and holder, for another `LEASE` seconds; return those that were not held."""
+        """Renew slots, as pairs of pool and holder, for another `LEASE` seconds; return those that were not held."""
         ...
 
     async def release(self, pool: str, holder: str) -> None:

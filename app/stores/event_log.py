@@ -1,7 +1,7 @@
 """
-The protocol of event logs: the events of background runs, and who works on each.
+The protocol of event logs: the events of background runs, and the worker of each.
 
-A store may keep them in the same place as its records.
+A store may have an event log beside its records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class RunKey(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Events that left together, encoded."""
+    """Events that were emitted together, encoded."""
 
     first: int  # sequence number of the first of them
     last: int  # and of the last
@@ -26,76 +26,76 @@ class Batch(NamedTuple):
     ends: bool = False  # the last of them is the terminal event
 
 
-# What a worker hears of a run it works on: it holds the lease (and the caller wants the run cancelled), or lost it.
+# The state of a worker's lease: held, held with a request to cancel the run, or lost to another worker.
 LeaseState: TypeAlias = Literal["held", "cancelled", "lost"]
 
-# How a run is doing. `orphaned`: not ended, and nobody has renewed the lease. `absent`: its log is gone, or never was.
+# The state of a run. `orphaned`: not ended, and its lease has expired. `absent`: it has no log (any more).
 RunState: TypeAlias = Literal["running", "orphaned", "ended", "absent"]
 
 
 class EventLog(Protocol):
     """
-    The events of background runs, and who works on each: every method may raise `StoreUnavailable`.
+    The events of background runs, and the worker of each; every method may raise `StoreUnavailable`.
 
-    One worker at a time holds the lease of a run, and only what that one appends is kept. The lease runs out `lease`
-    seconds after it was last renewed; then any other worker may claim it, once. A log is deleted `ttl` seconds after
-    its last use. Names of workers are strings that are unique to a process.
+    One worker at a time holds the lease of a run, and only its batches are stored. The lease expires `lease` seconds
+    after its last renewal; then one other worker can claim it. A log is deleted `ttl` seconds after its last use. A
+    worker's name is a string that is unique to a process.
     """
 
     async def begin(self, run: RunKey, worker: str) -> None:
-        """Begin the log of a new run, whose lease the worker holds."""
+        """Create the log of a new run, whose lease the worker holds."""
         ...
 
     async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
         """
-        Add what follows the last batch, and renew the lease.
+        Append a batch, and renew the lease.
 
-        Nothing is added by a worker that lost the lease, nor a batch whose first event is not behind the last one that
-        there is: to add a batch again, because it was not known whether it had been added, is fine.
+        A batch is ignored if the worker has lost the lease, or if its first event does not follow the last one stored.
+        So a call whose result is unknown can be repeated.
         """
         ...
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew the leases of runs; say for each how that went."""
+        """Renew the leases of runs, and return the state of each."""
         ...
 
     async def claim(self, run: RunKey, worker: str) -> bool:
-        """Take over a run that is orphaned or absent; tell whether it is this worker's now."""
+        """Claim a run that is orphaned or absent; return whether the worker holds its lease now."""
         ...
 
     async def cancel(self, run: RunKey) -> None:
-        """Request the cancellation of a run: its worker learns of it at its next call."""
+        """Request the cancellation of a run; its worker's next call returns `cancelled`."""
         ...
 
     async def standing(self, run: RunKey) -> RunState:
-        """Say how a run is doing."""
+        """Return the state of a run."""
         ...
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
         """
-        Return batches, oldest first, that reach beyond the sequence number `after`: not always all, but the next ones.
+        Return the next batches, perhaps not all, with events after the sequence number `after`, oldest first.
 
-        If there is none yet, wait for one, `wait` seconds at most.
+        If there is none yet, wait up to `wait` seconds for it.
         """
         ...
 
     async def orphans(self) -> list[RunKey]:
-        """Return runs, not always all, that may be orphaned."""
+        """Return runs, perhaps not all, that may be orphaned."""
         ...
 
     async def delete(self, run: RunKey) -> None:
-        """Forget a run, also one that is running: its worker has lost it."""
+        """Delete a run's log; if it is running, its worker loses the lease."""
         ...
 
     async def aclose(self) -> None:
-        """Give back what the log has beside its store's; the store itself is closed after it."""
+        """Release the log's own resources; the store is closed after it."""
         ...
 
 
 @runtime_checkable
 class LoggingStore(Protocol):
-    """A store that can also keep event logs, in the same place."""
+    """A store that also has an event log."""
 
     def log(self, *, ttl: float, lease: float) -> EventLog:
-        """Return the log; it does no I/O before it is used. `ttl` and `lease` are in seconds."""
+        """Return the log; it does no I/O until it is used. `ttl` and `lease` are in seconds."""
         ...

@@ -11,10 +11,10 @@ logger = logging.getLogger(__name__)
 
 class Outage:
     """
-    What the log hears of a store in trouble: one line when it begins, one when it is over.
+    The state of a store's outage, which is logged with one line at its start and one at its end.
 
-    Callers of the API learn only that the store is unavailable. The reason is for the operator: it is in the
-    log, and a note on the exception (`antiphon check` prints it).
+    Callers of the API see only that the store is unavailable. The reason is for operators: it is in the log, and in a
+    note on the exception, which `antiphon check` prints.
     """
 
     def __init__(self, store: str) -> None:
@@ -27,7 +27,7 @@ class Outage:
         return self._reason is not None
 
     def begins(self, reason: str) -> StoreUnavailable:
-        """Return what to raise; `reason` must hold no secret and no record."""
+        """Record a failure, and return the error to raise; `reason` must contain no secret and no record."""
         if self._reason is None:
             logger.warning("%s is unavailable: %s", self._store, reason)
         self._reason = reason
@@ -36,7 +36,7 @@ class Outage:
         return error
 
     def ends(self) -> None:
-        """The store has answered."""
+        """Record a success."""
         if self._reason is not None:
             logger.info("%s is available again", self._store)
             self._reason = None

@@ -1,4 +1,4 @@
-"""What has expired or was deleted is removed for good, also on a server that does nothing else."""
+"""Erases expired and deleted records regularly, also on an idle server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _purge_regularly(store: Store, purges: Sequence[Callable[[], None]]) -
         try:
             await store.purge()
         except StoreUnavailable:
-            pass  # which the store logs
+            pass  # logged by the store
         except Exception:
             logger.exception("unexpected error")
         await asyncio.sleep(INTERVAL * random.uniform(0.75, 1))  # not in all processes at the same time

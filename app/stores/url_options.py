@@ -10,9 +10,9 @@ from urllib.parse import parse_qsl
 
 def read_options(query: str, known: Mapping[str, Callable[[str], object]]) -> dict[str, Any]:
     """
-    Read the options in the query of a store's URL, each with the function that `known` has for it.
+    Parse the options in the query of a store's URL, each with its function in `known`.
 
-    Raise ValueError for an unknown or a malformed one. No value is quoted in the message: it may be a secret.
+    Raises ValueError for an unknown or malformed option. The message quotes no value, since it may be a secret.
     """
     options = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
@@ -26,7 +26,7 @@ def read_options(query: str, known: Mapping[str, Callable[[str], object]]) -> di
 
 
 def seconds(text: str) -> float:
-    """Read a positive number of seconds."""
+    """Parse a positive number of seconds."""
     try:
         number = float(text)
     except ValueError:
@@ -37,14 +37,14 @@ def seconds(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """Read a positive whole number."""
+    """Parse a positive whole number."""
     if not (text.isascii() and text.isdigit() and int(text)):
         raise ValueError("expected a positive whole number")
     return int(text)
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """Make a reader of one word out of a few."""
+    """Return a parser that accepts only these words, in any case."""
 
     def read(text: str) -> str:
         if text.lower() not in choices:

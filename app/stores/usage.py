@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-# Seconds for which a store remembers which batches it has added, at least.
+# Seconds for which a store remembers added batches, at least.
 BATCH_TTL = 86_400
 
 
@@ -40,7 +40,7 @@ class UsageLedger(Protocol):
         """
         Add to the rows of the same day, key, model and backend, all at once.
 
-        A `batch` that was added already is not added again: whoever does not know whether it was may repeat it.
+        A `batch` is added only once, so a call whose result is unknown can be repeated.
         """
         ...
 
@@ -49,7 +49,7 @@ class UsageLedger(Protocol):
         ...
 
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
-        """Return the rows of these days, and of one key if it is given, in any order."""
+        """Return the rows of these days, of one key or of all, in any order."""
         ...
 
     async def forget(self, before: str) -> None:
@@ -59,13 +59,13 @@ class UsageLedger(Protocol):
 
 @runtime_checkable
 class UsageStore(Protocol):
-    """A store that keeps usage."""
+    """A store for usage."""
 
     def usage(self, *, days: int) -> UsageLedger:
-        """Return the ledger, which keeps rows for so many days; it does no I/O before it is used."""
+        """Return the ledger, which stores rows for `days` days; it does no I/O until it is used."""
         ...
 
 
-def add_rows(one: UsageRow, other: UsageRow) -> UsageRow:
+def add_rows(row: UsageRow, other: UsageRow) -> UsageRow:
     """Return the sum of two rows of the same day, key, model and backend."""
-    return UsageRow(*one[:4], *(a + b for a, b in zip(one[4:], other[4:], strict=True)))
+    return UsageRow(*row[:4], *(a + b for a, b in zip(row[4:], other[4:], strict=True)))

@@ -34,9 +34,9 @@ from tests.support.scripted import Scripted
 from tests.support.serving import antiphon, settings
 
 ROOT = Path(__file__).parents[2]
-HASTE = 2.0  # seconds that a Redis has: on a machine with much else to do it may be late
+FAST_TIMEOUT = 2.0  # seconds that a Redis has: on a machine with much else to do it may be late
 # `antiphon`, with that much patience.
-PATIENT = f"from app.stores import redis; redis.HASTE = {HASTE}; from app.cli import main; main()"
+PATIENT = f"from app.stores import redis; redis.FAST_TIMEOUT = {FAST_TIMEOUT}; from app.cli import main; main()"
 HELLO: list[Any] = [delta(content="Hel"), delta(content="lo")]
 USED = {"prompt_tokens": 60, "completion_tokens": 40, "total_tokens": 100}
 LONG = [*HELLO, finish("stop"), {"choices": [], "usage": USED}, DONE]  # a hundred tokens
@@ -385,7 +385,7 @@ async def test_two_servers_on_one_redis_count_together(tmp_path: Path) -> None:
 
 
 async def test_places_are_shared_too(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores_redis, "HASTE", HASTE)
+    monkeypatch.setattr(stores_redis, "FAST_TIMEOUT", FAST_TIMEOUT)
     go = asyncio.Event()
     values = {"limit_store_url": f"{redis_url}/9", "limit_streams": 1}
     async with served([*HELLO, go], **values) as (http, backend), served(HELLO, **values) as (other, _):
@@ -402,7 +402,7 @@ async def test_without_its_redis_a_server_limits_nobody_and_says_so(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "app.api.rate_limits")
-    monkeypatch.setattr(stores_redis, "HASTE", HASTE)
+    monkeypatch.setattr(stores_redis, "FAST_TIMEOUT", FAST_TIMEOUT)
     with RedisServer() as redis:
         values = {"limit_store_url": redis.url, "limit_requests_per_minute": 1, "limit_streams": 1}
         async with served(HELLO, **values) as (http, _):
@@ -418,7 +418,7 @@ async def test_without_its_redis_a_server_limits_nobody_and_says_so(
 async def test_a_place_that_is_given_back_while_it_is_renewed_is_free(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores_redis, "HASTE", HASTE)
+    monkeypatch.setattr(stores_redis, "FAST_TIMEOUT", FAST_TIMEOUT)
     counters = stores_redis.RedisStore.from_url(f"{redis_url}/9", ttl=60).counters()
     limits = Limits(counters, streams=1)
     grant = await limits.take(KeyAccess(counted_as="ada"))
@@ -434,7 +434,7 @@ async def test_a_place_that_is_given_back_while_it_is_renewed_is_free(
 
 
 async def test_places_in_use_are_counted_again_after_a_restart_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores_redis, "HASTE", HASTE)
+    monkeypatch.setattr(stores_redis, "FAST_TIMEOUT", FAST_TIMEOUT)
     with RedisServer() as redis:
         counters = stores_redis.RedisStore.from_url(redis.url, ttl=60).counters()
         limits = Limits(counters, streams=1)

@@ -23,7 +23,7 @@ REQUEST = TokenTake("requests", 2, amount=1, needs=1)
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Redis that is late is away: not in these tests, on a machine with much else to do."""
-    monkeypatch.setattr(redis, "HASTE", 2.0)
+    monkeypatch.setattr(redis, "FAST_TIMEOUT", 2.0)
     monkeypatch.setattr(postgres, "FAST", 2.0)
 
 
@@ -146,7 +146,7 @@ async def test_memory_lets_flow_in_what_time_brings_and_no_more() -> None:
 async def test_memory_forgets_buckets_that_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     counters = MemoryCounters(clock=lambda: now[0])
-    monkeypatch.setattr(MemoryCounters, "_MANY", 10)
+    monkeypatch.setattr(MemoryCounters, "_MAX_BUCKETS", 10)
     for number in range(20):
         now[0] += 60
         await counters.take(str(number), [REQUEST])

@@ -3,8 +3,8 @@ A store in this process's memory: nothing to install, nothing left after a resta
 
     memory://?max_bytes=536870912&max_records=100000
 
-It is bounded twice, by records and by bytes. Where a record would exceed a bound, the buckets that were not used for
-the longest time are forgotten, whole: half a chain is of no use to anyone.
+It is limited by records and by bytes. If a record would exceed a limit, the least recently used buckets are evicted
+whole, since a part of a chain is of no use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.stores.url_options import count, read_options
 MAX_RECORDS = 100_000
 MAX_BYTES = 512 * 1024 * 1024
 
-# What Python needs to keep one record beside its bytes: name, object headers, its place in the dicts.
+# Python's overhead for each record, in bytes: name, object headers, entries in dicts.
 _OVERHEAD = 512
 
 
@@ -37,7 +37,7 @@ class _Bucket:
     size: int = 0  # bytes, with the overhead
 
     def growth(self, change: Change) -> tuple[int, int]:
-        """Return by how many records and bytes the bucket is larger after a change."""
+        """Return how many records and bytes a change would add to the bucket."""
         before = [self.records[name] for name in {*change.put, *change.delete} if name in self.records]
         records = len(change.put) - len(before)
         listed = {*change.entries, *change.delete}
@@ -46,7 +46,7 @@ class _Bucket:
         return records, put + entries + records * _OVERHEAD
 
     def apply(self, change: Change, growth: int) -> None:
-        """Make a change, by which the bucket grows by so many bytes."""
+        """Make a change, which adds `growth` bytes."""
         for name in change.delete:
             self.records.pop(name, None)
             self.entries.pop(name, None)
@@ -70,14 +70,14 @@ class MemoryStore:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._clock = clock
-        # Every use renews by the same time and moves to the end, so this is also the order in which they expire.
+        # Every use renews a bucket and moves it to the end, so this is also the order of expiry.
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
-        # Bucket and name of each record that is listed, by owner, the first put first.
+        # Bucket and name of each listed record, by owner, oldest first.
         self._listed: dict[str, dict[tuple[str, str], None]] = {}
         self._logs: list[MemoryLog] = []
         self._usage = MemoryUsage()
         self.records = 0
-        self.bytes = 0  # as counted for the bound, with the overhead
+        self.bytes = 0  # including the overhead
 
     @classmethod
     def from_url(
@@ -89,7 +89,7 @@ class MemoryStore:
         max_bytes: int = MAX_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> MemoryStore:
-        """Make the store of a `memory://` URL, whose options `max_records` and `max_bytes` win over the arguments."""
+        """Build the store of a `memory://` URL, whose options `max_records` and `max_bytes` override the arguments."""
         parts = urlsplit(url)
         if parts.netloc or parts.path not in ("", "/"):
             raise ValueError("A memory store has neither host nor path: write memory:// or memory://?max_bytes=...")
@@ -98,7 +98,7 @@ class MemoryStore:
         return cls(ttl=ttl, clock=clock, **bounds)
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
-        """Keep a record, and renew its bucket."""
+        """Store a record, and renew its bucket."""
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
@@ -108,10 +108,10 @@ class MemoryStore:
 
     async def apply(self, *changes: Change) -> bool:
         """
-        Make changes at once, and renew their buckets; make none, and return False, where a given record is missing.
+        Make changes atomically, and renew their buckets; return False, with no change, if a required record is missing.
 
-        Buckets that would exceed a bound all alone are refused, and stay as they were: nobody else's chain is given up
-        for them, and none of their own records, without which the rest of the chain makes no sense.
+        Raises `StoreUnavailable`, without any change, if the buckets alone would exceed a limit: neither other chains
+        nor records of this one are evicted for them.
         """
         for change in changes:
             self._sweep(change.bucket)
@@ -138,41 +138,41 @@ class MemoryStore:
             if not bucket.records:
                 self._forget(change.bucket)
         while self.bytes > self._max_bytes or self.records > self._max_records:
-            self._forget(next(iter(self._buckets)))  # never those that were changed: they are the last, and fit alone
+            self._forget(next(iter(self._buckets)))  # never the changed buckets: they are the last, and fit
         return True
 
     async def get(self, bucket: str, name: str) -> bytes | None:
         """Return one record, and renew its bucket."""
-        kept = self._use(bucket)
-        return kept.records.get(name) if kept else None
+        current = self._use(bucket)
+        return current.records.get(name) if current else None
 
     async def all(self, bucket: str) -> dict[str, bytes]:
         """Return a bucket's records by name, and renew it."""
-        kept = self._use(bucket)
-        return dict(kept.records) if kept else {}
+        current = self._use(bucket)
+        return dict(current.records) if current else {}
 
     async def names(self, bucket: str) -> set[str]:
         """Return the names of a bucket's records, and renew it."""
-        kept = self._use(bucket)
-        return set(kept.records) if kept else set()
+        current = self._use(bucket)
+        return set(current.records) if current else set()
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Forget one record; tell whether it was there."""
-        kept = self._find(bucket)
-        if kept is None or name not in kept.records:
+        """Delete one record; return whether it existed."""
+        current = self._find(bucket)
+        if current is None or name not in current.records:
             return False
         change = Change(bucket, {}, [name])
-        records, size = kept.growth(change)
-        kept.apply(change, size)
+        records, size = current.growth(change)
+        current.apply(change, size)
         self._list(change)
         self.records += records
         self.bytes += size
-        if not kept.records:
+        if not current.records:
             del self._buckets[bucket]
         return True
 
     async def drop(self, bucket: str) -> bool:
-        """Forget a bucket; tell whether it was there."""
+        """Delete a bucket; return whether it existed."""
         if self._find(bucket) is None:
             return False
         self._forget(bucket)
@@ -181,17 +181,17 @@ class MemoryStore:
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         """Return the entries of an owner's records, the newest first."""
         now = self._clock()
-        there = (
+        entries = (
             (name, self._buckets[bucket].entries[name])
             for bucket, name in reversed(self._listed.get(owner, {}))
             if self._buckets[bucket].expires > now
         )
-        if after is not None and not any(name == after for name, _ in there):  # leaves off behind it
+        if after is not None and not any(name == after for name, _ in entries):  # advances the generator past `after`
             return None
-        return [entry for _, entry in islice(there, limit)]
+        return [entry for _, entry in islice(entries, limit)]
 
     async def purge(self) -> None:
-        """Forget what has expired."""
+        """Delete expired buckets and logs."""
         now = self._clock()
         while self._buckets and next(iter(self._buckets.values())).expires <= now:
             self._forget(next(iter(self._buckets)))
@@ -199,7 +199,7 @@ class MemoryStore:
             log.purge()
 
     async def check(self) -> None:
-        """Memory is always there."""
+        """Return: memory is always available."""
 
     def log(self, *, ttl: float, lease: float) -> MemoryLog:
         """Return an event log in memory."""
@@ -207,11 +207,11 @@ class MemoryStore:
         return self._logs[-1]
 
     def usage(self, *, days: int) -> MemoryUsage:
-        """Return the usage of keys, which is this store's as long as the process lives."""
+        """Return the usage of keys, which lasts as long as the process."""
         return self._usage
 
     async def aclose(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
         self._buckets.clear()
         self._listed.clear()
         self.records = self.bytes = 0
@@ -222,15 +222,15 @@ class MemoryStore:
         return self._buckets.get(bucket)
 
     def _use(self, bucket: str) -> _Bucket | None:
-        """Return a bucket that is there, renewed."""
-        kept = self._find(bucket)
-        if kept is not None:
-            kept.expires = self._clock() + self._ttl
+        """Return an existing bucket, renewed."""
+        current = self._find(bucket)
+        if current is not None:
+            current.expires = self._clock() + self._ttl
             self._buckets.move_to_end(bucket)
-        return kept
+        return current
 
     def _sweep(self, bucket: str) -> None:
-        """Forget this bucket if it has expired, and two more: a call adds one at most, so the expired never pile up."""
+        """Delete this bucket if it has expired, and up to two more: a call adds at most one, so they never pile up."""
         now = self._clock()
         self._expire(bucket, now)
         for _ in range(2):
@@ -238,18 +238,18 @@ class MemoryStore:
                 self._expire(next(iter(self._buckets)), now)
 
     def _expire(self, bucket: str, now: float) -> None:
-        kept = self._buckets.get(bucket)
-        if kept is not None and kept.expires <= now:
+        current = self._buckets.get(bucket)
+        if current is not None and current.expires <= now:
             self._forget(bucket)
 
     def _forget(self, bucket: str) -> None:
-        kept = self._buckets.pop(bucket)
-        self.records -= len(kept.records)
-        self.bytes -= kept.size
-        self._list(Change(bucket, {}, list(kept.entries)))
+        current = self._buckets.pop(bucket)
+        self.records -= len(current.records)
+        self.bytes -= current.size
+        self._list(Change(bucket, {}, list(current.entries)))
 
     def _list(self, change: Change) -> None:
-        """Note which records are listed after a change."""
+        """Update the list of records after a change."""
         owner = owner_of(change.bucket)
         listed = self._listed.setdefault(owner, {})
         for name in change.delete:

@@ -14,7 +14,7 @@ _MINUTE = 60.0
 class MemoryCounters:
     """Token buckets and slots in memory."""
 
-    _MANY = 10_000  # buckets; with more, the full ones are dropped
+    _MAX_BUCKETS = 10_000  # with more, the full ones are dropped
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -22,35 +22,40 @@ class MemoryCounters:
         self._pools: defaultdict[str, set[str]] = defaultdict(set)
 
     async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
+        """Take tokens from an owner's buckets, all of them or none."""
         now = self._clock()
         keys = [f"{owner}:{take.bucket}" for take in takes]
         missing = [
-            max(0.0, self._full.get(key, now) - now) * take.most / _MINUTE
+            max(0.0, self._full.get(key, now) - now) * take.capacity / _MINUTE
             for key, take in zip(keys, takes, strict=True)
         ]
-        if any(take.needs and lacking + take.needs > take.most for take, lacking in zip(takes, missing, strict=True)):
+        if any(
+            take.needs and lacking + take.needs > take.capacity for take, lacking in zip(takes, missing, strict=True)
+        ):
             return TokenResult(False, missing)
         missing = [lacking + take.amount for take, lacking in zip(takes, missing, strict=True)]
-        if len(self._full) > self._MANY:
+        if len(self._full) > self._MAX_BUCKETS:
             self._full = {key: full for key, full in self._full.items() if full > now}
         for key, take, lacking in zip(keys, takes, missing, strict=True):
-            self._full[key] = now + lacking * _MINUTE / take.most
+            self._full[key] = now + lacking * _MINUTE / take.capacity
         return TokenResult(True, missing)
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
+        """Acquire one of the slots of a pool; return False if all are held."""
         if len(self._pools[pool]) >= limit:
             return False
         self._pools[pool].add(holder)
         return True
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        # Slots are held as long as the process lives.
+        """Return the slots that are not held; the others need no renewal in one process."""
         return [(pool, holder) for pool, holder in slots if holder not in self._pools.get(pool, ())]
 
     async def release(self, pool: str, holder: str) -> None:
+        """Release a slot."""
         self._pools[pool].discard(holder)
         if not self._pools[pool]:
             del self._pools[pool]
 
     async def aclose(self) -> None:
-        pass
+        """Do nothing: there are no connections."""

@@ -1,8 +1,8 @@
 """
 Event logs in this process's memory.
 
-They are bounded by bytes: where a batch would exceed the bound, logs of runs that have ended are forgotten, the oldest
-first. Runs that are running are never forgotten.
+They are limited by bytes: if a batch exceeds the limit, logs of ended runs are deleted, oldest first. Logs of runs in
+progress are never deleted.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from app.stores.event_log import Batch, LeaseState, RunKey, RunState
 
 MAX_LOG_BYTES = 256 * 1024 * 1024
 
-# What Python needs to keep one batch beside its bytes.
+# Python's overhead for each batch, in bytes.
 _OVERHEAD = 200
 
 
 @dataclass(slots=True)
 class _Log:
     worker: str
-    leased: float  # until when
+    leased: float  # until when, by the clock
     expires: float
     cancelled: bool = False
     batches: list[Batch] = field(default_factory=list)
@@ -54,12 +54,12 @@ class MemoryLog:
         self._bytes = 0
 
     async def begin(self, run: RunKey, worker: str) -> None:
-        """Begin the log of a new run."""
+        """Create the log of a new run."""
         self._logs[run] = _Log(worker, 0, 0)
         self._renew(run, self._logs[run])
 
     async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
-        """Add a batch, if this worker holds the lease, and wake who waits for it."""
+        """Add a batch if this worker holds the lease, and wake its readers."""
         log = self._held(run, worker)
         if log is None:
             return "lost"
@@ -73,7 +73,7 @@ class MemoryLog:
         self._renew(run, log)
         if added:
             _wake(log)
-            self._make_room()
+            self._evict()
         return log.claim()
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
@@ -87,7 +87,7 @@ class MemoryLog:
         return claims
 
     async def claim(self, run: RunKey, worker: str) -> bool:
-        """Take over a run whose lease has run out, or that has no log."""
+        """Claim a run whose lease has expired, or that has no log."""
         log = self._find(run)
         if log is None:
             await self.begin(run, worker)
@@ -99,12 +99,12 @@ class MemoryLog:
         return True
 
     async def cancel(self, run: RunKey) -> None:
-        """Mark a run as one to be cancelled."""
+        """Request the cancellation of a run."""
         if log := self._find(run):
             log.cancelled = True
 
     async def standing(self, run: RunKey) -> RunState:
-        """Say how a run is doing."""
+        """Return the state of a run."""
         log = self._find(run)
         if log is None:
             return "absent"
@@ -113,7 +113,7 @@ class MemoryLog:
         return "running" if self._clock() < log.leased else "orphaned"
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
-        """Return all batches that reach beyond `after`."""
+        """Return all batches with events after `after`."""
         log = self._find(run)
         if log is None:
             return []
@@ -126,16 +126,16 @@ class MemoryLog:
         return log.batches[bisect_right(log.batches, after, key=lambda batch: batch.last) :]
 
     async def orphans(self) -> list[RunKey]:
-        """Return the runs whose lease has run out."""
+        """Return the runs whose lease has expired."""
         return [run for run in [*self._logs] if await self.standing(run) == "orphaned"]
 
     async def delete(self, run: RunKey) -> None:
-        """Forget a run, and wake who waits for it."""
+        """Delete a run's log, and wake its readers."""
         if run in self._logs:
             self._forget(run)
 
     async def aclose(self) -> None:
-        """Forget everything."""
+        """Delete all logs."""
         for run in [*self._logs]:
             self._forget(run)
 
@@ -157,12 +157,12 @@ class MemoryLog:
         self._logs.move_to_end(run)
 
     def purge(self) -> None:
-        """Forget the expired."""
+        """Delete expired logs."""
         now = self._clock()
         for run in [run for run, log in self._logs.items() if log.expires <= now]:
             self._forget(run)
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         if self._bytes > self._max_bytes:
             for run in [run for run, log in self._logs.items() if log.ended]:
                 self._forget(run)

@@ -13,16 +13,16 @@ class MemoryUsage:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, ...], UsageRow] = {}
-        self._batches: deque[str] = deque(maxlen=100)  # that were added last; one is repeated soon or never
+        self._batches: deque[str] = deque(maxlen=100)  # the last ones added: repetitions follow soon
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
-        """Add to rows; a batch that was added already is not added again."""
+        """Add to rows; a batch is added only once."""
         if batch in self._batches:
             return
         self._batches.append(batch)
         for row in rows:
-            known = self._rows.get(row[:4])
-            self._rows[row[:4]] = add_rows(known, row) if known else row
+            row_before = self._rows.get(row[:4])
+            self._rows[row[:4]] = add_rows(row_before, row) if row_before else row
 
     async def spending(self, key: str, day: str) -> Spending:
         """Return what a key has used on a day, and in its month."""

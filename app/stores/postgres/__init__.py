@@ -3,10 +3,10 @@ A store in PostgreSQL (13 or later), shared by any number of replicas of this se
 
     postgresql://[user[:password]@]host[:5432][,host:port]/database
 
-The query may have libpq's `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `host` and `target_session_attrs`, and ours:
-`max_connections`, `connect_timeout` and `timeout` in seconds, and `statement_cache_size`, which has to be 0 behind a
-PgBouncer that gives out connections by transaction. The tables are made on first use, all named `antiphon_...`, in the
-schema that is first in the user's `search_path`. It needs `pip install 'antiphon[postgres]'`.
+The query may have libpq's `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `host` and `target_session_attrs`, and the
+store's own: `max_connections`, `connect_timeout` and `timeout` in seconds, and `statement_cache_size`, which must be 0
+behind a PgBouncer with transaction pooling. The tables are created on first use, all named `antiphon_...`, in the first
+schema of the user's `search_path`. Requires `pip install 'antiphon[postgres]'`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.stores.postgres.usage import PostgresUsage
 
 _APPLY = "SELECT antiphon_apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 _LEFT = "extract(epoch FROM expires - clock_timestamp())::float8"
-# A bucket without such a record has one row, of NULLs: it is renewed all the same.
+# A bucket without this record yields one row of NULLs, since it is renewed all the same.
 _GET = f"""
 SELECT {_LEFT}, record FROM antiphon_buckets AS buckets
 LEFT JOIN antiphon_records AS records ON bucket = id AND records.name = $2
@@ -63,7 +63,7 @@ SELECT entry FROM antiphon_listed AS listed
 JOIN antiphon_records AS records USING (bucket, name) JOIN antiphon_buckets ON id = bucket
 WHERE owner = $1 AND position < $2 AND expires > clock_timestamp() ORDER BY position DESC LIMIT $3
 """
-# A few at a time, and not those at which somebody else is, so that nobody waits for a big clean-up.
+# A few at a time, and no locked rows, so that other calls do not wait for long.
 _PURGES = [
     """
     DELETE FROM antiphon_buckets WHERE id IN (
@@ -94,13 +94,13 @@ class PostgresStore:
     """Buckets in a table, their records in another."""
 
     def __init__(self, client: Callable[..., PostgresClient], outage: Outage, *, ttl: float) -> None:
-        """`client` makes clients, with `limit`, `timeout` and `connect_timeout` where these are not the usual ones."""
+        """`client` builds clients; `limit`, `timeout` and `connect_timeout` override the defaults."""
         self._new_client = client
         self._client = client()
         self._outage = outage
         self._ttl = ttl
-        # A bucket is renewed when its expiry would move by more than this: what is only read is not written then, at
-        # the price that it may expire that much early.
+        # A bucket is renewed when its expiry would move by more than this: most reads write nothing,
+        # but the bucket may expire that much early.
         self._slack = min(ttl / 100, 3600)
 
     @classmethod
@@ -132,7 +132,7 @@ class PostgresStore:
         return cls(lambda **more: PostgresClient(address, outage=outage, **{**usual, **more}), outage, ttl=ttl)
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
-        """Keep a record and renew its bucket, at once."""
+        """Store a record and renew its bucket, atomically."""
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
@@ -141,14 +141,14 @@ class PostgresStore:
         return bool(await self._client.fetch(_ADD, bucket, self._ttl, name, record))
 
     async def apply(self, *changes: Change) -> bool:
-        """Make changes in one transaction; make none, and return False, where a given record is missing."""
+        """Make changes in one transaction; return False, without any change, if a required record is missing."""
         put = [
             (place, name, record, change.entries.get(name))
             for place, change in enumerate(changes, 1)
             for name, record in change.put.items()
         ]
         deleted = [(place, name) for place, change in enumerate(changes, 1) for name in change.delete]
-        made: bool = await self._client.fetchval(
+        applied: bool = await self._client.fetchval(
             _APPLY,
             self._ttl,
             self._slack,
@@ -158,7 +158,7 @@ class PostgresStore:
             *_columns(put, 4),
             *_columns(deleted, 2),
         )
-        return made
+        return applied
 
     async def get(self, bucket: str, name: str) -> bytes | None:
         """Return one record, and renew its bucket."""
@@ -179,12 +179,12 @@ class PostgresStore:
         return {name for _, name in rows if name is not None}
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Forget one record; tell whether it was there (no longer, if the connection broke after it was deleted)."""
+        """Delete one record; return whether it existed (False if the connection broke after it was deleted)."""
         deleted: bool = await self._client.fetchval("SELECT antiphon_delete($1, $2)", bucket, name)
         return deleted
 
     async def drop(self, bucket: str) -> bool:
-        """Forget a bucket; tell whether it was there (no longer, if the connection broke after it was deleted)."""
+        """Delete a bucket; return whether it existed (False if the connection broke after it was deleted)."""
         return bool(await self._client.fetch(_DROP, bucket))
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
@@ -195,13 +195,13 @@ class PostgresStore:
         return [entry for (entry,) in await self._client.fetch(_RECENT, owner, position, limit)]
 
     async def purge(self) -> None:
-        """Delete what has expired, a batch at a time."""
+        """Delete expired records, a batch at a time."""
         for purge in _PURGES:
             while len(await self._client.fetch(purge)) == _BATCH:
                 pass
 
     async def check(self) -> None:
-        """Ask whether this server can be written to: a replica cannot."""
+        """Check that the server accepts writes, which a replica does not."""
         if not await self._client.fetchval(_WRITABLE):
             raise self._outage.begins("it cannot be written to: is it a replica?")
 

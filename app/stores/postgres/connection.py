@@ -1,8 +1,8 @@
 """
-Connections to PostgreSQL: how many there may be, how long a call may take, and what goes wrong.
+Connections to PostgreSQL: their limit, timeouts, and errors.
 
-asyncpg's own pool asks the server once more for each connection that is given back, and waits for it where a call was
-cancelled. Here a connection on which anything went wrong is closed, whatever it was: the server rolls back.
+asyncpg's own pool makes one more round trip for each released connection, and waits for it after a cancelled call. Here
+a connection is closed after any error, and the server rolls back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.stores.url_options import count, one_of, read_options, seconds
 
 T = TypeVar("T")
 
-# What a URL may say beside the address: ours, and of those of libpq what asyncpg knows.
+# The options of a URL: those of the store, and those of libpq that asyncpg supports.
 _OPTIONS: dict[str, Callable[[str], object]] = {
     "connect_timeout": seconds,
     "timeout": seconds,
@@ -36,29 +36,29 @@ _LIBPQ: dict[str, Callable[[str], object]] = {
     "target_session_attrs": one_of("any", "primary", "standby", "read-write", "read-only", "prefer-standby"),
 }
 
-# The server has gone, or is about to, or has become a replica: a new connection may lead to one that serves.
+# The server has stopped, is stopping, or has become a replica: a new connection may succeed.
 _BROKEN = (
     OSError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a call that was cut off by the end of its connection
+    asyncpg.InternalClientError,  # the connection was closed during a call
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.ReadOnlySQLTransactionError,
 )
-# The tables are not there (any more).
+# The tables do not exist (any more).
 _UNPREPARED = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError)
 
 
 class PostgresAddress(NamedTuple):
-    """Where a database is, as its URL says."""
+    """The address and options in a store's URL."""
 
-    url: str  # as asyncpg reads it
-    name: str  # for people, without user and password
-    options: dict[str, object]  # ours
+    url: str  # for asyncpg
+    name: str  # for messages, without user and password
+    options: dict[str, object]  # of the store
 
 
 def read_postgres_url(url: str) -> PostgresAddress:
-    """Read a store's URL; raises ValueError, whose message quotes nothing that could be a secret."""
+    """Parse a store's URL; raises ValueError, with a message that contains no secret."""
     try:
         parts = urlsplit(url)
         hosts = parts.netloc.rpartition("@")[2]
@@ -79,7 +79,7 @@ def read_postgres_url(url: str) -> PostgresAddress:
 
 
 class PostgresClient:
-    """A bounded number of connections to a database."""
+    """A limited number of connections to a database."""
 
     def __init__(
         self,
@@ -91,19 +91,19 @@ class PostgresClient:
         statement_cache_size: int,
         outage: Outage,
     ) -> None:
-        """At most `limit` calls are made at once; each has the sum of both timeouts, with all that it waits for."""
+        """At most `limit` calls run at once; each takes at most the sum of both timeouts, including all waits."""
         self._address = address
         self._connect_timeout = connect_timeout
         self._statement_cache_size = statement_cache_size
         self._timeout = connect_timeout + timeout
         self._free = asyncio.Semaphore(limit)
-        self._idle: list[Any] = []  # connections, the last used last
+        self._idle: list[Any] = []  # connections, the most recently used last
         self._migrated = False
         self._outage = outage
         self._closed = False
 
     async def fetch(self, query: str, *arguments: object) -> list[Any]:
-        """Return the rows that a query gives; raises `StoreUnavailable`."""
+        """Return the rows of a query; raises `StoreUnavailable`."""
         return await self._call(lambda connection: connection.fetch(query, *arguments))
 
     async def fetchval(self, query: str, *arguments: object) -> Any:
@@ -112,7 +112,7 @@ class PostgresClient:
         return rows[0][0] if rows else None
 
     async def connect(self) -> Any:
-        """Return a new connection, which is the caller's to close; raises what asyncpg raises."""
+        """Return a new connection, which the caller has to close; raises asyncpg's errors."""
         connection = await asyncpg.connect(
             self._address.url,
             timeout=self._connect_timeout,
@@ -129,23 +129,23 @@ class PostgresClient:
         return connection
 
     async def aclose(self) -> None:
-        """Close all connections; those in use are closed when they are given back."""
+        """Close all connections; those in use are closed when they are released."""
         self._closed = True
         self._drop_idle()
-        await asyncio.sleep(0)  # in which the sockets are closed
+        await asyncio.sleep(0)  # so that the sockets are closed
 
     async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T:
         try:
             async with asyncio.timeout(self._timeout), self._free:
                 result = await self._try(call)
         except (asyncpg.PostgresError, *_BROKEN, SchemaTooNewError) as error:
-            # `from None`: a traceback would quote the query's arguments.
+            # `from None`: a traceback would contain the query's arguments.
             raise self._outage.begins(f"{type(error).__name__}: {error}") from None
         self._outage.ends()
         return result
 
     async def _try(self, call: Callable[[object], Awaitable[T]]) -> T:
-        """Call; once more on a new connection, where the old ones are from before a restart."""
+        """Make a call; retry once on a new connection, since old ones may be from before a restart."""
         while True:
             connection = self._idle.pop() if self._idle else None
             reused = connection is not None

@@ -1,8 +1,8 @@
 """
 Event logs in PostgreSQL.
 
-A batch that is appended is notified of, so that readers in all processes need not look again and again. Each process
-has one connection that listens. While it is broken, readers look from time to time.
+Appending a batch sends a notification, so that readers in other processes do not have to poll. Each process listens on
+one connection. While it is broken, readers poll.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SELECT first, batches.last, data, ends FROM antiphon_batches AS batches JOIN ant
 WHERE bucket = $1 AND response = $2 AND expires > clock_timestamp() AND batches.last > $3
 ORDER BY batches.last LIMIT 500
 """
-# In order, so that two who renew the same runs do not wait for each other.
+# In order, so that two concurrent renewals of the same runs do not deadlock.
 _RENEW = """
 SELECT bucket, response, antiphon_run_append(bucket, response, $1, $2, $3)
 FROM (SELECT * FROM unnest($4::text[], $5::text[]) AS runs (bucket, response) ORDER BY 1, 2) AS runs
@@ -37,8 +37,8 @@ WITH deleted AS (DELETE FROM antiphon_runs WHERE bucket = $1 AND response = $2 R
 SELECT pg_notify('{CHANNEL}', $1 || ' ' || $2) FROM deleted
 """
 
-_LISTENING_PAUSE = 5.0  # seconds between looks while notifications come
-_PAUSE = 0.25  # and while they do not
+_LISTENING_PAUSE = 5.0  # seconds between polls while notifications arrive
+_PAUSE = 0.25  # and while they do not arrive
 
 
 class PostgresLog:
@@ -52,7 +52,7 @@ class PostgresLog:
         self._notifications = _Notifications(client)
 
     async def begin(self, run: RunKey, worker: str) -> None:
-        """Begin the log of a new run."""
+        """Create the log of a new run."""
         await self._client.fetch("SELECT antiphon_run_begin($1, $2, $3, $4, $5)", *run, worker, self._lease, self._ttl)
 
     async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
@@ -65,7 +65,7 @@ class PostgresLog:
         return state
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew the leases that this worker holds, all at once."""
+        """Renew the leases that this worker holds, in one statement."""
         if not runs:
             return {}
         buckets, ids = [run.bucket for run in runs], [run.id for run in runs]
@@ -73,18 +73,18 @@ class PostgresLog:
         return {RunKey(bucket, id): state for bucket, id, state in rows}
 
     async def claim(self, run: RunKey, worker: str) -> bool:
-        """Take over a run whose lease has run out, or that has no log."""
+        """Claim a run whose lease has expired, or that has no log."""
         claimed: bool = await self._client.fetchval(
             "SELECT antiphon_run_claim($1, $2, $3, $4, $5)", *run, worker, self._lease, self._ttl
         )
         return claimed
 
     async def cancel(self, run: RunKey) -> None:
-        """Mark a run as one to be cancelled."""
+        """Request the cancellation of a run."""
         await self._client.fetch(_CANCEL, *run)
 
     async def standing(self, run: RunKey) -> RunState:
-        """Say how a run is doing."""
+        """Return the state of a run."""
         rows = await self._client.fetch(_FIND, *run)
         if not rows:
             return "absent"
@@ -92,7 +92,7 @@ class PostgresLog:
         return "ended" if ended else "running" if leased else "orphaned"
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
-        """Return up to 500 batches that reach beyond `after`."""
+        """Return up to 500 batches with events after `after`."""
         after = min(after, 2**62)
         batches = await self._look(run, after)
         if batches or wait <= 0:
@@ -114,20 +114,20 @@ class PostgresLog:
         return [Batch(*row) for row in await self._client.fetch(_READ, *run, after)]
 
     async def orphans(self) -> list[RunKey]:
-        """Return up to 100 runs whose lease has run out."""
+        """Return up to 100 runs whose lease has expired."""
         return [RunKey(*row) for row in await self._client.fetch(_ORPHANS)]
 
     async def delete(self, run: RunKey) -> None:
-        """Forget a run, and wake who waits for it."""
+        """Delete a run's log, and wake its readers."""
         await self._client.fetch(_DELETE, *run)
 
     async def aclose(self) -> None:
-        """Close the connection that listens."""
+        """Close the listening connection."""
         await self._notifications.aclose()
 
 
 class _Notifications:
-    """The connection of this process that listens, and who waits for what."""
+    """The listening connection of this process, and the waiting readers of each run."""
 
     def __init__(self, client: PostgresClient) -> None:
         self._client = client
@@ -137,7 +137,7 @@ class _Notifications:
 
     @contextlib.asynccontextmanager
     async def of(self, run: str) -> AsyncIterator[asyncio.Event]:
-        """Give an event that is set whenever there is something new of a run."""
+        """Yield an event that is set whenever a run's log changes."""
         event = asyncio.Event()
         self._waiting.setdefault(run, set()).add(event)
         try:
@@ -148,10 +148,10 @@ class _Notifications:
                 del self._waiting[run]
 
     async def listen(self) -> bool:
-        """Listen from now on; tell whether that is so, or the server cannot be reached."""
+        """Start to listen, and return whether the connection is open."""
         async with self._connecting:
             if self._connection is None or self._connection.is_closed():
-                with contextlib.suppress(Exception):  # the next look tells what is wrong
+                with contextlib.suppress(Exception):  # the next poll raises the error
                     self._connection = await self._client.connect()
                     self._connection.add_termination_listener(self._broken)
                     await self._connection.add_listener(CHANNEL, self._notified)
@@ -160,7 +160,7 @@ class _Notifications:
     async def aclose(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
-            await asyncio.sleep(0)  # in which the socket is closed
+            await asyncio.sleep(0)  # so that the socket is closed
 
     def _notified(self, connection: object, process: int, channel: str, run: object) -> None:
         for event in self._waiting.get(str(run), ()):

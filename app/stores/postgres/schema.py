@@ -1,15 +1,15 @@
 """
-The tables and functions in PostgreSQL, and how they are made.
+The tables and functions in PostgreSQL, and their migrations.
 
-What has to be done at once is done by a function: one round trip, in which each statement sees what was committed
-before it. A function locks the row of its bucket, run or pool first, so that those which come meanwhile wait.
+Atomic operations are functions: one round trip, in which each statement sees what was committed before it. A function
+first locks the row of its bucket, run or pool, so that concurrent calls wait.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-_LOCK = 0x616E7469  # of those who make the tables; others may use advisory locks too
+_LOCK = 0x616E7469  # of the migration; other programs may use advisory locks too
 
 _BUCKETS = """
 CREATE TABLE antiphon_buckets (
@@ -100,7 +100,7 @@ BEGIN
 END $$;
 """
 
-# Who waits for events listens to this channel; a notification names the run.
+# Readers that wait for events listen to this channel; a notification names the run.
 CHANNEL = "antiphon_events"
 
 _RUNS = f"""
@@ -194,7 +194,7 @@ BEGIN
 END $$;
 """
 
-# What a crash of the server may forget is kept without a log.
+# Counters may be lost in a crash of the server, so they are unlogged.
 _COUNTERS = """
 CREATE UNLOGGED TABLE antiphon_limits (
     owner text NOT NULL,
@@ -270,7 +270,7 @@ CREATE TABLE antiphon_usage (
 CREATE TABLE antiphon_usage_batches (batch text PRIMARY KEY, added timestamptz NOT NULL DEFAULT clock_timestamp());
 """
 
-# What brings a database from each version to the next; 0 is an empty one.
+# The migration from each version to the next; version 0 is an empty database.
 _MIGRATIONS = [_BUCKETS + _RUNS + _COUNTERS, _USAGE]
 
 
@@ -285,11 +285,11 @@ class Connection(Protocol):
 
 
 class SchemaTooNewError(Exception):
-    """The tables were made by a later version of this server."""
+    """The tables were created by a later version of this server."""
 
 
 async def migrate(connection: Connection) -> None:
-    """Make the tables, or bring them up to date; of several who do so at once, one does and the others wait."""
+    """Create or migrate the tables; of several concurrent calls, one does it and the others wait."""
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         await connection.execute("CREATE TABLE IF NOT EXISTS antiphon_schema (version integer NOT NULL)")

@@ -10,7 +10,7 @@ from app.stores.usage import BATCH_TTL, Spending, UsageRow
 
 _COUNTS = UsageRow._fields[4:]
 _COLUMNS = ", ".join(UsageRow._fields)
-# In order, so that two who add to the same rows do not wait for each other.
+# In order, so that two concurrent additions to the same rows do not deadlock.
 _ADD = f"""
 WITH fresh AS (
     INSERT INTO antiphon_usage_batches (batch) VALUES ($1) ON CONFLICT DO NOTHING RETURNING batch
@@ -43,7 +43,7 @@ class PostgresUsage:
         self._client = client
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
-        """Add to rows in one statement; a batch that was added already is not added again."""
+        """Add to rows in one statement; a batch is added only once."""
         days, *columns = ([*column] for column in zip(*rows, strict=True))
         await self._client.fetch(_ADD, batch, [date.fromisoformat(day) for day in days], *columns)
 

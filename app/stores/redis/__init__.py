@@ -1,12 +1,12 @@
 """
-A store in Redis (or Valkey, or whatever speaks as they do), shared by any number of replicas of this server.
+A store in Redis (or Valkey, or another compatible server), shared by any number of replicas of this server.
 
     redis://[[user]:password@]host[:6379][/database]           rediss:// for TLS
     redis+cluster://[[user]:password@]host[:6379][,host:port]  rediss+cluster:// for TLS
 
 A bucket is one hash, `antiphon:{owner:chain}` or `antiphon:{owner:chain}:conversation`: the braces keep all buckets of
-a chain in one slot of a cluster. Each method is one round trip, but in a cluster also one to the list of the owner,
-where that changes: see `app.stores.redis.listing`. Redis forgets expired buckets itself; give it a `maxmemory-policy`
+a chain in one slot of a cluster. Each method takes one round trip; in a cluster, one more if the owner's list
+changes: see `app.stores.redis.listing`. Redis deletes expired buckets itself; give it a `maxmemory-policy`
 of `noeviction` or `volatile-*`.
 """
 
@@ -20,8 +20,8 @@ from app.stores import Change
 from app.stores.outage import Outage
 from app.stores.redis import listing
 from app.stores.redis.connection import RedisClient, make_servers, read_address
-from app.stores.redis.counters import HASTE, RedisCounters
-from app.stores.redis.event_log import BLOCK, FOLLOWERS, RedisLog
+from app.stores.redis.counters import FAST_TIMEOUT, RedisCounters
+from app.stores.redis.event_log import BLOCK, MAX_WAITERS, RedisLog
 from app.stores.redis.listing import ENTRY, Command
 from app.stores.redis.usage import RedisUsage
 
@@ -29,11 +29,11 @@ CONNECT_TIMEOUT = 2.0
 READ_TIMEOUT = 5.0
 MAX_CONNECTIONS = 50
 
-# The keys are those of the buckets. The arguments are the time to live; then for each bucket the given record (or '')
-# and how many records are put and deleted; then their names, with what is put.
-# The first command changes nothing, and fails on what is no string, but a replica or a full server refuses it before.
-# Servers before 7 bury READONLY in the middle of a script's error: dig it out, because the client then tries again on a
-# new connection.
+# The keys are those of the buckets. The arguments are the time to live; for each bucket the required record (or '') and
+# the number of records to store and to delete; then their names, with the records to store.
+# The first command changes nothing, and fails since the key is no string; a replica or a full server fails otherwise.
+# Servers before 7 have READONLY in the middle of a script's error: it is extracted, so that the client retries on a new
+# connection.
 _APPLY = """
 local ready = redis.pcall('SETRANGE', KEYS[1], 0, '')
 if type(ready) == 'table' and ready.err and not ready.err:find('WRONGTYPE', 1, true) then
@@ -65,7 +65,7 @@ class RedisStore:
     def __init__(
         self, client: RedisClient, waiting: Callable[[], RedisClient], fast: Callable[[], RedisClient], *, ttl: float
     ) -> None:
-        """`waiting` makes the client for calls whose answer may take longer, `fast` for those that must not."""
+        """`waiting` builds the client for calls that block, `fast` that for calls with a short timeout."""
         self._client = client
         self._waiting = waiting
         self._fast = fast
@@ -82,9 +82,9 @@ class RedisStore:
         max_connections: int = MAX_CONNECTIONS,
     ) -> RedisStore:
         """
-        Make the store of a `redis://` URL or its like, whose options win over the arguments; timeouts are in seconds.
+        Build the store of a `redis://` or similar URL, whose options override the arguments; timeouts are in seconds.
 
-        The first use connects. A bad URL raises ValueError, whose message quotes nothing that could be a secret.
+        It connects on first use. Raises ValueError for an invalid URL, with a message that contains no secret.
         """
         address = read_address(url)
         options: dict[str, Any] = {
@@ -105,23 +105,23 @@ class RedisStore:
 
         return cls(
             client(limit, timeout),
-            waiting=lambda: client(FOLLOWERS, timeout + BLOCK),
-            fast=lambda: client(limit, HASTE, HASTE),
+            waiting=lambda: client(MAX_WAITERS, timeout + BLOCK),
+            fast=lambda: client(limit, FAST_TIMEOUT, FAST_TIMEOUT),
             ttl=ttl,
         )
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
-        """Keep a record and renew its bucket, at once."""
+        """Store a record and renew its bucket, atomically."""
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
         """Store a record if there is none of that name; return whether it was stored."""
         key = _key(bucket)
-        stored, _ = await self._client.ask(key, ("HSETNX", key, name, record), ("PEXPIRE", key, self._ttl))
+        stored, _ = await self._client.execute(key, ("HSETNX", key, name, record), ("PEXPIRE", key, self._ttl))
         return bool(stored)
 
     async def apply(self, *changes: Change) -> bool:
-        """Make changes at once, by one script; make none, and return False, where a given record is missing."""
+        """Make changes atomically, in one script; return False, without any change, if a required record is missing."""
         keys = [_key(change.bucket) for change in changes]
         heads: list[str | int | bytes] = []
         records: list[str | int | bytes] = []
@@ -131,46 +131,48 @@ class RedisStore:
             records += [part for name, value in fields.items() for part in (name, value)]
             records += [part for name in delete for part in (name, f"{ENTRY}{name}")]
         apply: Command = ("EVAL", _APPLY, len(keys), *keys, self._ttl, *heads, *records)
-        made = await self._ask_beside(keys[0], apply, [listing.update(change, self._ttl) for change in changes])
-        return bool(made)
+        applied = await self._with_lists(keys[0], apply, [listing.update(change, self._ttl) for change in changes])
+        return bool(applied)
 
-    async def _ask_beside(self, key: str, command: Command, lists: Sequence[tuple[str, list[Command]]]) -> object:
-        """Send what changes lists of owners, then a command about a key; return the answer to that one."""
+    async def _with_lists(self, key: str, command: Command, lists: Sequence[tuple[str, list[Command]]]) -> object:
+        """Send the commands that update owners' lists, then a command for a key; return the reply to the latter."""
         if not self._client.slots:
-            answers = await self._client.ask(key, *(one for _, commands in lists for one in commands), command)
+            answers = await self._client.execute(
+                key, *(update for _, commands in lists for update in commands), command
+            )
             return answers[-1]
-        for place, commands in lists:
+        for list_key, commands in lists:
             if commands:
-                await self._client.ask(place, *commands)
-        return (await self._client.ask(key, command))[0]
+                await self._client.execute(list_key, *commands)
+        return (await self._client.execute(key, command))[0]
 
     async def get(self, bucket: str, name: str) -> bytes | None:
         """Return one record, and renew its bucket."""
         key = _key(bucket)
         record: bytes | None
-        record, _ = await self._client.ask(key, ("HGET", key, name), ("PEXPIRE", key, self._ttl))
+        record, _ = await self._client.execute(key, ("HGET", key, name), ("PEXPIRE", key, self._ttl))
         return record
 
     async def all(self, bucket: str) -> dict[str, bytes]:
         """Return a bucket's records by name, and renew it."""
         key = _key(bucket)
-        fields, _ = await self._client.ask(key, ("HGETALL", key), ("PEXPIRE", key, self._ttl))
+        fields, _ = await self._client.execute(key, ("HGETALL", key), ("PEXPIRE", key, self._ttl))
         return {name.decode(): value for name, value in fields.items() if not name.startswith(ENTRY.encode())}
 
     async def names(self, bucket: str) -> set[str]:
         """Return the names of a bucket's records, and renew it."""
         key = _key(bucket)
-        fields, _ = await self._client.ask(key, ("HKEYS", key), ("PEXPIRE", key, self._ttl))
+        fields, _ = await self._client.execute(key, ("HKEYS", key), ("PEXPIRE", key, self._ttl))
         return {name.decode() for name in fields if not name.startswith(ENTRY.encode())}
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Forget one record; tell whether it was there (no longer, if the connection broke after Redis did it)."""
+        """Delete one record; return whether it existed (False if the connection broke after it was deleted)."""
         unlist = listing.update(Change(bucket, {}, [name]), self._ttl)
-        return bool(await self._ask_beside(_key(bucket), ("HDEL", _key(bucket), name, f"{ENTRY}{name}"), [unlist]))
+        return bool(await self._with_lists(_key(bucket), ("HDEL", _key(bucket), name, f"{ENTRY}{name}"), [unlist]))
 
     async def drop(self, bucket: str) -> bool:
-        """Forget a bucket; tell whether it was there (no longer, if the connection broke after Redis did it)."""
-        [dropped] = await self._client.ask(_key(bucket), ("DEL", _key(bucket)))
+        """Delete a bucket; return whether it existed (False if the connection broke after it was deleted)."""
+        [dropped] = await self._client.execute(_key(bucket), ("DEL", _key(bucket)))
         return bool(dropped)
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
@@ -178,22 +180,22 @@ class RedisStore:
         return await listing.recent(self._client, _key, owner, limit, after)
 
     async def purge(self) -> None:
-        """Redis does so itself."""
+        """Do nothing: Redis does so itself."""
 
     async def check(self) -> None:
-        """Write nothing behind what is not there: a replica refuses that, and so does a server that is full."""
-        await self._client.ask(_key(""), ("SETRANGE", _key(""), 0, ""))
+        """Append nothing to a missing key: a replica refuses that, and so does a full server."""
+        await self._client.execute(_key(""), ("SETRANGE", _key(""), 0, ""))
 
     def log(self, *, ttl: float, lease: float) -> RedisLog:
-        """Return an event log in the same place."""
+        """Return an event log on the same server."""
         return RedisLog(self._client, self._waiting, ttl=ttl, lease=lease)
 
     def counters(self) -> RedisCounters:
-        """Return counts in the same place."""
+        """Return counters on the same server."""
         return RedisCounters(self._fast())
 
     def usage(self, *, days: int) -> RedisUsage:
-        """Return the usage of keys in the same place."""
+        """Return the usage of keys on the same server."""
         return RedisUsage(self._client, days=days)
 
     async def aclose(self) -> None:
@@ -202,6 +204,6 @@ class RedisStore:
 
 
 def _key(bucket: str) -> str:
-    """Return the key of a bucket. Its chain is the tag that decides on the slot."""
+    """Return the key of a bucket. Its chain is the hash tag, which determines the slot."""
     chain = ":".join(bucket.split(":", 2)[:2])
     return f"antiphon:{{{chain}}}{bucket.removeprefix(chain)}"

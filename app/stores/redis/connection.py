@@ -1,4 +1,4 @@
-"""Connections to a Redis server or a cluster: how many there may be, which node to ask, and what goes wrong."""
+"""Connections to a Redis server or a cluster: their limit, the choice of nodes, and errors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from redis.exceptions import (
 from app.stores.outage import Outage
 from app.stores.url_options import count, one_of, read_options, seconds
 
-# The options of a URL, by redis-py's names. What is not here is refused: an unknown one would fail at the first use,
-# and some would break the store (`decode_responses`).
+# The options of a URL, by redis-py's names. Others are refused: an unknown one would fail at first use, and some, such
+# as `decode_responses`, would break the store.
 _OPTIONS: dict[str, Callable[[str], object]] = {
     "socket_connect_timeout": seconds,
     "socket_timeout": seconds,
@@ -48,31 +48,31 @@ _Host = tuple[str, int]
 
 
 class RedisClient:
-    """A bounded number of connections to a server or a cluster, and what their trouble means."""
+    """A limited number of connections to a server or a cluster, which reports their errors as outages."""
 
     def __init__(self, servers: _Server | _Cluster, limit: int, timeout: float, outage: Outage) -> None:
-        """At most `limit` calls are made at once; each has `timeout` seconds, with everything that it may wait for."""
+        """At most `limit` calls run at once; each takes at most `timeout` seconds, including all waits."""
         self.slots = isinstance(servers, _Cluster)
         self._servers = servers
-        # Who finds no connection free waits for one; redis-py's pools would raise.
+        # Calls wait for a free connection; redis-py's pools would raise.
         self._free = asyncio.Semaphore(limit)
         self._timeout = timeout
         self._outage = outage
 
-    async def ask(self, key: str, *commands: _Command) -> list[Any]:
-        """Send commands about a key in one round trip, and return the answers."""
+    async def execute(self, key: str, *commands: _Command) -> list[Any]:
+        """Send commands for a key in one round trip, and return the replies; raises `StoreUnavailable`."""
         task = asyncio.current_task()
         assert task
         cancelling = task.cancelling()
         try:
             async with asyncio.timeout(self._timeout), self._free:
-                answers = await self._servers.ask(key, commands)
+                answers = await self._servers.execute(key, commands)
         except (RedisError, OSError) as error:
-            # `from None`: a traceback would quote what `_reason` leaves out.
+            # `from None`: a traceback would contain what `_reason` omits.
             raise self._outage.begins(_reason(error)) from None
         self._outage.ends()
         if task.cancelling() > cancelling:
-            # redis-py sends by `asyncio.wait_for`, which swallows a cancellation in Python 3.11, once all is sent.
+            # redis-py sends with `asyncio.wait_for`, which in Python 3.11 swallows a cancellation once all is sent.
             raise asyncio.CancelledError
         return answers
 
@@ -81,7 +81,7 @@ class RedisClient:
 
 
 async def _send(client: Redis, commands: Iterable[_Command]) -> list[Any]:
-    """Send commands in one round trip; raise the first error among their answers."""
+    """Send commands in one round trip; raises the first error among the replies."""
     pipeline = client.pipeline(transaction=False)
     for command in commands:
         pipeline.execute_command(*command)
@@ -94,7 +94,7 @@ class _Server:
     def __init__(self, client: Redis) -> None:
         self._client = client
 
-    async def ask(self, key: str, commands: Sequence[_Command]) -> list[object]:
+    async def execute(self, key: str, commands: Sequence[_Command]) -> list[object]:
         return await _send(self._client, commands)
 
     async def aclose(self) -> None:
@@ -103,26 +103,25 @@ class _Server:
 
 class _Cluster:
     """
-    The nodes of a cluster, each with a client of its own, and which of them holds a slot.
+    The nodes of a cluster, each with a client of its own, and the node of each slot.
 
-    redis-py's asyncio RedisCluster would do this too, but as of 8.1 it closes connections that other tasks are using,
-    when it learns of a change: if a node restarts, or many first calls come at once, then calls fail that nothing was
-    wrong with, some of them with an AttributeError.
+    redis-py's asyncio RedisCluster (as of 8.1) is not used: on a topology change it closes connections that other tasks
+    are using. If a node restarts, or many first calls are concurrent, valid calls fail, some with an AttributeError.
     """
 
-    _HOPS = 5  # how often the cluster may say that a slot is elsewhere, before it is not believed any more
+    _HOPS = 5  # redirections of one call before it fails
     _PAUSE = 0.05  # seconds before a retry while a slot is being moved
 
     def __init__(self, hosts: list[_Host], connect: Callable[[_Host], Redis]) -> None:
         self._hosts = hosts
         self._connect = connect
         self._clients: dict[_Host, Redis] = {}
-        self._holders: dict[int, _Host] = {}  # by slot; empty when it is to be learned
-        self._learning = asyncio.Lock()
+        self._holders: dict[int, _Host] = {}  # by slot; empty before they are queried
+        self._querying = asyncio.Lock()
 
-    async def ask(self, key: str, commands: Sequence[_Command]) -> list[object]:
+    async def execute(self, key: str, commands: Sequence[_Command]) -> list[object]:
         slot = key_slot(key.encode())
-        asking: _Host | None = None  # where the key is already, or will be, when the slot is on its way to another node
+        asking: _Host | None = None  # the node of the key while its slot is being moved
         hop = 0
         while True:
             holder = asking or await self._holder(slot)
@@ -132,20 +131,20 @@ class _Cluster:
                 redirected = [part for command in commands for part in (("ASKING",), command)]
                 return (await _send(self._client(holder), redirected))[1::2]
             except TryAgainError:
-                # Some of several keys are there already, and some are not. In a moment they will be, or our time is up.
+                # Of several keys, only some have been moved. Retry until all are, or until the timeout.
                 await asyncio.sleep(self._PAUSE)
                 asking, hop = None, 0
                 continue
-            except (MovedError, AskError) as elsewhere:
+            except (MovedError, AskError) as redirection:
                 if hop == self._HOPS:
                     raise
-                there = (elsewhere.host or holder[0], elsewhere.port)
-                asking = there if isinstance(elsewhere, AskError) else None
+                target = (redirection.host or holder[0], redirection.port)
+                asking = target if isinstance(redirection, AskError) else None
                 if asking is None:
-                    self._holders[slot] = there
+                    self._holders[slot] = target
             except (ConnectionError, TimeoutError, ClusterDownError) as error:
                 self._holders, asking = {}, None
-                # Another node may have taken over already. Not after a timeout, which has cost enough.
+                # Another node may have taken over. No retry after a timeout, which has taken long enough.
                 if hop or not isinstance(error, ConnectionError):
                     raise
             hop += 1
@@ -160,33 +159,33 @@ class _Cluster:
         return self._clients[host]
 
     async def _holder(self, slot: int) -> _Host:
-        async with self._learning:
+        async with self._querying:
             if not self._holders:
-                self._holders = await self._learn()
+                self._holders = await self._query_holders()
         if slot not in self._holders:
             raise ClusterDownError("no node has the slot")
         return self._holders[slot]
 
-    async def _learn(self) -> dict[int, _Host]:
-        # The URL's hosts first: their names still lead there when every node has got a new address.
-        troubles = []
+    async def _query_holders(self) -> dict[int, _Host]:
+        # The URL's hosts first: their names stay valid even if all nodes have new addresses.
+        errors = []
         for host in dict.fromkeys([*self._hosts, *self._clients]):
             try:
-                # Not as "CLUSTER SLOTS", for whose answer redis-py has a shape of its own.
+                # Not as "CLUSTER SLOTS", whose reply redis-py would parse.
                 [ranges] = await _send(self._client(host), [("CLUSTER", "SLOTS")])
             except RedisError as error:
-                troubles.append(error)
+                errors.append(error)
                 continue
             return {
                 slot: ((primary[0] or host[0].encode()).decode(), primary[1])
                 for first, last, primary, *_ in ranges
                 for slot in range(first, last + 1)
             }
-        raise troubles[0]
+        raise errors[0]
 
 
 class RedisAddress(NamedTuple):
-    """Where the servers of a store's URL are, and how to log in there."""
+    """The servers and credentials in a store's URL."""
 
     hosts: list[_Host]
     database: int
@@ -197,12 +196,12 @@ class RedisAddress(NamedTuple):
     query: str
 
     def options(self) -> dict[str, object]:
-        """Read the options of the URL; raises ValueError."""
+        """Parse the options of the URL; raises ValueError."""
         return read_options(self.query, _OPTIONS | _TLS_OPTIONS if self.tls else _OPTIONS)
 
 
 def read_address(url: str) -> RedisAddress:
-    """Read a store's URL; raises ValueError, whose message quotes nothing that could be a secret."""
+    """Parse a store's URL; raises ValueError, with a message that contains no secret."""
     try:
         parts = urlsplit(url)
         netlocs = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
@@ -232,7 +231,7 @@ def read_address(url: str) -> RedisAddress:
 
 
 def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _Cluster:
-    """Return a client; it connects when it is first used."""
+    """Return a client, which connects on first use."""
 
     def connect(host: _Host) -> Redis:
         return Redis(
@@ -243,18 +242,18 @@ def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _C
             password=address.password,
             ssl=address.tls,
             socket_keepalive=True,
-            max_connections=2**31 - 1,  # the store has a bound of its own
-            # Once more, on a new connection: the old one may be from before a restart (ConnectionError), or lead to
-            # what has become a replica (ReadOnlyError). Not after a timeout, which has cost enough.
+            max_connections=2**31 - 1,  # `RedisClient` limits them
+            # One retry on a new connection: the old one may be from before a restart (ConnectionError), or to a server
+            # that is a replica now (ReadOnlyError). None after a timeout, which has taken long enough.
             retry=Retry(NoBackoff(), 1, (ConnectionError, ReadOnlyError)),
-            **{"protocol": 2, **options},  # 2, because servers before 6 know no other
+            **{"protocol": 2, **options},  # 2, since servers before 6 support no other
         )
 
     return _Cluster(address.hosts, connect) if address.cluster else _Server(connect(address.hosts[0]))
 
 
 def _reason(error: Exception) -> str:
-    """Say what is wrong, without the command: Redis quotes those that it does not know, AUTH and its password too."""
+    """Return the error's message without the command: Redis quotes unknown ones, even AUTH with its password."""
     if isinstance(error, MovedError):
         return "it is a node of a cluster: write redis+cluster:// in the store URL"
     text = str(error).partition(", with args beginning with")[0].rpartition(" of pipeline caused error: ")[2]

@@ -14,7 +14,7 @@ from itertools import groupby
 from app.stores.counters import LEASE, TokenResult, TokenTake
 from app.stores.redis.event_log import CommandRunner
 
-HASTE = 0.5  # seconds to connect, and for a response: a request must not wait long for its limits
+FAST_TIMEOUT = 0.5  # seconds to connect, and for a response: a request must not wait long for its limits
 
 # As in the event log, the first command fails if this server cannot be written to.
 _READY = """
@@ -27,7 +27,7 @@ _TAKE = f"""
 local ready = redis.pcall('HDEL', KEYS[1], '')
 {_READY}
 local now = time[1] + time[2] / 1000000
-local missing, told, granted = {{}}, {{}}, 1
+local missing, levels, granted = {{}}, {{}}, 1
 for i = 1, #ARGV, 4 do
   local full = tonumber(redis.call('HGET', KEYS[1], ARGV[i]) or now)
   missing[i] = math.max(0, full - now) * ARGV[i + 1] / 60
@@ -41,9 +41,9 @@ for i = 1, #ARGV, 4 do
     local milliseconds = math.ceil(seconds * 1000) + 1
     if milliseconds > redis.call('PTTL', KEYS[1]) then redis.call('PEXPIRE', KEYS[1], milliseconds) end
   end
-  table.insert(told, string.format('%.6f', missing[i]))
+  table.insert(levels, string.format('%.6f', missing[i]))
 end
-return {{granted, unpack(told)}}
+return {{granted, unpack(levels)}}
 """
 _POOL = f"""
 local ready = redis.pcall('ZREM', KEYS[1], '')
@@ -59,16 +59,16 @@ return 1
 """
 # A slot that was released must not be acquired again by a late renewal.
 _RENEW = f"""{_POOL}
-local gone = {{}}
+local lost = {{}}
 for i = 2, #ARGV do
   if redis.call('ZSCORE', KEYS[1], ARGV[i]) then
     redis.call('ZADD', KEYS[1], now + ARGV[1], ARGV[i])
   else
-    table.insert(gone, ARGV[i])
+    table.insert(lost, ARGV[i])
   end
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
-return gone
+return lost
 """
 
 
@@ -81,13 +81,13 @@ class RedisCounters:
     async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
         """Take tokens from an owner's buckets, all of them or none."""
         key = f"antiphon:{{limit:{owner}}}"
-        arguments = [value for take in takes for value in (take.bucket, take.most, take.amount, take.needs)]
-        [[granted, *missing]] = await self._server.ask(key, ("EVAL", _TAKE, 1, key, *arguments))
-        return TokenResult(bool(granted), [float(gone) for gone in missing])
+        arguments = [value for take in takes for value in (take.bucket, take.capacity, take.amount, take.needs)]
+        [[granted, *missing]] = await self._server.execute(key, ("EVAL", _TAKE, 1, key, *arguments))
+        return TokenResult(bool(granted), [float(tokens) for tokens in missing])
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
         """Acquire one of the slots of a pool; return False if all are held."""
-        [acquired] = await self._server.ask(_key(pool), ("EVAL", _ACQUIRE, 1, _key(pool), _LEASE, limit, holder))
+        [acquired] = await self._server.execute(_key(pool), ("EVAL", _ACQUIRE, 1, _key(pool), _LEASE, limit, holder))
         return bool(acquired)
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -98,7 +98,7 @@ class RedisCounters:
 
     async def release(self, pool: str, holder: str) -> None:
         """Release a slot."""
-        await self._server.ask(_key(pool), ("ZREM", _key(pool), holder))
+        await self._server.execute(_key(pool), ("ZREM", _key(pool), holder))
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -106,7 +106,7 @@ class RedisCounters:
 
     async def _renew(self, pool: str, holders: list[str]) -> list[tuple[str, str]]:
         key = _key(pool)
-        [lost] = await self._server.ask(key, ("EVAL", _RENEW, 1, key, _LEASE, *holders))
+        [lost] = await self._server.execute(key, ("EVAL", _RENEW, 1, key, _LEASE, *holders))
         return [(pool, holder.decode()) for holder in lost]
 
 

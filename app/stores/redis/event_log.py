@@ -1,11 +1,11 @@
 """
-Event logs in Redis: for each run a hash that says who works on it, and a stream of its batches.
+Event logs in Redis: for each run a hash with its worker and state, and a stream of its batches.
 
     antiphon:{bucket}:run:resp_...      worker, leased (until when, by Redis's clock), last (number), cancelled, ended
     antiphon:{bucket}:events:resp_...   an entry for each batch; its id is the number of the last event, plus one
     antiphon:runs                       the runs that have not ended, by the end of their lease
 
-Both keys of a run are in the slot of its bucket. The sorted set is not, and may be behind: it only says where to look
+Both keys of a run are in the slot of its bucket. The sorted set is not, and may be out of date: it only has candidates
 for orphans.
 """
 
@@ -19,13 +19,13 @@ from typing import Any, Protocol
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
 
 BLOCK = 2.0  # seconds that one call may wait for a batch
-FOLLOWERS = 500  # calls that wait at once, each on a connection; those beyond them look now and then
-_PAUSE = 0.25  # seconds between their looks
+MAX_WAITERS = 500  # calls that block at once, each on a connection; further ones poll
+_PAUSE = 0.25  # seconds between polls
 
 _INDEX = "antiphon:runs"
 
-# Every script begins with a write that changes nothing. Servers before 7 bury READONLY in the middle of a script's
-# error: dig it out, because the client then tries again on a new connection, which leads to the new primary.
+# Every script starts with a write that changes nothing. Servers before 7 have READONLY in the middle of a script's
+# error: it is extracted, so that the client retries on a new connection, to the new primary.
 _HEAD = """
 local ready = redis.pcall('HDEL', KEYS[1], '')
 if type(ready) == 'table' and ready.err then
@@ -94,10 +94,10 @@ return now < tonumber(run[1]) and 'running' or 'orphaned'
 class CommandRunner(Protocol):
     """Connections to the server, or to the cluster."""
 
-    slots: bool  # a cluster: commands about several keys have to be sent one by one
+    slots: bool  # whether it is a cluster, where commands for several keys have to be sent separately
 
-    async def ask(self, key: str, *commands: tuple[str | int | bytes, ...]) -> list[Any]:
-        """Send commands about a key in one round trip, return the answers; raise `StoreUnavailable`."""
+    async def execute(self, key: str, *commands: tuple[str | int | bytes, ...]) -> list[Any]:
+        """Send commands for a key in one round trip, and return the replies; raises `StoreUnavailable`."""
         ...
 
     async def aclose(self) -> None: ...
@@ -107,17 +107,17 @@ class RedisLog:
     """Runs as hashes, their batches as streams."""
 
     def __init__(self, store: CommandRunner, waiting: Callable[[], CommandRunner], *, ttl: float, lease: float) -> None:
-        """`store` is the store's own; `waiting` makes connections on which an answer may take `BLOCK` seconds."""
+        """`store` is the store's client; `waiting` builds one whose calls may block for `BLOCK` seconds."""
         self._store = store
         self._connect = waiting
         self._waiting: CommandRunner | None = None
         self._waiters = 0
-        self._ttl = round(max(ttl, lease) * 1000)  # milliseconds, as all that Redis is told
+        self._ttl = round(max(ttl, lease) * 1000)  # milliseconds, like all times in Redis
         self._ttl_once_ended = max(1, round(ttl * 1000))
         self._lease = round(lease * 1000)
 
     async def begin(self, run: RunKey, worker: str) -> None:
-        """Begin the log of a new run; first of all it is put where orphans are looked for."""
+        """Create the log of a new run, after its entry among the candidates for orphans."""
         await self._note([run])
         await self._eval(_BEGIN, [run], worker, self._lease, self._ttl)
 
@@ -127,11 +127,11 @@ class RedisLog:
         ttl = self._ttl_once_ended if ends else self._ttl
         claim = await self._eval(_APPEND, [run], worker, self._lease, ttl, first, last, int(ends), data)
         if ends:
-            await self._store.ask(_INDEX, ("ZREM", _INDEX, _member(run)))
+            await self._store.execute(_INDEX, ("ZREM", _INDEX, _member(run)))
         return _claim(claim)
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
-        """Renew the leases that this worker holds, all at once if they are on one server."""
+        """Renew the leases that this worker holds, at once if they are on one server."""
         if not runs:
             return {}
         groups = [[run] for run in runs] if self._store.slots else [[*runs]]
@@ -141,79 +141,79 @@ class RedisLog:
         return dict(zip(runs, [_claim(claim) for claims in answers[1:] for claim in claims], strict=True))
 
     async def claim(self, run: RunKey, worker: str) -> bool:
-        """Take over a run whose lease has run out, or that has no log."""
+        """Claim a run whose lease has expired, or that has no log."""
         claimed = bool(await self._eval(_CLAIM, [run], worker, self._lease, self._ttl))
         if claimed:
             await self._note([run])
         return claimed
 
     async def cancel(self, run: RunKey) -> None:
-        """Mark a run as one to be cancelled."""
+        """Request the cancellation of a run."""
         await self._eval(_CANCEL, [run])
 
     async def standing(self, run: RunKey) -> RunState:
-        """Say how a run is doing."""
+        """Return the state of a run."""
         standing: RunState = (await self._eval(_STANDING, [run])).decode()
         return standing
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
-        """Return up to 500 batches that reach beyond `after`; wait no longer than `BLOCK` seconds."""
-        if wait <= 0 or self._waiters >= FOLLOWERS:
+        """Return up to 500 batches with events after `after`; wait at most `BLOCK` seconds."""
+        if wait <= 0 or self._waiters >= MAX_WAITERS:
             await asyncio.sleep(min(wait, _PAUSE))
             return await self._read(self._store, run, after)
         self._waiting = self._waiting or self._connect()
         self._waiters += 1
         try:
-            milliseconds = max(1, round(min(wait, BLOCK) * 1000))  # 0 would be for ever
+            milliseconds = max(1, round(min(wait, BLOCK) * 1000))  # 0 would block for ever
             return await self._read(self._waiting, run, after, "BLOCK", milliseconds)
         finally:
             self._waiters -= 1
 
     async def _read(self, server: CommandRunner, run: RunKey, after: int, *block: str | int) -> list[Batch]:
         events = _keys(run)[1]
-        # XREAD returns what is behind an id, and the id of every batch of interest is at least `after` plus two.
+        # XREAD returns the entries after an id, and the id of every relevant batch is at least `after` plus two.
         behind = f"{after + 1}-18446744073709551615"
-        # As bytes, because redis-py shapes the answer to a "XREAD", differently from version to version.
-        [answer] = await server.ask(events, (b"XREAD", "COUNT", 500, *block, "STREAMS", events, behind))
+        # As bytes, since redis-py parses the reply to "XREAD", differently from version to version.
+        [answer] = await server.execute(events, (b"XREAD", "COUNT", 500, *block, "STREAMS", events, behind))
         if not answer:
             return []
         [entries] = answer.values() if isinstance(answer, dict) else [answer[0][1]]
         return [_batch(id, dict(zip(fields[::2], fields[1::2], strict=True))) for id, fields in entries]
 
     async def orphans(self) -> list[RunKey]:
-        """Return up to 100 runs whose lease has run out, or whose log is gone."""
-        [members] = await self._store.ask(_INDEX, ("ZRANGEBYSCORE", _INDEX, "-inf", _now(), "LIMIT", 0, 100))
-        found = []
+        """Return up to 100 runs whose lease has expired, or whose log is gone."""
+        [members] = await self._store.execute(_INDEX, ("ZRANGEBYSCORE", _INDEX, "-inf", _now(), "LIMIT", 0, 100))
+        orphans = []
         for run in map(_run, members):
             match await self.standing(run):
-                case "running":  # the clock of its worker is slow
+                case "running":  # its worker's clock is slow
                     await self._note([run])
                 case "ended":
-                    await self._store.ask(_INDEX, ("ZREM", _INDEX, _member(run)))
+                    await self._store.execute(_INDEX, ("ZREM", _INDEX, _member(run)))
                 case _:
-                    found.append(run)
-        return found
+                    orphans.append(run)
+        return orphans
 
     async def delete(self, run: RunKey) -> None:
-        """Forget a run."""
-        await self._store.ask(_keys(run)[0], ("DEL", *_keys(run)))
-        await self._store.ask(_INDEX, ("ZREM", _INDEX, _member(run)))
+        """Delete a run's log."""
+        await self._store.execute(_keys(run)[0], ("DEL", *_keys(run)))
+        await self._store.execute(_INDEX, ("ZREM", _INDEX, _member(run)))
 
     async def aclose(self) -> None:
-        """Close the connections on which readers wait."""
+        """Close the connections for blocking reads."""
         if self._waiting:
             await self._waiting.aclose()
 
     async def _eval(self, script: str, runs: Collection[RunKey], *arguments: str | int | bytes) -> Any:
         keys = [key for run in runs for key in _keys(run)]
-        [answer] = await self._store.ask(keys[0], ("EVAL", script, len(keys), *keys, *arguments))
+        [answer] = await self._store.execute(keys[0], ("EVAL", script, len(keys), *keys, *arguments))
         return answer
 
     async def _note(self, runs: Collection[RunKey]) -> None:
-        """Put runs where orphans are looked for, by the end of a lease that begins now."""
+        """Add runs to the candidates for orphans, by the end of a lease that starts now."""
         until = _now() + self._lease
         scores = [part for run in runs for part in (until, _member(run))]
-        await self._store.ask(_INDEX, ("ZADD", _INDEX, *scores))
+        await self._store.execute(_INDEX, ("ZADD", _INDEX, *scores))
 
 
 def _now() -> int:

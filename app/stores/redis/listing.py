@@ -1,11 +1,11 @@
 """
-The lists of owners in Redis: for each a sorted set of names, and a hash that says where their records are.
+The lists of owners in Redis: for each a sorted set of names, and a hash with the buckets of their records.
 
     antiphon:{owner}:listed    names of records, by the time at which they were first put
     antiphon:{owner}:buckets   by name, the bucket of the record
 
-Both are in one slot of a cluster, but not in that of the records. So a name is written before its record, and one
-without a record is passed over. The entry is kept beside its record: it comes, goes and expires with that.
+Both are in one slot of a cluster, but not in that of the records. So a name is written before its record, and names
+without a record are skipped. The entry is stored with its record, and is deleted and expires with it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from app.stores import LISTED, Change, owner_of
 
 Command: TypeAlias = tuple[str | int | bytes, ...]
 
-_SPARE = 20  # entries that are read beyond those that are wanted, since the records of some may have expired
+_SPARE = 20  # additional entries to read, since the records of some may have expired
 
-# The clock of the server gives an entry its place, behind all that are there.
+# The score of an entry is the server's time, and greater than all others.
 _LIST = """
 local held = redis.pcall('HSET', KEYS[2], ARGV[1], ARGV[2])
 if type(held) == 'table' and held.err then return redis.error_reply(held.err:match('READONLY.*') or held.err) end
@@ -50,20 +50,20 @@ return {names, redis.call('HMGET', KEYS[2], unpack(names))}
 
 
 class _Client(Protocol):
-    """Where commands are sent."""
+    """The client to which commands are sent."""
 
     slots: bool
 
-    async def ask(self, key: str, *commands: Command) -> list[Any]: ...
+    async def execute(self, key: str, *commands: Command) -> list[Any]: ...
 
 
-ENTRY = "\0"  # before the name of a record, that of its entry in the hash of the bucket
+ENTRY = "\0"  # the prefix of a record's name that makes the field of its entry in the bucket's hash
 
 
 def update(change: Change, ttl: int) -> tuple[str, list[Command]]:
     """
-    Return the commands after which what a change says is listed, for `ttl` milliseconds at least, and a key of their
-    slot.
+    Return a key of the owner's slot, and the commands that list the entries of a change, for at least `ttl`
+    milliseconds.
     """
     listed, buckets = _keys(owner_of(change.bucket))
     commands: list[Command] = []
@@ -77,35 +77,35 @@ def update(change: Change, ttl: int) -> tuple[str, list[Command]]:
 async def recent(
     client: _Client, key_of: Callable[[str], str], owner: str, limit: int, after: str | None
 ) -> list[bytes] | None:
-    """Return the entries of an owner's records: see `Store.recent`. `key_of` says where a bucket is."""
-    found: list[bytes] = []
+    """Return the entries of an owner's records: see `Store.recent`. `key_of` returns the key of a bucket."""
+    result: list[bytes] = []
     page = await _page(client, owner, limit + _SPARE, after or "")
     if page is None:
         return None
     while page:
         entries = await _entries(client, [(key_of(bucket), name) for name, bucket in page])
-        found += [entry for entry in entries if entry is not None]
-        if len(found) >= limit or len(page) < limit + _SPARE:
+        result += [entry for entry in entries if entry is not None]
+        if len(result) >= limit or len(page) < limit + _SPARE:
             break
         page = await _page(client, owner, limit + _SPARE, page[-1][0])
-    return found[:limit]
+    return result[:limit]
 
 
 async def _page(client: _Client, owner: str, size: int, after: str) -> list[tuple[str, str]] | None:
-    """Return names and buckets, the newest first; None if there is nothing of the name `after`."""
+    """Return names and buckets, newest first; None if there is no name `after`."""
     listed, buckets = _keys(owner)
-    [page] = await client.ask(listed, ("EVAL", _RECENT, 2, listed, buckets, after, size))
+    [page] = await client.execute(listed, ("EVAL", _RECENT, 2, listed, buckets, after, size))
     if page is None:
         return None
     return [(name.decode(), (bucket or b"").decode()) for name, bucket in zip(*page, strict=True)]
 
 
 async def _entries(client: _Client, records: Sequence[tuple[str, str]]) -> list[bytes | None]:
-    """Return the entry of each record, which is given by its key and name, or None where there is no such record."""
+    """Return the entry of each record (a pair of key and name), or None if it does not exist."""
     lookups: list[tuple[str, Command]] = [(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in records]
     if client.slots:
-        return [entry for [entry] in await asyncio.gather(*(client.ask(key, command) for key, command in lookups))]
-    return await client.ask(lookups[0][0], *(command for _, command in lookups))
+        return [entry for [entry] in await asyncio.gather(*(client.execute(key, command) for key, command in lookups))]
+    return await client.execute(lookups[0][0], *(command for _, command in lookups))
 
 
 def _keys(owner: str) -> tuple[str, str]:

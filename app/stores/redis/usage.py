@@ -21,9 +21,9 @@ _COUNTS = UsageRow._fields[4:]
 _SEPARATOR = "\x1f"
 _DAY = 86_400
 
-# KEYS: the batch, then the months. ARGV: seconds to remember the batch, seconds to keep a month; then the number of a
-# key, a field, and what to add to it, again and again. As in the event log, the first command tells whether this server
-# can be written to.
+# KEYS: the batch, then the months. ARGV: the time to live of the batch and of a month, in seconds; then, repeatedly,
+# the number of a key, a field, and the amount to add. As in the event log, the first command fails if the server
+# cannot be written to.
 _ADD = """
 local fresh = redis.pcall('SET', KEYS[1], 1, 'NX', 'EX', ARGV[1])
 if type(fresh) == 'table' and fresh.err then
@@ -42,13 +42,13 @@ class RedisUsage:
     """Counts in hashes."""
 
     def __init__(self, server: CommandRunner, *, days: int) -> None:
-        """Months are kept for so many days after they were last added to."""
+        """A month expires `days` days after the last addition."""
         self._server = server
         self._keep = days * _DAY
-        self._named: set[str] = set()  # keys whose name is stored
+        self._named: set[str] = set()  # keys whose names are stored
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
-        """Add to counts, for each key at once; a batch that was added already is not added again."""
+        """Add to counts, atomically for each key; a batch is added only once."""
         of_keys: defaultdict[str, list[UsageRow]] = defaultdict(list)
         for row in rows:
             of_keys[row.key].append(row)
@@ -58,14 +58,14 @@ class RedisUsage:
         """Return what a key has used on a day, and in its month."""
         month = _month_key(key, day)
         fields = [_field(period, column) for period in (day, day[:7]) for column in ("tokens", "cost")]
-        [counts] = await self._server.ask(month, ("HMGET", month, *fields))
+        [counts] = await self._server.execute(month, ("HMGET", month, *fields))
         return Spending(*(int(count or 0) for count in counts))
 
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
         """Return the rows of these days."""
-        [names] = await self._server.ask(_NAMES, ("SMEMBERS", _NAMES))
+        [names] = await self._server.execute(_NAMES, ("SMEMBERS", _NAMES))
         keys = sorted(name.decode() for name in names if key in (None, name.decode()))
-        hashes = await asyncio.gather(*(self._hash(one, month) for one in keys for month in _months(first, last)))
+        hashes = await asyncio.gather(*(self._hash(name, month) for name in keys for month in _months(first, last)))
         return [row for rows in hashes for row in rows if first <= row.day <= last]
 
     async def forget(self, before: str) -> None:
@@ -73,7 +73,7 @@ class RedisUsage:
 
     async def _add(self, batch: str, key: str, rows: Sequence[UsageRow]) -> None:
         if key not in self._named:
-            await self._server.ask(_NAMES, ("SADD", _NAMES, key))
+            await self._server.execute(_NAMES, ("SADD", _NAMES, key))
             self._named.add(key)
         months = sorted({row.day[:7] for row in rows})
         keys = [f"antiphon:{{usage:{key}}}:batch:{batch}", *(_month_key(key, month) for month in months)]
@@ -82,19 +82,19 @@ class RedisUsage:
             place = months.index(row.day[:7]) + 2
             for field, count in _increments(row):
                 changes += [place, field, count]
-        await self._server.ask(keys[0], ("EVAL", _ADD, len(keys), *keys, BATCH_TTL, self._keep, *changes))
+        await self._server.execute(keys[0], ("EVAL", _ADD, len(keys), *keys, BATCH_TTL, self._keep, *changes))
 
     async def _hash(self, key: str, month: str) -> list[UsageRow]:
         name = _month_key(key, month)
-        [fields] = await self._server.ask(name, ("HGETALL", name))
-        found: defaultdict[tuple[str, str, str], dict[str, int]] = defaultdict(dict)
+        [fields] = await self._server.execute(name, ("HGETALL", name))
+        rows: defaultdict[tuple[str, str, str], dict[str, int]] = defaultdict(dict)
         for field, count in fields.items():
             parts = field.decode().split(_SEPARATOR)
             if len(parts) == 4:
-                found[parts[0], parts[1], parts[2]][parts[3]] = int(count)
+                rows[parts[0], parts[1], parts[2]][parts[3]] = int(count)
         return [
             UsageRow(day, key, model, backend, *(counts.get(name, 0) for name in _COUNTS))
-            for (day, model, backend), counts in found.items()
+            for (day, model, backend), counts in rows.items()
         ]
 
 

@@ -5,8 +5,8 @@ A store in one SQLite file: it outlives the process, and several workers of one 
     sqlite:////var/lib/antiphon.db  absolute
     sqlite:///antiphon.db?synchronous=full&busy_timeout=5
 
-SQLite blocks, so it is used in two threads of the store's own, one that reads and one that writes: neither a slow
-disk nor a lock held by another process stops the event loop.
+SQLite blocks, so the store uses it in two threads, one for reads and one for writes: neither a slow disk nor another
+process's lock blocks the event loop.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from app.stores.url_options import one_of, read_options, seconds
 
 T = TypeVar("T")
 
-# Each statement is given :bucket (a name), :name, :record, :given, :now and :until as far as it uses them; times are
-# Unix times, so that a restart keeps them.
+# The parameters of the statements are :bucket (a name), :name, :record, :given, :now and :until. Times are Unix times,
+# so that they survive a restart.
 _EXPIRE = "DELETE FROM buckets WHERE name = :bucket AND expires <= :now"
 _RENEW = """
 INSERT INTO buckets (name, expires) VALUES (:bucket, :until) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires
@@ -50,10 +50,10 @@ SELECT :owner, (SELECT coalesce(max(position), 0) + 1 FROM listed WHERE owner = 
 FROM buckets WHERE name = :bucket
 ON CONFLICT (bucket, name) DO NOTHING
 """
-# A few at a time, so that nobody waits for a big clean-up.
+# A few at a time, so that other writes do not wait for long.
 _PURGE = "DELETE FROM buckets WHERE id IN (SELECT id FROM buckets WHERE expires <= :now LIMIT 20)"
 _EXPIRED = "SELECT 1 FROM buckets WHERE expires <= :now LIMIT 1"
-# A bucket without records has one row, of NULLs: it is renewed all the same.
+# A bucket without this record yields one row of NULLs, since it is renewed all the same.
 _GET = """
 SELECT expires, record FROM buckets LEFT JOIN records ON bucket = id AND records.name = :name
 WHERE buckets.name = :bucket AND expires > :now
@@ -111,8 +111,8 @@ class SQLiteStore:
         self._busy_timeout = busy_timeout
         self._synchronous = synchronous
         self._clock = clock
-        # A bucket that is only read is renewed when its expiry would move by more than this: reading stays reading,
-        # at the price that it may expire that much early.
+        # A bucket that is only read is renewed when its expiry would move by more than this: most reads write
+        # nothing, but the bucket may expire that much early.
         self._slack = min(ttl / 100, 3600)
         self._reads = _Thread(self._open, busy_timeout, Outage(f"SQLite store {self._path} (reading)"))
         self._writes = _Thread(self._open, busy_timeout, Outage(f"SQLite store {self._path} (writing)"))
@@ -130,7 +130,7 @@ class SQLiteStore:
         """
         Make the store of a `sqlite:///` URL, whose options `busy_timeout` (seconds) and `synchronous` win.
 
-        The file, and the directories it is in, are made on first use.
+        The file and its directories are created on first use.
         """
         parts = urlsplit(url)
         path = unquote(parts.path)[1:]
@@ -145,7 +145,7 @@ class SQLiteStore:
         return cls(path, ttl=ttl, clock=clock, **options)
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
-        """Keep a record and renew its bucket, in one transaction."""
+        """Store a record and renew its bucket, in one transaction."""
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
@@ -155,7 +155,7 @@ class SQLiteStore:
         return await self._writes.write(lambda db: _add(db, bucket, name, record, times))
 
     async def apply(self, *changes: Change) -> bool:
-        """Make changes in one transaction; make none, and return False, where a given record is missing."""
+        """Make changes in one transaction; return False, without any change, if a required record is missing."""
         now = self._clock()
         times = {"now": now, "until": now + self._ttl}
         return await self._writes.write(lambda db: _apply(db, changes, times))
@@ -176,12 +176,12 @@ class SQLiteStore:
         return {name for _, name in rows if name is not None}
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Forget one record; tell whether it was there."""
+        """Delete one record; return whether it existed."""
         values = {"bucket": bucket, "name": name, "now": self._clock()}
         return await self._writes.write(lambda db: _delete(db, values))
 
     async def drop(self, bucket: str) -> bool:
-        """Forget a bucket; tell whether it was there."""
+        """Delete a bucket; return whether it existed."""
         values = {"bucket": bucket, "now": self._clock()}
         return await self._writes.write(lambda db: db.execute(_DROP, values).rowcount) > 0
 
@@ -198,15 +198,15 @@ class SQLiteStore:
         return await self._reads.run(read)
 
     def log(self, *, ttl: float, lease: float) -> SQLiteLog:
-        """Return an event log in the same file, used in the same threads."""
+        """Return an event log in the same file and threads."""
         return SQLiteLog(self._reads, self._writes, ttl=ttl, lease=lease, clock=self._clock)
 
     def usage(self, *, days: int) -> SQLiteUsage:
-        """Return the usage of keys in the same file, used in the same threads."""
+        """Return the usage of keys in the same file and threads."""
         return SQLiteUsage(self._reads, self._writes, self._clock)
 
     async def purge(self) -> None:
-        """Delete what has expired, and leave nothing of what was deleted in any of the files."""
+        """Delete expired records, and erase deleted ones from all files."""
         if not await asyncio.to_thread(self._path.exists):
             return
         for expired, delete in ((_EXPIRED, _PURGE), (event_log.EXPIRED, event_log.PURGE)):
@@ -217,11 +217,11 @@ class SQLiteStore:
             await self._writes.run(empty_wal)
 
     async def check(self) -> None:
-        """Take the lock that a write needs, and give it back."""
+        """Acquire the lock that writes need, and release it."""
         await self._writes.write(lambda db: None)
 
     async def aclose(self) -> None:
-        """Close the file, after what is being written."""
+        """Close the file, after pending writes."""
         await asyncio.gather(self._reads.aclose(), self._writes.aclose())
 
     async def _read(self, statement: str, bucket: str, name: str | None = None) -> list[tuple[Any, ...]]:
@@ -256,7 +256,7 @@ class SQLiteStore:
 
 
 def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str, float]) -> bool:
-    """Make changes, if all records are there that they depend on."""
+    """Make changes if all required records exist; return whether they were made."""
     for change in changes:
         values = {"bucket": change.bucket, "given": change.given, **times}
         if change.given is not None and not db.execute(_HAS, values).fetchone():
@@ -275,9 +275,9 @@ def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str
 
 def _add(db: sqlite3.Connection, bucket: str, name: str, record: bytes, times: Mapping[str, float]) -> bool:
     """Store a record if there is none of that name, and renew the bucket."""
-    there = db.execute(_HAS, {"bucket": bucket, "given": name, **times}).fetchone()
-    _apply(db, [Change(bucket, {} if there else {name: record})], times)
-    return not there
+    exists = db.execute(_HAS, {"bucket": bucket, "given": name, **times}).fetchone()
+    _apply(db, [Change(bucket, {} if exists else {name: record})], times)
+    return not exists
 
 
 def _delete(db: sqlite3.Connection, values: Mapping[str, object]) -> bool:
@@ -290,24 +290,24 @@ class _Thread:
     """
     One thread with a connection of its own.
 
-    What it is given to run is a whole transaction: a caller that is cancelled meanwhile leaves none open. After any
-    error the connection is given up, which rolls back, and the next call opens the file anew: so a store recovers
-    from whatever was wrong with the file, also if somebody has replaced it.
+    It runs whole transactions, so a caller that is cancelled leaves none open. After any error the connection is
+    closed, which rolls back, and the next call opens the file again: so the store recovers even if the file was
+    replaced.
     """
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], patience: float, outage: Outage) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], lock_timeout: float, outage: Outage) -> None:
         self._connect = connect
-        self._patience = patience  # seconds for a lock
+        self._lock_timeout = lock_timeout  # in seconds
         self._outage = outage
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-sqlite")
         self._db: sqlite3.Connection | None = None
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a transaction; raise StoreUnavailable if SQLite or the file system refuses it."""
+        """Run a transaction; raises StoreUnavailable if SQLite or the file system refuses it."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._run, work)
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run what writes, or not, in one transaction. Where the last one failed, it does write: is the disk full?"""
+        """Run `work` in a write transaction. During an outage it always writes, to detect a full disk."""
 
         def transaction(db: sqlite3.Connection) -> T:
             db.execute("BEGIN IMMEDIATE")
@@ -320,19 +320,19 @@ class _Thread:
         return await self.run(transaction)
 
     async def aclose(self) -> None:
-        """Close the connection, once what is running has ended."""
+        """Close the connection, after the running transaction."""
         await asyncio.to_thread(self._executor.shutdown)
         self._disconnect()
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._lock_timeout
         while True:
             try:
                 self._db = self._db or self._connect()
                 result = work(self._db)
             except (sqlite3.Error, OSError) as error:
                 self._disconnect()
-                # SQLite waits for a lock itself, but for some it does not: when several connections make the file,
+                # SQLite waits for most locks itself, but not for some: when several connections create the file,
                 # recover it after a crash, or are the last to close it.
                 if _is_busy(error) and time.monotonic() < deadline:
                     time.sleep(0.01)

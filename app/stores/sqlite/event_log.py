@@ -1,8 +1,7 @@
 """
 Event logs in the store's SQLite file, for the workers of one machine.
 
-Nothing in SQLite tells another process that there is something new, so readers that wait look again and again, ever
-less often while nothing comes.
+SQLite has no notifications between processes, so waiting readers poll, less and less often while nothing is added.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ _CANCEL = "UPDATE runs SET cancelled = 1 WHERE bucket = :bucket AND response = :
 _DELETE = "DELETE FROM runs WHERE bucket = :bucket AND response = :id"
 _ORPHANS = "SELECT bucket, response FROM runs WHERE NOT ended AND leased <= :now LIMIT 100"
 EXPIRED = "SELECT 1 FROM runs WHERE ended AND expires <= :now LIMIT 1"
-# A few at a time, so that nobody waits for a big clean-up.
+# A few at a time, so that other writes do not wait for long.
 PURGE = "DELETE FROM runs WHERE id IN (SELECT id FROM runs WHERE ended AND expires <= :now LIMIT 20)"
 
-_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # seconds between looks
-_LAST_PAUSE = 0.25  # and ever after
+_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # seconds between polls
+_LAST_PAUSE = 0.25  # and from then on
 
 
 class Transactions(Protocol):
@@ -62,12 +61,12 @@ class SQLiteLog:
     ) -> None:
         self._reads = reads
         self._writes = writes
-        self._ttl = ttl  # which begins when the run has ended
+        self._ttl = ttl  # from the end of the run
         self._lease = lease
         self._clock = clock
 
     async def begin(self, run: RunKey, worker: str) -> None:
-        """Begin the log of a new run."""
+        """Create the log of a new run."""
         values = self._values(run, worker=worker)
         await self._writes.write(lambda db: _begin(db, values))
 
@@ -82,17 +81,17 @@ class SQLiteLog:
         return await self._writes.write(lambda db: {run: _renew(db, values) for run, values in each})
 
     async def claim(self, run: RunKey, worker: str) -> bool:
-        """Take over a run whose lease has run out, or that has no log."""
+        """Claim a run whose lease has expired, or that has no log."""
         values = self._values(run, worker=worker)
         return await self._writes.write(lambda db: _claim(db, values))
 
     async def cancel(self, run: RunKey) -> None:
-        """Mark a run as one to be cancelled."""
+        """Request the cancellation of a run."""
         values = self._values(run)
         await self._writes.write(lambda db: db.execute(_CANCEL, values))
 
     async def standing(self, run: RunKey) -> RunState:
-        """Say how a run is doing."""
+        """Return the state of a run."""
         values = self._values(run)
         row = await self._reads.run(lambda db: db.execute(_FIND, values).fetchone())
         if row is None:
@@ -103,7 +102,7 @@ class SQLiteLog:
         return "running" if values["now"] < leased else "orphaned"
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
-        """Return up to 500 batches that reach beyond `after`."""
+        """Return up to 500 batches with events after `after`."""
         batches = await self._look(run, after)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
@@ -120,18 +119,18 @@ class SQLiteLog:
         return [Batch(first, last, data, bool(ends)) for first, last, data, ends in rows]
 
     async def orphans(self) -> list[RunKey]:
-        """Return up to 100 runs whose lease has run out."""
+        """Return up to 100 runs whose lease has expired."""
         values = {"now": self._clock()}
         rows = await self._reads.run(lambda db: db.execute(_ORPHANS, values).fetchall())
         return [RunKey(*row) for row in rows]
 
     async def delete(self, run: RunKey) -> None:
-        """Forget a run."""
+        """Delete a run's log."""
         values = self._values(run)
         await self._writes.write(lambda db: db.execute(_DELETE, values))
 
     async def aclose(self) -> None:
-        """The file is the store's to close."""
+        """Do nothing: the store closes the file."""
 
     def _values(self, run: RunKey, **more: object) -> dict[str, object]:
         now = self._clock()
@@ -144,7 +143,7 @@ def _begin(db: sqlite3.Connection, values: dict[str, object]) -> None:
 
 
 def _renew(db: sqlite3.Connection, values: dict[str, object]) -> LeaseState:
-    """Renew a lease that is held; add a batch, if the values have one."""
+    """Renew a lease that is held; add a batch if the values have one."""
     row = db.execute(_FIND, values).fetchone()
     if row is None or row[1] != values["worker"]:
         return "lost"

@@ -1,23 +1,23 @@
 """
-The tables of the SQLite file, and how they are made.
+The tables of the SQLite file, and their migrations.
 
-Nothing of what is deleted may stay in the file. SQLite overwrites it (`secure_delete`), but not the copies that it
-leaves behind where it has moved rows from one page of a table to another. What does not fit into such a page is in
-pages of its own, which are never copied. So content has enough padding before it, in a table WITHOUT ROWID, that all
-of it is there: see "Cell Payload Overflow Pages" in https://www.sqlite.org/fileformat2.html.
+Deleted content must not remain in the file. SQLite overwrites it (`secure_delete`), but not the copies that are left
+when it moves rows from one page of a table to another. Content that does not fit into such a page is in overflow
+pages, which are never copied. So padding before the content, in a table WITHOUT ROWID, moves all of it there:
+see "Cell Payload Overflow Pages" in https://www.sqlite.org/fileformat2.html.
 """
 
 from __future__ import annotations
 
 import sqlite3
 
-# In `PRAGMA user_version`, to tell a file that this code cannot read.
+# In `PRAGMA user_version`, to detect a file that this code cannot read.
 VERSION = 3
 
 # The padding, by the page size of the file: as much of a row as there can be in a page of the table.
 PADDING = "zeroblob((SELECT (page_size - 12) * 64 / 255 - 23 FROM pragma_page_size))"
 
-# Times are Unix times, so that a restart keeps them. `runs` and `batches` are the event log's, the others the store's.
+# Times are Unix times, to survive a restart. `runs` and `batches` are the event log's, the others the store's.
 _BUCKETS = """
 CREATE TABLE buckets (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, expires REAL NOT NULL);
 CREATE INDEX buckets_by_expiry ON buckets (expires)
@@ -32,7 +32,7 @@ CREATE TABLE records (
     PRIMARY KEY (bucket, name)
 ) WITHOUT ROWID
 """
-# Which records are listed, each owner's in the order in which they were first put.
+# The listed records, each owner's in the order in which they were first stored.
 _LISTED = """
 CREATE TABLE listed (
     owner TEXT NOT NULL,
@@ -105,7 +105,7 @@ _UPGRADE = [
 
 
 def prepare(db: sqlite3.Connection, synchronous: str) -> None:
-    """Set a new connection up, and make the tables of a new file; raises `sqlite3.Error`."""
+    """Configure a new connection, and create the tables of a new file; raises `sqlite3.Error`."""
     db.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
     db.execute(f"PRAGMA synchronous = {synchronous}")
     db.execute("PRAGMA foreign_keys = ON")
@@ -113,7 +113,7 @@ def prepare(db: sqlite3.Connection, synchronous: str) -> None:
     db.execute("PRAGMA journal_size_limit = 67108864")
     if (version := _version(db)) != VERSION:
         if version == 1:
-            db.execute("VACUUM")  # what was deleted was not overwritten
+            db.execute("VACUUM")  # deleted content was not overwritten
         _make_tables(db)
 
 
@@ -126,7 +126,7 @@ def _make_tables(db: sqlite3.Connection) -> None:
             statements = _UPGRADE
         case 2:  # it had no usage
             statements = _USAGE.split(";")
-        case 3:  # another process was quicker
+        case 3:  # another process has done it
             statements = []
         case version:
             raise sqlite3.DatabaseError(f"the file has version {version}, and this server knows only {VERSION}")
@@ -143,11 +143,11 @@ def _version(db: sqlite3.Connection) -> int:
 
 def empty_wal(db: sqlite3.Connection) -> None:
     """
-    Bring what is in the write-ahead log into the file, and empty the log: it has what was deleted, too.
+    Move the write-ahead log into the file, and empty the log, since it has deleted content too.
 
-    Nobody is kept waiting for it: where others are reading or writing, it is left for the next time.
+    If others are reading or writing, it is left for the next time, so that they do not wait.
     """
-    [patience] = db.execute("PRAGMA busy_timeout").fetchone()
+    [timeout] = db.execute("PRAGMA busy_timeout").fetchone()
     db.execute("PRAGMA busy_timeout = 50")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    db.execute(f"PRAGMA busy_timeout = {patience}")
+    db.execute(f"PRAGMA busy_timeout = {timeout}")

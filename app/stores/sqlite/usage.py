@@ -45,7 +45,7 @@ class SQLiteUsage:
         self._clock = clock
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
-        """Add to rows in one transaction; a batch that was added already is not added again."""
+        """Add to rows in one transaction; a batch is added only once."""
         now = self._clock()
 
         def add(db: sqlite3.Connection) -> None:
