@@ -1,8 +1,8 @@
 """
-What one can do with responses: create, retrieve, list the input of, delete, cancel and compact them.
+The operations on responses: create, retrieve, list the input items, delete, cancel, and compact.
 
-A response is created in two steps. `create` does all that can go wrong with the request itself, and gives a `Run`; the
-run is then drained (JSON), encoded (SSE) or framed, but always the same.
+A response is created in two steps. `create` validates and translates the request and returns a `Run`. The run is then
+drained (JSON), encoded (SSE) or framed (WebSocket).
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ __all__ = ["Caller", "Responses", "Run", "allowed_models", "find_model"]
 
 logger = logging.getLogger(__name__)
 
-_WARNINGS_LOGGED = 20  # of one request, in which a caller can have any number of things to be left out
+_WARNINGS_LOGGED = 20  # per request; callers can cause any number of warnings
 
 
-# What a declaration of a hosted tool needs beside its type; one that has to name something of the caller's is not here.
-_NEEDED: dict[str, dict[str, Any]] = {
+# Required fields of declarations besides `type`, for tools that need no ids of the caller's.
+_REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
     "web_search": {},
     "image_generation": {},
     "code_interpreter": {"container": {"type": "auto"}},
@@ -68,7 +68,7 @@ _NEEDED: dict[str, dict[str, Any]] = {
 
 
 class Responses:
-    """The responses of all callers, each invisible to all but its own."""
+    """The responses of all callers; each is visible only to its owner."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Responses:
         tools: Mapping[str, HostedTool] | None = None,
         tool_limits: ToolLimits | None = None,
     ) -> None:
-        """`tools` are the hosted ones, by the names of their tables in the settings."""
+        """`tools` are the hosted tools, by the names of their tables in the settings."""
         self.backend = backend
         self.store = store
         self.seals = seals or ContentCipher()
@@ -106,7 +106,7 @@ class Responses:
         self._strict = strict
         self._pdfs = PdfTexts()
         self._default_model = default_model
-        self._watchers = observers
+        self._observers = observers
         self._max_input_tokens = max_input_tokens
         self._max_output_seconds = max_output_seconds
         self._tools = tools or {}
@@ -116,45 +116,47 @@ class Responses:
     @property
     def observers(self) -> Sequence[Observer]:
         """The observers of all responses."""
-        return self._watchers
+        return self._observers
 
     @property
     def default_model(self) -> str | None:
-        """The model of requests that name none."""
+        """The model of requests without one."""
         return self._default_model
 
     @property
     def max_output_seconds(self) -> float:
-        """For how long an answer may be generated; 0 for no limit."""
+        """The limit for generating an answer, in seconds; 0: none."""
         return self._max_output_seconds
 
     @property
     def has_background(self) -> bool:
-        """Whether responses can be made in the background."""
+        """Whether responses can run in the background."""
         return self._background is not None
 
     def purge(self) -> None:
-        """Free the memory of conversations that were not continued for some minutes."""
+        """Remove conversations from the cache that were not continued for some minutes."""
         self._loader.cache.purge()
 
     def replace_limits(self, *, max_input_tokens: int, max_output_seconds: float) -> None:
-        """Set other limits for the responses that are created from now on."""
+        """Change the limits of responses that are created from now on."""
         self._max_input_tokens = max_input_tokens
         self._max_output_seconds = max_output_seconds
 
     def is_hosted(self, type: str) -> bool:
-        """Tell whether declarations of a type are for a hosted tool of this server."""
+        """Return whether a hosted tool of this server serves declarations of a type."""
         return any(type in tool.types for tool in self._tools.values())
 
     def offered_tools(self, caller: Caller) -> list[dict[str, Any]]:
-        """Return declarations of the hosted tools that a caller may switch on, without anything secret."""
+        """Return declarations of the hosted tools that a caller may use, without secrets."""
         offered: list[dict[str, Any]] = []
         for name, tool in self._tools.items():
             if isinstance(tool, DeclaringTool):
                 declared = [*map(dict, tool.declarations(caller.owner))]
             else:
-                declared = [{"type": type_, **needed} for type_, needed in _NEEDED.items() if type_ in tool.types]
-            offered += [one for one in declared if caller.access.allows_tool(*hosted_names(one, name))]
+                declared = [
+                    {"type": type_, **needed} for type_, needed in _REQUIRED_FIELDS.items() if type_ in tool.types
+                ]
+            offered += [entry for entry in declared if caller.access.allows_tool(*hosted_names(entry, name))]
         return offered
 
     async def create(
@@ -168,21 +170,21 @@ class Responses:
         layers: LayeredStore | None = None,
     ) -> Run:
         """
-        Begin a response; no request to the backend has been made when this returns.
+        Prepare a response; no request to the backend has been sent when this returns.
 
-        `generate`: whether a model is to answer; if not, the response has its input alone, and is one to continue from.
-        `transport`: by default, that of HTTP that the request names. `observers` are notified of its lifecycle, beside
-        those of all responses. `layers`: the store with the memory of the caller's connection, if there is one.
+        `generate`: whether a model answers; if not, the response only has its input, and can be continued from.
+        `transport`: by default the HTTP transport that the request names. `observers` are notified of the lifecycle, in
+        addition to those of all responses. `layers`: the store with the memory of the caller's connection, if any.
 
-        Raises `InvalidRequest` and its kinds for what is wrong with the request, `StoreUnavailable` for a request
-        that needs the store while it is unavailable.
+        Raises `InvalidRequest` and its subclasses for an invalid request, and `StoreUnavailable` if the request needs
+        the store while it is unavailable.
         """
         self._check_background(request)
         request = self.with_prompt(request)
         layers = layers or self._layers
         context = await self.context(request, caller, layers)
         response = self._response(request, caller, context)
-        lifecycle = ResponseLifecycle(response, transport or _http_transport(request), [*self._watchers, *observers])
+        lifecycle = ResponseLifecycle(response, transport or _http_transport(request), [*self._observers, *observers])
         generation = await self._generation(request, caller, context, lifecycle, generate=generate)
         log_context.bind(response_id=response["id"])
         storage = await off_loop(_is_large(request, context), self._storage, request, caller, context, response, layers)
@@ -192,12 +194,12 @@ class Responses:
         return run
 
     async def context(self, request: CreateResponse, caller: Caller, layers: LayeredStore | None = None) -> Context:
-        """Return the conversation of a request, as its model is sent it; raises what `create` raises."""
+        """Return the conversation of a request, as the model is sent it; raises as `create`."""
         context = await self._loader.context(request, caller.owner, layers or self._layers)
         return await self._with_pdfs(context, self.model(request, context, caller))
 
     async def stored_turns(self, response_id: str, caller: Caller) -> list[Turn]:
-        """Return the turns up to a stored response, oldest first; raises `NotFound`, also where one is missing."""
+        """Return the turns up to a stored response, oldest first; raises `NotFound`, also if one is missing."""
         turns, _ = await self._loader.stored(response_id, caller.owner, self._layers)
         return turns
 
@@ -228,7 +230,7 @@ class Responses:
 
     def with_prompt(self, request: CreateResponse) -> CreateResponse:
         """
-        Return a request with the instructions of the prompt template that it names, before its own.
+        Return a request with the instructions of its prompt template before its own.
 
         Raises `NotFound` for an unknown template, and `InvalidRequest` for wrong variables.
         """
@@ -258,7 +260,7 @@ class Responses:
         *,
         generate: bool,
     ) -> Generation:
-        """Translate a request, and return what is to generate its output."""
+        """Translate a request, and return the generation of its response."""
         response = lifecycle.response
         builder = self._builder(request, caller, context, response)
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
@@ -278,7 +280,7 @@ class Responses:
         return OneAnswer(builder, question, self._deadline())
 
     def questions(self, request: CreateResponse, context: Context, caller: Caller, model: str) -> Questions:
-        """Return what makes the questions to the backend of a request."""
+        """Return the factory of a request's questions to the backend."""
         return Questions(request, context, caller.key, self.backend, model, self._compaction_prompt, self._strict)
 
     def _deadline(self) -> Deadline | None:
@@ -287,7 +289,7 @@ class Responses:
     def _loop_options(
         self, request: CreateResponse, caller: Caller, context: Context, response: Response, *, generate: bool
     ) -> LoopOptions | None:
-        """Return what holds for the rounds of a response; None where it is one answer. Raises `InvalidRequest`."""
+        """Return the options of the tool loop; None if the response is a single answer. Raises `InvalidRequest`."""
         declared = self._declared(request, caller, context, response) if generate else []
         if context.approvals and not declared:
             message = "The tools whose calls are approved have to be among the request's 'tools' again."
@@ -301,7 +303,7 @@ class Responses:
     def _declared(
         self, request: CreateResponse, caller: Caller, context: Context, response: Response
     ) -> list[DeclaredTool]:
-        """Return the declarations of a request that hosted tools serve; raises `InvalidRequest` for a wrong one."""
+        """Return the declarations that hosted tools serve; raises `InvalidRequest` for an invalid one."""
         declared: list[DeclaredTool] = []
         if context.compacts or not self._tools:
             return declared
@@ -322,7 +324,7 @@ class Responses:
         return declared
 
     def _compaction(self, request: CreateResponse, caller: Caller) -> CompactionOptions | None:
-        """Return when to compact the conversation of a request within its response; None where it does not ask."""
+        """Return when to compact the conversation within the response; None if the request does not configure it."""
         if not request.context_management:
             return None
         thresholds = (entry.compact_threshold or self._compact_threshold for entry in request.context_management)
@@ -331,7 +333,7 @@ class Responses:
     def _storage(
         self, request: CreateResponse, caller: Caller, context: Context, response: Response, layers: LayeredStore
     ) -> Storage | None:
-        """Return where a response goes when it ends; None where nothing is kept of it."""
+        """Return how a response is stored when it ends; None if it is not stored."""
         if not request.store and layers.memory is None:
             return None
         save: SaveTurn = partial(self._save, caller, layers)
@@ -346,11 +348,11 @@ class Responses:
         return Storage(save, addition, input, recorded)
 
     async def compact(self, request: CompactResponse, caller: Caller, observers: Sequence[Observer] = ()) -> Run:
-        """Begin a compaction that is not kept here, but given to the caller whole: see `Run.compacted`."""
+        """Prepare a compaction that is returned to the caller and not stored: see `Run.compacted`."""
         return await self.create(request.triggering(), caller, observers=observers)
 
     async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
-        """Return how many tokens the input of a request is, and whether the backend has counted them."""
+        """Return the number of input tokens of a request, and whether the backend has counted them."""
         request = self.with_prompt(request)
         unstored = request.model_copy(update={"store": False})  # so the store need not be writable
         context = await self.context(unstored, caller)
@@ -363,7 +365,7 @@ class Responses:
         return estimate_chat(body), False
 
     async def launch(self, run: Run) -> Response:
-        """Let a run with `background: true` go on by itself; return the response, which is `queued`."""
+        """Start a run with `background: true` as a task; returns the queued response."""
         assert self._background
         return await self._background.launch(run)
 
@@ -373,39 +375,39 @@ class Responses:
 
     async def follow(self, response_id: str, caller: Caller, after: int = -1) -> EventSubscription:
         """
-        Return the events of a background response, running or ended, that come after that sequence number.
+        Return the events of a background response after a sequence number, whether it is running or has ended.
 
-        Raises `NotFound`, and `InvalidRequest` where there are no events to return.
+        Raises `NotFound`, and `InvalidRequest` if its events are not stored.
         """
         response = await self.retrieve(response_id, caller)
         if self._background is None or not response["background"]:
             raise InvalidRequest("Only responses created with `background: true` can be streamed.", param="stream")
-        following = await self._background.follow(_run_key(response_id, caller), after)
-        if following is None:
+        subscription = await self._background.follow(_run_key(response_id, caller), after)
+        if subscription is None:
             raise InvalidRequest(
                 "The events of this response are not kept any more. Retrieve it without `stream`.", param="stream"
             )
-        return following
+        return subscription
 
     async def input_items(self, response_id: str, caller: Caller) -> list[Item]:
         """Return the input items of a stored response, of its own turn, oldest first; raises `NotFound`."""
         return (await self._load(response_id, caller)).input
 
     async def delete(self, response_id: str, caller: Caller) -> None:
-        """Forget a stored response. What continued from it cannot be continued any more."""
+        """Delete a stored response; responses that continue from it cannot be continued any more. Raises `NotFound`."""
         bucket = bucket_of(caller.owner, response_id)
         deleted = bucket is not None and await self.store.delete(bucket, response_id)
         self._loader.cache.remove_with(caller.owner, response_id)
-        if bucket and self._background:  # only now: who ends the run of a worker that died looks for the response first
+        if bucket and self._background:  # last: a process that ends the run of a dead worker checks the response first
             await self._background.delete(RunKey(bucket, response_id))
         if not deleted:
             raise _not_found(response_id)
 
     async def cancel(self, response_id: str, caller: Caller) -> Response:
         """
-        Cancel a response that runs in the background, and return it; one that has ended stays as it is.
+        Cancel a background response and return it; one that has ended is returned unchanged.
 
-        Raises `NotFound`, and `InvalidRequest` for a response that never was in the background.
+        Raises `NotFound`, and `InvalidRequest` for a response that was not created in the background.
         """
         response = await self.retrieve(response_id, caller)
         if not response["background"]:
@@ -420,18 +422,17 @@ class Responses:
         self, caller: Caller, layers: LayeredStore, turn: Turn, addition: Sequence[Change], *, again: bool
     ) -> None:
         """
-        Store a turn with its addition to a conversation, or put it into the memory of its connection.
+        Store a turn with its addition to a conversation, or keep it in the memory of its connection.
 
-        When this returns, it can be continued from. What was deleted meanwhile stays deleted: a turn that may have been
-        stored (`again`) is only replaced, and nothing is added to a conversation that is gone.
+        It can be continued from when this returns. Deleted objects stay deleted: a turn that may have been stored
+        before (`again`) is only replaced, and a deleted conversation is not added to.
         """
         id = turn.response["id"]
         bucket = bucket_of(caller.owner, id)
         assert bucket
         record = await off_loop(is_large(turn.input), turn.record)
         if turn.response["store"]:
-            given = id if again else None
-            change = Change(bucket, {id: record}, given=given, entries={id: turn.entry()})
+            change = Change(bucket, {id: record}, given=id if again else None, entries={id: turn.entry()})
             await apply_with(layers.store, change, addition)
             self._loader.keep_turn(caller.owner, turn, change.put[id])
         else:
@@ -445,7 +446,7 @@ class Responses:
         turn = Turn.of(record)
         if turn.response["status"] in TERMINAL or self._background is None:
             return turn
-        # It should be running. If not, it has just ended, or its worker has died.
+        # It should be running; otherwise it has just ended, or its worker has died.
         if not await self._background.ended(RunKey(bucket, response_id)):
             return turn
         record = await self.store.get(bucket, response_id)
@@ -454,7 +455,7 @@ class Responses:
         return Turn.of(record)
 
     def check_size(self, body: dict[str, Any]) -> None:
-        """Raise `InvalidRequest` if the prompt of a Chat Completions request is longer than this server takes."""
+        """Raise `InvalidRequest` if the prompt of a Chat Completions request exceeds this server's limit."""
         if not self._max_input_tokens or (tokens := estimate_chat(body)) <= self._max_input_tokens:
             return
         message = f"The input is about {tokens} tokens long, and this server takes {self._max_input_tokens}."
@@ -468,7 +469,7 @@ class Responses:
 
     def model(self, request: CreateResponse, context: Context, caller: Caller) -> str:
         """
-        Return the model that a request asks.
+        Return the model of a request.
 
         Raises `InvalidRequest` if there is none, and `PermissionDenied` if the caller's key may not use it.
         """
@@ -502,7 +503,7 @@ class Responses:
         return EventBuilder(response, new_id=make_id, reasoning=shown)
 
     def _shown(self, request: CreateResponse) -> str:
-        """Say how raw reasoning is shown: as a summary if the caller asked for one, else as content."""
+        """Return how to show raw reasoning: as a summary if the caller requests one, else as content."""
         if self._reasoning != "auto":
             return self._reasoning
         return "summary" if request.reasoning and request.reasoning.summary else "content"
@@ -523,7 +524,7 @@ async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, A
 
 
 def _is_large(request: CreateResponse, context: Context) -> bool:
-    """Tell whether it takes long to translate a request: it is done in a thread then."""
+    """Return whether a request takes so long to translate that this is done in a thread."""
     translated = max((prefix.items for prefix in context.prefixes), default=0)
     return len(context.items) - translated + len(request.tools) + len(request.model_extra or ()) > MANY
 

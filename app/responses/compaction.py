@@ -1,12 +1,12 @@
 """
-Make a conversation shorter, by a summary that stands for it.
+Shorten a conversation by replacing it with a summary.
 
-A compaction is a response like any other, but the model is asked for a summary, and the output is one item that holds
-it, sealed: `{"type": "compaction", "encrypted_content": "antiphon1...."}`. It is requested by an item of type
+A compaction is a response whose model writes a summary, and whose output is one item with the encrypted summary:
+`{"type": "compaction", "encrypted_content": "antiphon1...."}`. It is requested with an item of type
 `compaction_trigger` at the end of the input, or at `POST /responses/compact`.
 
-With `context_management` it happens within any response: where a prompt is longer than `compact_threshold`, the item
-with the summary is added to the output first, and the model then answers the shorter conversation.
+With `context_management`, any response can include one: if the prompt is longer than `compact_threshold`, the item is
+added to the output first, and the model then answers the shorter conversation.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ tools, and do not answer or continue the conversation: write the summary, and no
 """
 _CUT = "\n[This summary was cut off here.]"
 
-# The share of the threshold that a compaction has to be able to save: messages of the user are never summarized, and
-# where these alone pass the threshold, a summary each time would cost more than it saves.
+# The share of the threshold that a compaction has to save. User messages are never summarized; if they alone exceed the
+# threshold, a summary each time would cost more than it saves.
 _WORTHWHILE = 0.1
 
 
@@ -47,38 +47,37 @@ class CompactionOptions:
     """When and how to compact a conversation within a response."""
 
     threshold: int  # tokens of a prompt
-    seal: Callable[[dict[str, Any]], str]  # makes the `encrypted_content` of the item from the summary
+    seal: Callable[[dict[str, Any]], str]  # encrypts the summary as the item's `encrypted_content`
 
     def is_worthwhile(self, tokens: int) -> bool:
-        """Return whether to compact where so many tokens would be summarized."""
+        """Return whether to compact if so many `tokens` would be summarized."""
         return tokens >= self.threshold * _WORTHWHILE
 
 
 class CompactResponse(CreateResponse):
-    """`CompactResponseMethodPublicBody` of the spec; what else a request may have is taken, too."""
+    """`CompactResponseMethodPublicBody` of the spec; all other fields of a request are accepted as well."""
 
     model: Model
 
     def triggering(self) -> CompactResponse:
-        """Return it as a request for a response that is kept nowhere."""
+        """Return the request with a compaction trigger, for a response that is not stored."""
         update = {"input": [*self.items(), {"type": TRIGGER}], "store": False, "stream": False, "background": False}
         return self.model_copy(update=update)
 
 
 def summary_request(request: CreateResponse, items: Sequence[Item], prompt: str) -> tuple[CreateResponse, list[Item]]:
-    """Return the request that asks the model for a summary, and the items that it is asked with, for `to_chat`."""
-    # The tools that items bring are still there to be called.
+    """Return the request for a summary and its items, for `to_chat`."""
+    # `tool_choice` also disables tools that are declared in items.
     plain = {"tools": [], "tool_choice": "none", "text": TextOptions(), "include": [], "top_logprobs": None}
-    asked = request.model_copy(update=plain)
-    return asked, [*items, {"type": "message", "role": "user", "content": prompt or PROMPT}]
+    return request.model_copy(update=plain), [*items, {"type": "message", "role": "user", "content": prompt or PROMPT}]
 
 
 class CompactionBuilder(EventBuilder):
     """
-    The state machine of a compaction: what the model says is the summary, and becomes one item when it is complete.
+    Builds the events of a compaction: the model's text is the summary, which becomes one item when it is complete.
 
-    A summary that was cut for want of room says so and is used: the conversation is too long to be summarized again,
-    and would be lost.
+    A summary that is truncated by `max_output_tokens` is used, with a note of that: otherwise the conversation, which
+    is too long already, could not continue.
     """
 
     def __init__(
@@ -126,10 +125,10 @@ class CompactionBuilder(EventBuilder):
 
 def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, Any]:
     """
-    Return the answer of `POST /responses/compact`, of a compaction that has ended and the conversation it stands for.
+    Return the result of `POST /responses/compact` for a finished compaction and the `items` that it summarizes.
 
-    Its output is "a list of all user messages, followed by a single compaction item", to be sent as it is; other
-    messages to the model are kept like the user's. Raises `BackendError` where there is no summary.
+    Its output is "a list of all user messages, followed by a single compaction item", to be sent unchanged; system and
+    developer messages stay as well. Raises `BackendError` if there is no summary.
     """
     if response["status"] != "completed":
         details = response["incomplete_details"]

@@ -1,10 +1,10 @@
 """
-Conversations: items stored under an id of their own, which responses read and add to.
+Conversations: stored lists of items that responses read and add to.
 
-A conversation is a bucket of the store: a record that describes it, a record for each addition of items, with names
-that sort in the order of the additions, and a mark for each deleted item. No addition overwrites another, so that
-concurrent turns lose nothing. Nothing is added if the record that describes the conversation is missing, so that a turn
-that runs while the conversation is deleted leaves nothing behind.
+A conversation is a bucket of the store. It has a record with the conversation object, a record for each addition of
+items, named so that they sort in order, and a mark for each deleted item. No addition overwrites another, so concurrent
+turns lose nothing. Items are added only while the conversation object exists, so a turn that ends after the deletion of
+its conversation stores nothing in it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from app.errors import InvalidRequest, NotFound, Warnings
 from app.responses.encryption import ContentCipher, decrypt_items
 from app.stores import Change, Store
 
-_ITSELF = "conversation"
+_CONVERSATION = "conversation"
 _ADDED = "added_"
 _DELETED = "deleted_"
 
 
 class Conversations:
-    """The conversations of all callers, each visible to its owner alone. A missing one raises `NotFound`."""
+    """The conversations of all callers; each is visible only to its owner. Unknown ids raise `NotFound`."""
 
     def __init__(self, store: Store, seals: ContentCipher) -> None:
         self._store = store
@@ -43,37 +43,42 @@ class Conversations:
     async def create(
         self, owner: str, items: Sequence[Item] = (), metadata: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Create a conversation, with its first items if there are any, and return it."""
+        """Create a conversation with these items and return it."""
         id = new_id("conv", new_key())
-        made = {"id": id, "object": "conversation", "created_at": int(time.time()), "metadata": dict(metadata or {})}
+        conversation = {
+            "id": id,
+            "object": "conversation",
+            "created_at": int(time.time()),
+            "metadata": dict(metadata or {}),
+        }
         turn = await self._turn(id, owner, items, {})
         added = {self._name(): turn.record()} if turn.input else {}
-        await self._store.apply(Change(_bucket(id, owner), {_ITSELF: orjson.dumps(made), **added}))
-        return made
+        await self._store.apply(Change(_bucket(id, owner), {_CONVERSATION: orjson.dumps(conversation), **added}))
+        return conversation
 
     async def retrieve(self, id: str, owner: str) -> dict[str, Any]:
         """Return a conversation."""
-        record = await self._store.get(_bucket(id, owner), _ITSELF)
+        record = await self._store.get(_bucket(id, owner), _CONVERSATION)
         if record is None:
             raise _not_found(id)
-        found: dict[str, Any] = orjson.loads(record)
-        return found
+        conversation: dict[str, Any] = orjson.loads(record)
+        return conversation
 
     async def update(self, id: str, owner: str, metadata: Mapping[str, str]) -> dict[str, Any]:
         """Replace the metadata of a conversation, and return it."""
         changed = {**await self.retrieve(id, owner), "metadata": dict(metadata)}
-        await self._put(id, owner, _ITSELF, orjson.dumps(changed))
+        await self._put(id, owner, _CONVERSATION, orjson.dumps(changed))
         return changed
 
     async def delete(self, id: str, owner: str) -> None:
-        """Delete a conversation and its items; responses that were made in it stay."""
+        """Delete a conversation and its items, but not its responses."""
         if not await self._store.drop(_bucket(id, owner)):
             raise _not_found(id)
 
     async def turns(self, id: str, owner: str, *, param: str | None = None) -> list[Turn]:
         """Return the additions, oldest first; each has its items in `input` or `response["output"]`."""
         records = await self._store.all(_bucket(id, owner, param))
-        if _ITSELF not in records:
+        if _CONVERSATION not in records:
             raise _not_found(id, param)
         return list(_turns(records))
 
@@ -90,13 +95,13 @@ class Conversations:
 
     async def add(self, id: str, owner: str, items: Sequence[Item]) -> list[Item]:
         """
-        Add items at the end, and return them as they are listed.
+        Add items at the end and return them, as the API lists them.
 
-        An item with the id of one that is stored elsewhere is added as it is stored. Raises `InvalidRequest` for an
-        item that is already in the conversation, and for invalid ones.
+        For an item with the id of one that is stored elsewhere, the stored item is added. Raises `InvalidRequest` for
+        an item that is already in the conversation, and for invalid items.
         """
         records = await self._store.all(_bucket(id, owner))
-        if _ITSELF not in records:
+        if _CONVERSATION not in records:
             raise _not_found(id)
         turn = await self._turn(id, owner, items, records)
         if turn.input:
@@ -105,16 +110,16 @@ class Conversations:
 
     def addition(self, request: CreateResponse, owner: str, turn: Turn) -> list[Change]:
         """
-        Return what adds the items of a response to the conversation it is in: nothing, if it is in none.
+        Return the changes that add the items of a response to its conversation; [] if it has none.
 
-        Only a response that has ended well and is stored is added, and only to a conversation that is still there.
+        Only stored responses that are completed or incomplete are added, and only if the conversation still exists.
         """
         response = turn.response
         if not (request.conversation and request.store and response["status"] in ("completed", "incomplete")):
             return []
         shortened: Response = {"id": response["id"], "model": response["model"], "output": response["output"]}
         added = turn._replace(response=shortened)
-        return [Change(_bucket(request.conversation, owner), {self._name(): added.record()}, given=_ITSELF)]
+        return [Change(_bucket(request.conversation, owner), {self._name(): added.record()}, given=_CONVERSATION)]
 
     async def delete_item(self, id: str, item_id: str, owner: str) -> dict[str, Any]:
         """Delete one item, and return the conversation; raises `NotFound`."""
@@ -123,14 +128,14 @@ class Conversations:
         bucket = _bucket(id, owner)
         await self._put(id, owner, f"{_DELETED}{item_id}", b"1")
         rewriting = True
-        while rewriting:  # and reading anew, as long as others have rewritten the same record in between
+        while rewriting:  # repeated if another process has rewritten the same record
             records = await self._store.all(bucket)
             changes = [_rewritten(bucket, name, record, item_id) for name, record in records.items()]
             rewriting = not all([await self._store.apply(change) for change in changes if change])
         return conversation
 
     async def _turn(self, id: str, owner: str, items: Sequence[Item], records: Mapping[str, bytes]) -> Turn:
-        """Return items as they are added to a conversation that consists of these records."""
+        """Return a turn that adds items to the conversation with these records."""
         key = _key(id)
         present = {item["id"] for turn in _turns(records) for item in turn.items}
         deleted = {name.removeprefix(_DELETED) for name in records if name.startswith(_DELETED)}
@@ -141,34 +146,36 @@ class Conversations:
             if item.get("id") in present:
                 message = f"Item with id '{item['id']}' is already in the conversation."
                 raise InvalidRequest(message, param="items", code="item_already_in_conversation")
-            if found := await self._stored(item, owner):
-                item, upstream[item["id"]] = found
+            if match := await self._stored(item, owner):
+                item, upstream[item["id"]] = match
             elif item["type"] == "item_reference":
                 raise NotFound(f"Item with id '{item['id']}' not found.", param=f"items[{index}].id")
-            elif item.get("id") in deleted:  # it is hidden by that id
+            elif item.get("id") in deleted:  # that id would hide it
                 item = {**item, "id": None}
             new.append(input_item(item, key))
             present.add(new[-1]["id"])
         warnings = Warnings()
-        new, said = decrypt_items(new, self._seals, owner, key=key, known=upstream, warnings=warnings, field="items")
-        return Turn({"id": new_id("added", key), "output": []}, new, upstream | said)
+        new, decrypted = decrypt_items(
+            new, self._seals, owner, key=key, known=upstream, warnings=warnings, field="items"
+        )
+        return Turn({"id": new_id("added", key), "output": []}, new, upstream | decrypted)
 
     async def _stored(self, item: Item, owner: str) -> tuple[Item, Upstream] | None:
-        """Return the item of the same id from another conversation or response of the owner's, if there is one."""
+        """Return the item with the same id from another conversation or response of the owner, if any."""
         if (id := item.get("id")) is None or (key := chain_key(id)) is None:
             return None
         turns = _turns(await self._store.all(f"{owner}:{key}:conversation"))
-        found = ((item, turn.upstream.get(id, {})) for turn in turns for item in turn.items if item["id"] == id)
-        return next(found, None) or find_item((await self._store.all(f"{owner}:{key}")).values(), id)
+        matches = ((item, turn.upstream.get(id, {})) for turn in turns for item in turn.items if item["id"] == id)
+        return next(matches, None) or find_item((await self._store.all(f"{owner}:{key}")).values(), id)
 
     async def _put(self, id: str, owner: str, name: str, record: bytes) -> None:
         """Store a record of a conversation; raises `NotFound` if the conversation has been deleted meanwhile."""
-        if not await self._store.apply(Change(_bucket(id, owner), {name: record}, given=_ITSELF)):
+        if not await self._store.apply(Change(_bucket(id, owner), {name: record}, given=_CONVERSATION)):
             raise _not_found(id)
 
     def _name(self) -> str:
-        """Return a name for items that are added now."""
-        # Clocks may stand still or go back; what this process adds stays in order all the same.
+        """Return a record name for items that are added now."""
+        # Clocks may stand still or go back; additions of this process stay in order.
         self._latest = max(time.time_ns(), self._latest + 1)
         return f"{_ADDED}{self._latest:016x}_{secrets.token_hex(4)}"
 
@@ -183,7 +190,7 @@ def _turns(records: Mapping[str, bytes]) -> Iterator[Turn]:
     seen = set()
     for name in sorted(name for name in records if name.startswith(_ADDED)):
         turn = Turn.of(records[name])
-        if turn.response["id"] not in seen:  # a response may have been kept twice, by one who did not hear of the first
+        if turn.response["id"] not in seen:  # a retry may have stored a response twice
             yield _without(turn, deleted)
         seen.add(turn.response["id"])
 
@@ -195,28 +202,28 @@ def _without(turn: Turn, deleted: set[str]) -> Turn:
     return Turn(
         {**turn.response, "output": output},
         [item for item in turn.input if item["id"] not in deleted],
-        {id: said for id, said in turn.upstream.items() if id not in deleted},
+        {id: fields for id, fields in turn.upstream.items() if id not in deleted},
     )
 
 
 def _rewritten(bucket: str, name: str, record: bytes, item_id: str) -> Change | None:
     """
-    Return what takes an item out of a record of a conversation; None if it is not in there.
+    Return the change that removes an item from a record; None if the record does not contain it.
 
-    What is left of the record gets another name in the same place, so that of two who rewrite it only one does.
+    The rewritten record gets a new name with the same position, so that only one of two concurrent changes applies.
     """
     if not name.startswith(_ADDED) or item_id.encode() not in record:
         return None
     turn = Turn.of(record)
     left = _without(turn, {item_id})
     if left == turn:
-        return None  # something else in it names the item
+        return None  # the record only mentions the id
     put = {f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}": left.record()} if left.items else {}
     return Change(bucket, put, delete=[name], given=name)
 
 
 def check_id(item: Item, param: str) -> None:
-    """Raise `InvalidRequest` for an id that is not one of an item of that type."""
+    """Raise `InvalidRequest` for an id without the prefix of the item's type."""
     type_ = ITEM_TYPES.get(item["type"])
     if (id := item.get("id")) and type_ and type_.role != "output" and not id.startswith(type_.prefix):
         message = f"Invalid '{param}': '{id}'. Expected an ID that begins with '{type_.prefix}'."

@@ -1,12 +1,12 @@
 """
-Seal what only this server may read, for a client to keep: the `encrypted_content` of reasoning and compaction items.
+Encrypt data that a client stores but only this server may read: the `encrypted_content` of reasoning and compactions.
 
-    seals = Seals(["a secret"])
-    sealed = seals.seal("reasoning", owner, {"said": {"reasoning_content": "..."}})
-    seals.open("reasoning", owner, sealed)
+    cipher = ContentCipher(["a secret"])
+    encrypted = cipher.seal("reasoning", owner, {"said": {"reasoning_content": "..."}})
+    cipher.open("reasoning", owner, encrypted)
 
-A seal is bound to its kind and to the owner it was made for. It is `antiphon1.` and, in urlsafe base64, the id of the
-key, a nonce, and the AES-256-GCM of JSON that is compressed.
+Encrypted content is bound to its kind and its owner. It is `antiphon1.` followed by, in urlsafe base64, the id of the
+key, a nonce, and the AES-256-GCM ciphertext of compressed JSON.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ ContentKind: TypeAlias = Literal["reasoning", "compaction"]
 MARK = "antiphon1."
 _ID, _NONCE, _KEY, _TAG = 4, 12, 32, 16  # bytes
 
-# Bytes that the encrypted content of one request may be when it is decompressed: many times what a model can take.
+# The maximum size, in bytes, of one request's encrypted content when decompressed: far more than any model can read.
 MAX_CONTENT = 32 * 1024 * 1024
 
 
 class ForeignKeyError(ValueError):
-    """Not sealed here, or with a key that this server does not have (any more)."""
+    """The content was encrypted elsewhere, or with a key that this server does not have."""
 
 
 class TamperedError(ValueError):
-    """Sealed with a key of this server, but changed since, or for another kind or owner."""
+    """The content was changed after encryption, or belongs to another kind or owner."""
 
 
 class ContentTooLargeError(ValueError):
-    """More encrypted content than one request may have."""
+    """The encrypted content of a request exceeds its limit."""
 
 
 class ContentBudget:
@@ -63,7 +63,7 @@ class ContentBudget:
         self._left = limit
 
     def take(self, size: int) -> None:
-        """Count some bytes, before they are decompressed; raises `ContentTooLargeError`."""
+        """Count bytes that are about to be decompressed; raises `ContentTooLargeError` beyond the limit."""
         self._left -= size
         if self._left < 0:
             raise ContentTooLargeError
@@ -71,18 +71,18 @@ class ContentBudget:
 
 class ContentCipher:
     """
-    Seals with the first of its secret keys, and opens what was sealed with any of them, so that keys can be rotated.
+    Encrypts with the first of its secret keys and decrypts with any of them, so that keys can be rotated.
 
-    A secret key is any string. With none, one is made, and what is sealed with it cannot be read after a restart.
+    A secret key is any string. Without one a random key is used, whose content cannot be decrypted after a restart.
     """
 
     def __init__(self, secret_keys: Sequence[str] = ()) -> None:
-        self._warn = not secret_keys  # when something is first encrypted with a key that ends with this process
+        self._warn = not secret_keys  # at the first encryption with a random key
         pairs = [_derived(secret) for secret in secret_keys or [secrets.token_urlsafe(32)]]
         self._first, self._ciphers = pairs[0][0], dict(pairs)
 
     def seal(self, kind: ContentKind, owner: str, content: Mapping[str, Any]) -> str:
-        """Return JSON content as a seal that only `owner` can bring back."""
+        """Encrypt JSON content, to be sent back only by `owner`."""
         if self._warn:
             self._warn = False
             logger.warning(
@@ -90,15 +90,15 @@ class ContentCipher:
             )
         nonce = secrets.token_bytes(_NONCE)
         packed = zstandard.ZstdCompressor(write_checksum=False).compress(orjson.dumps(content))
-        closed = self._ciphers[self._first].encrypt(nonce, packed, _bound(kind, owner))
-        return MARK + base64.urlsafe_b64encode(self._first + nonce + closed).rstrip(b"=").decode()
+        ciphertext = self._ciphers[self._first].encrypt(nonce, packed, _associated_data(kind, owner))
+        return MARK + base64.urlsafe_b64encode(self._first + nonce + ciphertext).rstrip(b"=").decode()
 
     def open(self, kind: ContentKind, owner: str, sealed: str, budget: ContentBudget | None = None) -> dict[str, Any]:
         """
-        Return what was sealed.
+        Return the decrypted content.
 
-        Raises `ForeignKeyError` if it was not sealed with our keys, `TamperedError` if it was changed, and
-        `ContentTooLargeError` if it does not fit into what is left of the `budget`.
+        Raises `ForeignKeyError` if it was not encrypted with one of the keys, `TamperedError` if it was changed, and
+        `ContentTooLargeError` if it exceeds the `budget`.
         """
         if not sealed.startswith(MARK):
             raise ForeignKeyError
@@ -106,11 +106,11 @@ class ContentCipher:
         cipher = self._ciphers.get(data[:_ID])
         if cipher is None:
             raise ForeignKeyError
-        nonce, closed = data[_ID : _ID + _NONCE], data[_ID + _NONCE :]
-        if len(closed) < _TAG:
+        nonce, ciphertext = data[_ID : _ID + _NONCE], data[_ID + _NONCE :]
+        if len(ciphertext) < _TAG:
             raise TamperedError
         try:
-            packed = cipher.decrypt(nonce, closed, _bound(kind, owner))
+            packed = cipher.decrypt(nonce, ciphertext, _associated_data(kind, owner))
         except InvalidTag:
             raise TamperedError from None
         if budget:
@@ -120,19 +120,19 @@ class ContentCipher:
 
 
 def _derived(secret: str) -> tuple[bytes, AESGCM]:
-    """Return the id of a secret key, and the cipher that it makes."""
+    """Derive the id and the cipher of a secret key."""
     info = b"antiphon encrypted_content 1"
     derived = HKDF(algorithm=SHA256(), length=_KEY + _ID, salt=None, info=info).derive(secret.encode())
     return derived[_KEY:], AESGCM(derived[:_KEY])
 
 
-def _bound(kind: str, owner: str) -> bytes:
+def _associated_data(kind: str, owner: str) -> bytes:
     return f"{MARK}\n{kind}\n{owner}".encode()
 
 
 def _decoded(text: str) -> bytes:
     try:
-        # Strictly: the same bytes in another spelling are no seal of ours.
+        # Strict: other encodings of the same bytes are rejected.
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         raise TamperedError from None
@@ -141,59 +141,59 @@ def _decoded(text: str) -> bytes:
     return data
 
 
-# Notes of a call without which the model would be shown something else.
+# Notes of a call that decide what the model is shown.
 _SHOWN = frozenset({"output", "arguments"})
 
 
 class EncryptingEventBuilder(EventBuilder):
     """
-    An `EventBuilder` whose reasoning items have their `encrypted_content`.
+    An `EventBuilder` whose reasoning items have `encrypted_content`.
 
-    What a backend says beside a tool call (Gemini's signatures) has to come back, too, and a call has no field that a
-    client would keep it in: it goes into the seal of the reasoning before the call, or of a reasoning item of its own.
-    What the model was shown of a hosted tool's result, and the item does not say, goes into one behind the calls.
+    Fields that a backend sends with a tool call (Gemini's signatures) have to be sent back as well, but clients store
+    no such fields of a call. They are encrypted with the reasoning before the call, or with a reasoning item of their
+    own. Results of hosted tools that the model was shown, but the items lack, follow the calls in such an item.
     """
 
     def __init__(self, response: Response, *, seal: Callable[[dict[str, Any]], str], **options: Any) -> None:
         super().__init__(response, seal=self._sealed, **options)
-        self._seal_whole = seal
-        self._beside: dict[str, Upstream] = {}  # what was said beside calls and is not sealed yet, by `call_id`
+        self._encrypt = seal
+        self._call_fields: dict[str, Upstream] = {}  # fields of calls that are not encrypted yet, by `call_id`
 
     def call(self, call_id: str, callee: ToolBinding, **upstream: Any) -> OpenCall:
-        if upstream and callee.kind.call_id:  # what is beside a hosted call is sealed with its result
-            self._beside[call_id] = upstream
-            if not self._is_thinking:
+        if upstream and callee.kind.call_id:  # the fields of a hosted call are encrypted with its result
+            self._call_fields[call_id] = upstream
+            if not self._is_reasoning:
                 self._add_signature()
         return super().call(call_id, callee, **upstream)
 
     def seal_calls(self, item_ids: Iterable[str]) -> None:
-        """Seal what is noted of calls that were run, as far as their items do not say it, in a reasoning item."""
+        """Encrypt the notes of finished calls, as far as their items lack them, in a reasoning item."""
         for id in item_ids:
             upstream = self.upstream.get(id, {})
             if upstream.get(NOTES, {}).keys() & _SHOWN or upstream.keys() - {NOTES}:
-                self._beside[id] = settled(upstream)
-        if self._beside:
+                self._call_fields[id] = settled(upstream)
+        if self._call_fields:
             self._add_signature()
 
     def reasoning_upstream(self) -> Upstream:
-        """Return what is said for the open item; an item that is sealed takes nothing more, so another follows it."""
-        item = (self._open if self._is_thinking and self._open else self._open_for(self._reasoning)).item
+        """Return the backend's fields of the open reasoning item, or of a new one: encrypted items cannot change."""
+        item = (self._open if self._is_reasoning and self._open else self._open_for(self._reasoning)).item
         return self.upstream.setdefault(item["id"], {})
 
     @property
-    def _is_thinking(self) -> bool:
+    def _is_reasoning(self) -> bool:
         return self._open is not None and self._open.item["type"] == "reasoning"
 
     def _add_signature(self) -> None:
-        """Add a reasoning item that says nothing, and has its seal."""
+        """Add a reasoning item that only has `encrypted_content`."""
         self._close_open("completed")
         item: Item = {"type": "reasoning", "id": self.new_id("rs"), "summary": [], "status": "in_progress"}
         index = self._add(item)
         self._done(index, {**item, "status": "completed", "encrypted_content": self._sealed({})})
 
-    def _sealed(self, said: Upstream) -> str:
-        beside, self._beside = self._beside, {}
-        return self._seal_whole({"said": said, "calls": beside} if beside else {"said": said})
+    def _sealed(self, fields: Upstream) -> str:
+        calls, self._call_fields = self._call_fields, {}
+        return self._encrypt({"said": fields, "calls": calls} if calls else {"said": fields})
 
 
 def decrypt_items(
@@ -207,18 +207,18 @@ def decrypt_items(
     field: str = "input",
 ) -> tuple[list[Item], dict[str, Upstream]]:
     """
-    Open the `encrypted_content` of input items, which stand in that `field` of the request.
+    Decrypt the `encrypted_content` of input items, which are the value of `field` in the request.
 
-    Returns the items, each of those that had one with an id, and what was in it by that id, as `to_chat` wants it:
-    what the backend said for reasoning and calls, and the summary of a compaction. Items whose ids are `known` need no
-    opening. Raises `InvalidRequest` with the field at fault, also if all content together is larger than `MAX_CONTENT`.
+    Returns the items, with ids for those that were decrypted, and the decrypted content by id, as `to_chat` takes it:
+    the backend's fields of reasoning and calls, and the summaries of compactions. Items with `known` ids are not
+    decrypted. Raises `InvalidRequest` that names the field, also if all content together exceeds `MAX_CONTENT`.
 
-    Reasoning that was sealed elsewhere, or with a key that is gone, is passed over with a warning: an agent replays it
-    for ever, and would be dead for ever if it were refused. A compaction holds the conversation, so it is not.
+    Reasoning that was encrypted elsewhere, or with a lost key, is left out with a warning: agents send it with every
+    turn, and could never continue if it were rejected. A compaction contains the conversation, so it is rejected.
     """
-    opened: list[Item] = []
-    said: dict[str, Upstream] = {}
-    beside: dict[str, Upstream] = {}
+    decrypted: list[Item] = []
+    upstream: dict[str, Upstream] = {}
+    calls: dict[str, Upstream] = {}
     budget = ContentBudget()
     for index, item in enumerate(items):
         sealed = item.get("encrypted_content")
@@ -228,15 +228,15 @@ def decrypt_items(
             content = _open(seals, row.sealed, owner, sealed, param, warnings, budget)
             if content is not None:
                 item = _with_id(item, key)
-                said[item["id"]] = content.get("said", content)
-                beside |= content.get("calls", {})
-        opened.append(item)
-    for index, item in enumerate(opened if beside else ()):
-        names = [name for name in (item.get("call_id"), item.get("id")) if name in beside]
+                upstream[item["id"]] = content.get("said", content)
+                calls |= content.get("calls", {})
+        decrypted.append(item)
+    for index, item in enumerate(decrypted if calls else ()):
+        names = [name for name in (item.get("call_id"), item.get("id")) if name in calls]
         if names and item["type"] not in OUTPUTS and item.get("id") not in known:
-            opened[index] = item = _with_id(item, key)
-            said[item["id"]] = beside[names[0]]
-    return opened, said
+            decrypted[index] = item = _with_id(item, key)
+            upstream[item["id"]] = calls[names[0]]
+    return decrypted, upstream
 
 
 def _open(

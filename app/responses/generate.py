@@ -1,8 +1,8 @@
 """
-Ask the model, and answer in events.
+Query the model and yield its answer as events.
 
-This is where the pure core meets the backend. A backend yields lists of chunks, one for each read from the network,
-and `respond` yields lists of events, one for each write: what arrived together leaves together.
+This connects the pure core to the backend. A backend yields lists of chunks, one per network read; `respond` yields
+batches of events, one per write. Chunks that arrive together are sent together.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from app.responses.prompt import Prompt
 
 logger = logging.getLogger(__name__)
 
-# Seconds to wait, once the status line is known, for a first chunk: many servers hide a refusal in the first frame of
-# a 200, and clients retry on nothing but an HTTP status.
+# Seconds to wait for the first chunk after the status line: many servers send an error in the first frame of a 200,
+# and clients retry only on an HTTP status.
 FIRST_CHUNK = 0.2
 
 
 class Deadline:
-    """The time at which an answer has to end: so many `seconds` after it was begun, whoever began it."""
+    """The time at which an answer has to end: `seconds` after the first call of `start`."""
 
     def __init__(self, seconds: float) -> None:
-        self.at: float | None = None  # in loop time; None: not begun
+        self.at: float | None = None  # in loop time; None: not started
         self._seconds = seconds
 
     def start(self) -> None:
-        """Let the time run, if it does not yet."""
+        """Start the timer, unless it is running."""
         if self.at is None:
             self.at = asyncio.get_running_loop().time() + self._seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question to a backend, and what reads the answer."""
+    """One request to a backend, and the reader of its answer."""
 
     backend: Backend
     request: ChatRequest
     reader: ChunkReader
-    prompt: Prompt | None = None  # that the request was made of
+    prompt: Prompt | None = None  # that the request was translated from
 
     @property
     def warnings(self) -> list[str]:
-        """What was left out or changed, a sentence each."""
+        """What was left out or changed, one sentence each."""
         return [*(self.prompt.warnings if self.prompt else ()), *self.request.warnings]
 
 
@@ -63,35 +63,35 @@ Finish: TypeAlias = Callable[[EventBuilder, ChunkReader, ChatRequest, BackendErr
 
 
 class Generation(Protocol):
-    """A response as it is generated: by one answer of a model, or by several and what hosted tools do between them."""
+    """Generates a response: from one answer of a model, or from several with calls of hosted tools between them."""
 
     builder: EventBuilder
 
     @property
     def warnings(self) -> list[str]:
-        """What was left out or changed by now, a sentence each."""
+        """What was left out or changed so far, one sentence each."""
         ...
 
     @property
     def body(self) -> dict[str, Any]:
-        """The latest request to the backend; {} where there is none."""
+        """The latest request to the backend; {} if there is none."""
         ...
 
     def events(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
-        """Yield the events, all but the terminal one; see `respond`."""
+        """Yield the events except the terminal one; see `respond`."""
         ...
 
     def usage(self) -> Usage:
-        """Return the usage by now: estimated for an answer that was broken off, {} where there is nothing to count."""
+        """Return the usage so far: an estimate for an interrupted answer, {} without one."""
         ...
 
     def abort(self, error: APIError | None) -> None:
-        """End the response from outside, once `events` is closed: it fails with that error, or else was cancelled."""
+        """End the response after `events` was closed: as failed with that error, or as cancelled without one."""
         ...
 
 
 class NoAnswer:
-    """A response for which no model is asked: there is its input, and no output, to be continued from."""
+    """A response that queries no model: it has input but no output, and later responses can continue from it."""
 
     def __init__(self, builder: EventBuilder) -> None:
         self.builder = builder
@@ -99,24 +99,24 @@ class NoAnswer:
         self.body: dict[str, Any] = {}
 
     async def events(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
-        """Yield the events, all but the terminal one."""
+        """Yield the events except the terminal one."""
         self.builder.start()
         self.builder.complete()
         self.builder.response["usage"] = usage_of(None, {}, [])
         yield self.builder.take()
 
     def usage(self) -> Usage:
-        """Return the usage, which is none."""
+        """Return the usage, which is zero."""
         return self.builder.response["usage"] or {}
 
     def abort(self, error: APIError | None) -> None:
-        """End the response from outside."""
+        """End the response as failed, or as cancelled without an error."""
         _abort(self.builder, error)
         self.builder.response["usage"] = usage_of(None, {}, [])
 
 
 class OneAnswer:
-    """A response that is one answer of a model."""
+    """A response that consists of one answer of a model."""
 
     def __init__(self, builder: EventBuilder, question: Question, deadline: Deadline | None = None) -> None:
         self.builder = builder
@@ -125,7 +125,7 @@ class OneAnswer:
 
     @property
     def warnings(self) -> list[str]:
-        """What was left out or changed by now, a sentence each."""
+        """What was left out or changed so far, one sentence each."""
         return self._question.warnings
 
     @property
@@ -134,16 +134,16 @@ class OneAnswer:
         return self._question.request.body
 
     def events(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
-        """Yield the events, all but the terminal one; see `respond`."""
+        """Yield the events except the terminal one; see `respond`."""
         return respond(self.builder, self._question, open_after=open_after, deadline=self._deadline)
 
     def usage(self) -> Usage:
-        """Return the usage by now."""
-        known = self.builder.response["usage"]
-        return known or usage_of(self._question.reader.usage, self.body, self.builder.partial_output())
+        """Return the usage so far."""
+        usage = self.builder.response["usage"]
+        return usage or usage_of(self._question.reader.usage, self.body, self.builder.partial_output())
 
     def abort(self, error: APIError | None) -> None:
-        """End the response from outside."""
+        """End the response as failed, or as cancelled without an error."""
         reader = self._question.reader
         if self.builder.response["status"] == "queued":
             self.builder.start()
@@ -162,25 +162,25 @@ async def respond(
     finish: Finish | None = None,
 ) -> AsyncGenerator[EventBatch, None]:
     """
-    Yield the events of one answer. What closes it stays in the builder, and the terminal event is for `builder.end()`.
+    Yield the events of one answer; the last ones stay in the builder, and `builder.end()` adds the terminal event.
 
-    The first list is yielded once the backend is known to answer, or after `open_after` seconds without a sign of it
-    (None: however long it takes). Raises `BackendError` for a refusal that is known before that, unless the response
-    has been `opened` already; later errors are events. `deadline` begins with the first chunk, and where it passes the
-    response is incomplete. `finish` brings the response to its end, or decides that it is not its end.
+    The first batch is yielded when the backend starts to answer, or after `open_after` seconds (None: no limit). Raises
+    `BackendError` for an error before that, unless the response was `opened` already; later errors become events. The
+    `deadline` starts with the first chunk; when it passes, the response is incomplete. `finish` ends the response, or
+    leaves it open for another round.
     """
     failure: BackendError | None = None
     step: str | None = None
-    begun = False
+    started = False
     end = finish or finish_response
     reader, request = question.reader, question.request
     try:
         async with BackendStream(question.backend, request, open_after) as answer:
             async for chunks in DeadlineIterator(answer, deadline) if deadline else answer:
-                if not begun:
+                if not started:
                     _start(builder)
                     step = builder.begin_step("model")
-                    begun = opened = True
+                    started = opened = True
                 for chunk in chunks:
                     reader.feed(chunk)
                 if events := builder.take():
@@ -190,13 +190,13 @@ async def respond(
             raise
         failure = error
     except DeadlineExceeded:
-        end = _cut
+        end = _finish_at_deadline
     except Exception:
         if not opened:
             raise
-        logger.exception("an answer could not be read")  # whoever hears the stream has to hear its end
+        logger.exception("an answer could not be read")  # the stream still needs its terminal event
         failure = unreadable()
-    if not begun:
+    if not started:
         _start(builder)
     builder.end_step(step, "model")
     try:
@@ -224,18 +224,17 @@ def _abort(builder: EventBuilder, error: APIError | None) -> None:
 
 class BackendStream:
     """
-    A question to a backend, and what it says: a context manager, and the iterator that it gives, a list for each read.
+    The stream of chunks from a backend: a context manager and an asynchronous iterator over lists of chunks.
 
-    An empty list comes first where the backend is there but has nothing to say yet, or where it has not been heard of
-    for `open_after` seconds (None: it is waited for). Behind the first chunks there is nothing between the backend and
-    whoever iterates.
+    The first list is empty if the backend has started to answer but sends no chunk yet, or has not answered within
+    `open_after` seconds (None: no limit). After the first chunks, `__anext__` is that of the backend's own stream.
     """
 
     def __init__(self, backend: Backend, request: ChatRequest, open_after: float | None) -> None:
         self._question = backend.stream(request)
         self._open_after = open_after
         self._open = contextlib.AsyncExitStack()
-        self._next: Callable[[], Awaitable[list[Chunk]]] = self._begin
+        self._next: Callable[[], Awaitable[list[Chunk]]] = self._open_stream
 
     async def __aenter__(self) -> BackendStream:
         return self
@@ -249,38 +248,40 @@ class BackendStream:
     def __anext__(self) -> Awaitable[list[Chunk]]:
         return self._next()
 
-    async def _begin(self) -> list[Chunk]:
+    async def _open_stream(self) -> list[Chunk]:
         if self._open_after is None:
             chunks = await self._open.enter_async_context(self._question)
             self._next = chunks.__anext__
             return await self._next()
         opening = asyncio.ensure_future(self._open.enter_async_context(self._question))
-        self._next = partial(self._opened, opening)
-        return await self._next() if await self._within(self._open_after, opening) else []
+        self._next = partial(self._await_first, opening)
+        return await self._next() if await self._done_within(self._open_after, opening) else []
 
-    async def _opened(self, opening: asyncio.Future[AsyncIterator[list[Chunk]]]) -> list[Chunk]:
+    async def _await_first(self, opening: asyncio.Future[AsyncIterator[list[Chunk]]]) -> list[Chunk]:
         chunks = await opening
         first = asyncio.ensure_future(_first(chunks))
-        self._next = partial(self._heard, chunks, first)
-        return await self._next() if await self._within(FIRST_CHUNK, first) else []
+        self._next = partial(self._return_first, chunks, first)
+        return await self._next() if await self._done_within(FIRST_CHUNK, first) else []
 
-    async def _heard(self, chunks: AsyncIterator[list[Chunk]], first: asyncio.Future[list[Chunk]]) -> list[Chunk]:
+    async def _return_first(
+        self, chunks: AsyncIterator[list[Chunk]], first: asyncio.Future[list[Chunk]]
+    ) -> list[Chunk]:
         self._next = chunks.__anext__
         return await first
 
-    async def _within(self, seconds: float, task: asyncio.Future[Any]) -> bool:
-        """Wait for a task, and see to it that it does not outlive the answer; tell whether it is done."""
-        self._open.push_async_callback(_put_away, task)
+    async def _done_within(self, seconds: float, task: asyncio.Future[Any]) -> bool:
+        """Wait for a task, and return whether it is done; it is cancelled when the stream is closed."""
+        self._open.push_async_callback(_cancel, task)
         done, _ = await asyncio.wait({task}, timeout=seconds)
         return bool(done)
 
 
 class DeadlineExceeded(Exception):
-    """An answer takes longer than it may."""
+    """The answer was not complete at its deadline."""
 
 
 class DeadlineIterator:
-    """Iterates over what comes before a deadline, which begins with the first chunk; then raises `DeadlineExceeded`."""
+    """Iterates over chunks until a deadline, which starts with the first one; then raises `DeadlineExceeded`."""
 
     def __init__(self, batches: AsyncIterator[list[Chunk]], deadline: Deadline) -> None:
         self._batches = batches
@@ -306,19 +307,19 @@ async def _first(chunks: AsyncIterator[list[Chunk]]) -> list[Chunk]:
     return await anext(chunks, [])
 
 
-async def _put_away(task: asyncio.Future[Any]) -> None:
+async def _cancel(task: asyncio.Future[Any]) -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
     if not task.cancelled():
-        task.exception()  # known elsewhere, or of no interest any more
+        task.exception()  # retrieved, so that asyncio does not log it
 
 
 def ending_of(reader: ChunkReader, failure: BackendError | None) -> str | None:
     """
-    Return how an answer ended, as `ChunkReader.ended` has it.
+    Return how an answer ended: a value of `ChunkReader.ended`.
 
-    A connection that breaks behind the finish reason takes nothing away from the answer.
+    A connection that breaks after the finish reason does not make the answer incomplete.
     """
     return "error" if failure and reader.finish_reason is None else reader.ended
 
@@ -326,7 +327,7 @@ def ending_of(reader: ChunkReader, failure: BackendError | None) -> str | None:
 def finish_response(
     builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None
 ) -> None:
-    """Bring the response to its end, truthfully: what was cut off is incomplete, and what broke has failed."""
+    """End the response as completed, incomplete (if it was truncated), or failed."""
     ended = ending_of(reader, failure)
     reader.calls.end(cut=ended != "completed")
     if ended == "completed":
@@ -338,8 +339,10 @@ def finish_response(
     _record_usage(builder, reader, request)
 
 
-def _cut(builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None) -> None:
-    """Bring the response to its end when its time is over."""
+def _finish_at_deadline(
+    builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None
+) -> None:
+    """End the response as incomplete at its deadline."""
     reader.calls.end(cut=True)
     builder.incomplete("max_output_seconds")
     _record_usage(builder, reader, request)
@@ -351,19 +354,19 @@ def _record_usage(builder: EventBuilder, reader: ChunkReader, request: ChatReque
     response["service_tier"] = reader.service_tier or response["service_tier"]
 
 
-# One that is raised keeps the frames that it went through, and with them what was said: so each is a new one.
+# Each is a new exception, because a raised one holds its traceback's frames, and with them the answer.
 
 
 def unreadable() -> BackendError:
-    """Return the failure of an answer that nobody can make sense of."""
+    """Return the error for an answer that cannot be parsed."""
     return BackendError("The backend's answer could not be read.")
 
 
 def broken_off() -> BackendError:
-    """Return the failure of an answer that has no end."""
+    """Return the error for a stream that ended early."""
     return BackendError("The backend's stream ended before the answer was complete.")
 
 
 def gave_up() -> BackendError:
-    """Return the failure of an answer that ends with word of an error."""
+    """Return the error for an answer that ends with an error as its finish reason."""
     return BackendError("The backend reported an error while it was answering.", type="model_error")

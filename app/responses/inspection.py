@@ -1,4 +1,4 @@
-"""What a caller may see of its responses beside OpenAI's endpoints: the list of them, chains, and translations."""
+"""Endpoints beyond OpenAI's that show a caller its responses: lists, chains, and translated requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the mode
 
 
 class Inspection:
-    """Looks at the responses of all callers, each invisible to all but its own; changes nothing."""
+    """Read access to the responses of all callers; each is visible only to its owner."""
 
     def __init__(self, responses: Responses) -> None:
         self._responses = responses
@@ -43,7 +43,7 @@ class Inspection:
         Return the responses up to a stored one, oldest first, each with the input items of its own turn; in `forks`
         the list entries of those that continue from any of them and are not on this path. Raises `NotFound`.
         """
-        current = await self._responses.retrieve(response_id, caller)  # notices a worker that has died
+        current = await self._responses.retrieve(response_id, caller)  # also ends the run of a worker that has died
         turns = await self._responses.stored_turns(response_id, caller)
         data = [{"response": turn.response, "input": turn.input} for turn in turns if "object" in turn.response]
         data[-1]["response"] = current
@@ -54,18 +54,18 @@ class Inspection:
         return {"object": "list", "data": data, "forks": sorted(forks, key=lambda fork: fork["created_at"])}
 
     async def translation(self, response_id: str, caller: Caller) -> dict[str, Any]:
-        """Return the request that the backend was sent for a stored response, made anew; raises `NotFound`."""
+        """Translate the request of a stored response again, as the backend was sent it; raises `NotFound`."""
         turn, context = await self._responses.stored_context(response_id, caller)
-        made = await self._translate(request_of(turn), context, caller)
-        told = turn.warnings
-        if told is None:
-            return made
-        return {**made, "warnings": [*told, *(one for one in made["warnings"] if one == HOSTED_LEFT_OUT)]}
+        translation = await self._translate(request_of(turn), context, caller)
+        if turn.warnings is None:
+            return translation
+        hosted = [warning for warning in translation["warnings"] if warning == HOSTED_LEFT_OUT]
+        return {**translation, "warnings": [*turn.warnings, *hosted]}
 
     async def preview(self, request: CreateResponse, caller: Caller) -> dict[str, Any]:
         """Return the request that the backend would be sent; raises what creating the response would raise."""
         request = self._responses.with_prompt(request)
-        unstored = request.model_copy(update={"store": False})  # nothing is, so the store need not take it
+        unstored = request.model_copy(update={"store": False})  # nothing is stored, so the store need not be writable
         context = await self._responses.context(unstored, caller)
         return await self._translate(request, context, caller)
 
@@ -74,10 +74,10 @@ class Inspection:
         request, hosted = self._without_hosted_tools(request)
         model = responses.model(request, context, caller)
         questions = responses.questions(request, context, caller, model)
-        asked, warnings = questions.first_request()
-        sent = Translation("default", asked.profile.name if asked.profile else "", None, asked.body, [])
+        chat, warnings = questions.first_request()
+        sent = Translation("default", chat.profile.name if chat.profile else "", None, chat.body, [])
         if isinstance(responses.backend, Translator):
-            sent = responses.backend.translation(asked)
+            sent = responses.backend.translation(chat)
         warnings = [*context.warnings, *warnings, *sent.warnings, *hosted]
         return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}
 
@@ -88,5 +88,5 @@ class Inspection:
             return request, []
         changes: dict[str, Any] = {"tools": own}
         if request.tool_choice not in ("auto", "none"):
-            changes["tool_choice"] = "auto"  # it may name a tool that is left out
+            changes["tool_choice"] = "auto"  # it might name a tool that was left out
         return request.model_copy(update=changes), [HOSTED_LEFT_OUT]

@@ -1,4 +1,4 @@
-"""Work that would hold the event loop up: it is done in a thread, so that others are answered meanwhile."""
+"""Run long computations in a thread, so that they do not block the event loop."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import ParamSpec, TypeVar
 T = TypeVar("T")
 P = ParamSpec("P")
 
-MANY = 1000  # items and tools, for which to make a prompt takes some ten milliseconds
+MANY = 1000  # items and tools; a prompt of so many takes about ten milliseconds to translate
 
-# One thread: many large requests at once take no more of the machine than one, and the event loop has its turns.
+# One thread: concurrent large requests use no more CPU than one, and the event loop gets its share.
 _thread = ThreadPoolExecutor(1, "antiphon-large-requests")
 
 
 async def off_loop(large: bool, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function: at once where it has little to do, and in a thread where that is `large`."""
+    """Call a function: in a thread if the work is `large`, else directly."""
     if not large:
         return function(*args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_thread, lambda: function(*args, **kwargs))

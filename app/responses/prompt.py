@@ -1,8 +1,8 @@
 """
-The prompt of a request, and the same with less of its conversation where a backend says that it is too long.
+The prompt of a request, which is shortened when a backend reports that it is too long.
 
     prompt = Prompt(items, profile, translate)
-    prompt.body     # of the Chat Completions request
+    prompt.body     # the Chat Completions request
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-# What is tried when a prompt is too long, as shares of it, beside what the backend's own numbers say.
+# Shares of a prompt to try when it is too long, after the share that the backend's error message implies.
 _SHARES = (0.75, 0.5, 0.25, 0.0)
 
-# What is taken of the share that should fit, for how large each part of a prompt is was only guessed; a summary needs
-# more room for itself than many an answer.
+# The part of the fitting share that is used, because sizes are only estimated; summaries are longer than most answers.
 MARGIN = 0.9
 SUMMARY_MARGIN = 0.7
 
 
 class Prompt:
     """
-    A conversation as a backend is asked with it: the whole of it, and less each time the backend says it is too long.
+    The prompt for a conversation: all of it at first, and less with each call of `shorten`.
 
-    `translate` makes the request of a conversation, for a server of some profile; `margin` is what is taken of the room
-    that there should be.
+    `translate` translates items to a Chat Completions request for a server with the given profile. `margin` is the part
+    (0 to 1) of the fitting share that is used.
     """
 
     def __init__(
@@ -59,26 +58,26 @@ class Prompt:
 
     @property
     def warnings(self) -> list[str]:
-        """Say what was left out or changed, a sentence each."""
+        """What was left out or changed, one sentence each."""
         if not (left_out := len(self._items) - len(self._left)):
             return [*self.chat.warnings]
-        said = f"The conversation is too long for the model, so its oldest {left_out} items were left out."
-        return [*self.chat.warnings, said]
+        warning = f"The conversation is too long for the model, so its oldest {left_out} items were left out."
+        return [*self.chat.warnings, warning]
 
     def translate_for(self, profile: Profile) -> dict[str, Any]:
-        """Return what is asked for a server of another profile; raises `InvalidRequest` if it cannot be asked."""
+        """Return the request for a server with another profile; raises `InvalidRequest` if it cannot be translated."""
         return self._translate(self._left, profile).body
 
     def shorten(self, error: BackendError) -> None:
-        """Leave out more; raises the error if it is about something else, or if nothing more can be left out."""
+        """Leave out more items; raises the error again if it is another one, or if nothing more can be left out."""
         if error.code != "context_length_exceeded":
             raise error
         if self._shares is None:
             self._shares = _shares(share_that_fits(error.message), self._margin)
-        whole, said = estimate_chat(self.chat.body), estimate_json(self._items)
+        total, removable = estimate_chat(self.chat.body), estimate_json(self._items)
         for share in self._shares:
-            # Tools and instructions stay, so that what is to go has to go from the rest.
-            left = truncated(self._items, 1 - (1 - share) * whole / max(1, said))
+            # Tools and instructions stay, so the items have to shrink by more than the whole prompt.
+            left = truncated(self._items, 1 - (1 - share) * total / max(1, removable))
             if len(left) < len(self._left):
                 self._left = left
                 self.body = self._translate(left, self.profile).body
@@ -95,7 +94,7 @@ def _shares(fits: float | None, margin: float) -> Iterator[float]:
 
 
 class Truncating(BackendWrapper):
-    """A backend that is asked again with a shorter prompt when it says that the prompt is too long."""
+    """A backend that repeats a request with a shorter prompt if the prompt was too long."""
 
     def __init__(self, backend: Backend, prompt: Prompt) -> None:
         super().__init__(backend)
@@ -103,17 +102,17 @@ class Truncating(BackendWrapper):
 
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
-        """Ask, and answer in chunks: see `Backend.stream`."""
+        """Return the stream of chunks: see `Backend.stream`."""
         async with AsyncExitStack() as stack:
             chunks = await self._open(stack, request)
-            async with aclosing(self._chunks(stack, chunks, request)) as told:
-                yield told
+            async with aclosing(self._chunks(stack, chunks, request)) as stream:
+                yield stream
 
     async def _open(self, stack: AsyncExitStack, request: ChatRequest) -> AsyncIterator[list[Chunk]]:
         while True:
             try:
-                asked = dataclasses.replace(request, body=self._prompt.body)
-                return await stack.enter_async_context(self._backend.stream(asked))
+                shortened = dataclasses.replace(request, body=self._prompt.body)
+                return await stack.enter_async_context(self._backend.stream(shortened))
             except BackendError as error:
                 self._prompt.shorten(error)
 
@@ -121,17 +120,17 @@ class Truncating(BackendWrapper):
         self, stack: AsyncExitStack, chunks: AsyncIterator[list[Chunk]], request: ChatRequest
     ) -> AsyncGenerator[list[Chunk], None]:
         while True:
-            begun = False
+            started = False
             try:
                 async for batch in chunks:
-                    if batch or begun:
-                        begun = True
+                    if batch or started:
+                        started = True
                         yield batch
                 return
             except BackendError as error:
-                if begun:
+                if started:
                     raise
                 self._prompt.shorten(error)
-            # There are servers that refuse a prompt in the first frame of a stream.
+            # Some servers reject a prompt only in the first frame of a stream.
             await stack.aclose()
             chunks = await self._open(stack, request)

@@ -1,6 +1,4 @@
-"""
-The questions of one response to its backend: one, or with hosted tools one for each round.
-"""
+"""The questions of one response to its backend: one, or with hosted tools one per round."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from app.responses.prompt import MARGIN, SUMMARY_MARGIN, Prompt, Truncating
 
 
 class Questions:
-    """Makes the questions of one response, from its request and its conversation."""
+    """Creates the questions of one response from its request and its conversation."""
 
     def __init__(
         self,
@@ -60,12 +58,12 @@ class Questions:
         return self._prompt(self._request, settled=self._context.settled).body
 
     def first_request(self) -> tuple[ChatRequest, list[str]]:
-        """Return the first question as a backend is asked it, and what was left out or changed for it."""
+        """Return the request of the first question, and warnings about what was left out or changed."""
         prompt = self._prompt(self._request, settled=self._context.settled)
         return self._chat_request(prompt), prompt.warnings
 
     def first(self, builder: EventBuilder) -> Question:
-        """Return the one question of a response without hosted tools."""
+        """Return the only question of a response without hosted tools."""
         prompt = self._prompt(self._request, settled=self._context.settled)
         return self._question(prompt, builder)
 
@@ -84,7 +82,7 @@ class Questions:
         """
         Return the question of a round: the request with `changes`, the conversation, and the `output` so far.
 
-        `upstream` is what is stored beside the items of the output; for the rest see `ChunkReader`.
+        `upstream` are the backend's fields of the output's items; for the other parameters see `ChunkReader`.
         """
         request = self._request.model_copy(update=dict(changes))
         settled = 0 if has_compaction(output) else self._context.settled
@@ -95,22 +93,22 @@ class Questions:
     def compactable_tokens(
         self, body: Mapping[str, Any], output: Sequence[Item], upstream: Mapping[str, Upstream]
     ) -> int:
-        """Return how many tokens, by an estimate, of a question with that body a compaction would summarize."""
+        """Return the estimated tokens of a question with that body that a compaction would summarize."""
         request, _ = compaction.summary_request(self._request, (), "")
         items = least_of_compacted([*self._items, *output])
-        kept = estimate_chat(self._prompt(request, items=items, upstream=upstream).body) if items else 0
-        return estimate_chat({"messages": body["messages"]}) - kept
+        remaining = estimate_chat(self._prompt(request, items=items, upstream=upstream).body) if items else 0
+        return estimate_chat({"messages": body["messages"]}) - remaining
 
     def summary(self, builder: EventBuilder, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> Question:
         """Return the question for a summary of the conversation and the output so far."""
         items = self._items_with(output)
         request, items = compaction.summary_request(self._request, items, self._compaction_prompt)
-        request = request.model_copy(update={"max_output_tokens": None})  # that is of the answer
+        request = request.model_copy(update={"max_output_tokens": None})  # the limit is for the answer
         prompt = self._prompt(request, items=items, upstream=upstream, margin=SUMMARY_MARGIN)
         return self._question(prompt, builder, truncates=True)
 
     def _items_with(self, output: Sequence[Item]) -> Sequence[Item]:
-        """Return the conversation with the output so far, without what a compaction in it stands for."""
+        """Return the conversation with the output so far, without the items that a compaction in it replaces."""
         if not output:
             return self._items
         items = [*self._items, *output]
@@ -127,8 +125,8 @@ class Questions:
         margin: float | None = None,
         settled: int = 0,
     ) -> Prompt:
-        """`settled`: see `to_chat`; of the conversation, also where `items` has more behind it."""
-        whole = self._items if items is None else items
+        """`settled`: see `to_chat`; it counts items of the conversation, also if `items` has more after them."""
+        conversation = self._items if items is None else items
         translation = partial(
             to_chat,
             request,
@@ -140,12 +138,12 @@ class Questions:
         )
 
         def translate(items: Sequence[Item], profile: Profile) -> ChatTranslation:
-            if not settled or items is not whole:
+            if not settled or items is not conversation:
                 return translation(items, profile)
             prefix = next((prefix for prefix in self._context.prefixes if prefix.profile is profile), None)
             return translation(items, profile, prefix=prefix, settled=settled)
 
-        prompt = Prompt(whole, self._backend.profile(self._model), translate, margin=margin or self._margin)
+        prompt = Prompt(conversation, self._backend.profile(self._model), translate, margin=margin or self._margin)
         self.prefix = prompt.chat.prefix or self.prefix
         return prompt
 

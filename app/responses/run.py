@@ -1,7 +1,7 @@
 """
-One response in the making, from the question to the last event.
+The run of one response, from the request to the backend to the terminal event.
 
-It is drained (JSON), encoded (SSE), framed (WebSocket) or logged (background), but always the same.
+The run is the same for JSON (drained), SSE (encoded), WebSocket (framed) and background (written to a log).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from app.stores import Change
 from app.stores.event_log import RunKey
 
 logger = logging.getLogger(__name__)
-content = logging.getLogger("app.content")  # silent, unless the settings want to hear it
+content = logging.getLogger("app.content")  # disabled unless the settings enable it
 
 _WARNINGS_STORED = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks."""
+    """The caller of a request."""
 
-    owner: str = "anonymous"  # the hash of the caller's key: whose are the things that are stored
+    owner: str = "anonymous"  # the hash of the caller's key; stored objects belong to it
     key: str | None = None  # the key itself, for backends that pass it through
     dialect: Dialect = DIALECTS["openresponses"]
     access: KeyAccess = UNRESTRICTED  # what the key may do
@@ -47,19 +47,19 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where a response goes when it ends, and what is stored beside it."""
+    """How a response is stored when it ends, and the data that is stored with it."""
 
     save: SaveTurn
-    addition: Callable[[Turn], list[Change]]  # what goes to its conversation with it
-    input: list[Item]  # the request's own items, as they are listed
-    request: dict[str, Any]  # what is stored of the request: see `recorded_request`
+    addition: Callable[[Turn], list[Change]]  # returns the changes that add it to its conversation
+    input: list[Item]  # the request's own items, as the API lists them
+    request: dict[str, Any]  # the stored fields of the request: see `recorded_request`
 
 
 class Run:
     """
-    One response in the making: `response` is what there is of it, and the events come by iterating, in lists.
+    Generates one response: `response` is its current state, and `events` yields its events in batches.
 
-    The terminal event comes last, and after the response has been stored: whoever hears of it can continue from it.
+    The terminal event is yielded after the response was stored, so a client that receives it can continue from it.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Run:
         self.key = RunKey(f"{caller.owner}:{context.key}", self.response["id"])
         self._builder = generation.builder
         self._context = context
-        self._ended = False  # has the terminal event been made?
-        self._begun_saving = False
+        self._ended = False  # whether the terminal event was emitted
+        self._may_be_stored = False
         self._generation = generation
         self._lifecycle = lifecycle
         self._storage = storage
@@ -84,11 +84,11 @@ class Run:
 
     @property
     def warnings(self) -> list[str]:
-        """What was left out or changed, a sentence each."""
+        """What was left out or changed, one sentence each."""
         return [*self._context.warnings, *self._generation.warnings]
 
     async def events(self, open_after: float | None = None) -> AsyncGenerator[EventBatch, None]:
-        """Make the response. Raises `APIError` for what fails before the first event; see `respond`."""
+        """Generate the response. Raises `APIError` for errors before the first event; see `respond`."""
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
         logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
         self._log_content("asked", body=self._generation.body)
@@ -101,7 +101,7 @@ class Run:
                     yield events
                     if lifecycle.first:
                         break
-                async for events in answer:  # from the first token on, nothing is asked of each
+                async for events in answer:  # after the first output: no work per batch
                     yield events
             lifecycle.last = clock()
             await self._save()
@@ -113,7 +113,7 @@ class Run:
         yield last
 
     def _new_warnings(self) -> EventBatch:
-        """Return an `antiphon:warning` event for each warning that had none yet, if the caller wants such events."""
+        """Return an `antiphon:warning` event for each new warning, if the caller has requested such events."""
         builder = self._builder
         for warning in self.warnings if builder.framework_events else ():
             if warning not in self._warned:
@@ -124,9 +124,9 @@ class Run:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """
-        Tell those who watch, and the log, of the response while the context lasts; `events` does, by itself.
+        Notify the observers of the response's start and end, and log its end. `events` enters this context itself.
 
-        Around `events` and `stop` it makes one lifecycle of them.
+        Entered around `events` and `stop`, it makes them one lifecycle.
         """
         outer = not self._lifecycle.observed
         try:
@@ -137,15 +137,15 @@ class Run:
                 self._log_end()
 
     def queue(self) -> EventBatch:
-        """Say that the response is made in the background, before it is begun."""
+        """Mark the response as queued and return the events."""
         self._builder.queue()
         return self._builder.take()
 
     async def stop(self, error: APIError | None = None) -> EventBatch:
         """
-        End the response from outside, once `events` is closed: it fails with that error, or else was cancelled.
+        End the response after `events` was closed: as failed with that error, or as cancelled without one.
 
-        Returns all events that have not been yielded. Where the terminal one has been, it ended so, and was stored so.
+        Returns the events that were not yielded yet. Does nothing if the terminal event was yielded.
         """
         if self._ended:
             return EventBatch()
@@ -158,17 +158,17 @@ class Run:
         return self._builder.take()
 
     def turn(self) -> Turn:
-        """Return what is to be stored of the response as it stands."""
-        upstream = {id: settled(said) for id, said in self._builder.upstream.items()}
+        """Return the turn to store, with the response in its current state."""
+        upstream = {id: settled(fields) for id, fields in self._builder.upstream.items()}
         input, request = (self._storage.input, self._storage.request) if self._storage else ([], {})
-        brought = self._context.brought | upstream
-        return Turn(self.response, input, brought, request, self.warnings[:_WARNINGS_STORED])
+        upstream = self._context.brought | upstream
+        return Turn(self.response, input, upstream, request, self.warnings[:_WARNINGS_STORED])
 
     async def drain(self) -> Response:
         """
-        Make the response, and return it whole.
+        Generate the response and return it when it has ended.
 
-        Raises `APIError` where nothing at all came of it: clients retry on an HTTP status, not on a failed response.
+        Raises `APIError` if it failed without any output: clients retry on an HTTP status, not on a failed response.
         """
         async for _ in self.events():
             pass
@@ -178,23 +178,23 @@ class Run:
         return self.response
 
     async def compacted(self) -> dict[str, Any]:
-        """Make a compaction, and return the resource of `POST /responses/compact`; see `drain`."""
+        """Generate a compaction and return the resource of `POST /responses/compact`; raises as `drain`."""
         context = self._context
         return compaction.resource(await self.drain(), context.items, context.key)
 
     def keepalive(self) -> EventBatch:
-        """Return the event that tells a client of OpenAI's that the response lives."""
+        """Return a `keepalive` event."""
         self._builder.keepalive()
         return self._builder.take()
 
     def _usage(self) -> Usage:
-        """Return the usage by now: that of an answer that was broken off is estimated, {} where none had begun."""
+        """Return the usage so far: an estimate for an interrupted answer, {} if none had started."""
         if self._lifecycle.failure and self._lifecycle.first is None:
-            return {}  # nothing came of it
+            return {}  # there is no output
         return self._generation.usage()
 
     def _log_end(self) -> None:
-        """Log how the response ended: in the line of its HTTP request, or in one of its own."""
+        """Log the end of the response, in the line of its HTTP request or in a line of its own."""
         response, failure = self.response, self._lifecycle.failure
         fields = {
             "response_id": response["id"],
@@ -215,20 +215,20 @@ class Run:
             logger.log(level, "response ended", extra=fields)
         self._log_content("answered", output=response["output"])
 
-    def _log_content(self, what: str, **said: Any) -> None:
-        # By the level that was set for it, and not by that of all: "`store: false` is not stored anywhere, nor logged."
+    def _log_content(self, event: str, **fields: Any) -> None:
+        # By the logger's own level, not the effective one: "`store: false` is not stored anywhere, nor logged."
         if content.level == logging.DEBUG and self.response["store"]:
-            content.debug(what, extra={"response_id": self.response["id"], **said})
+            content.debug(event, extra={"response_id": self.response["id"], **fields})
 
     async def _save(self) -> None:
         if self._storage is None:
             return
         turn = self.turn()
-        again, self._begun_saving = self._begun_saving, True
+        again, self._may_be_stored = self._may_be_stored, True
         try:
             await self._storage.save(turn, self._storage.addition(turn), again=again)
         except APIError as error:
             logger.warning("response not stored", extra={"response_id": self.response["id"], "reason": str(error)})
             self._builder.fail(error)
-            with contextlib.suppress(APIError):  # what is stored after all has to say the same as the stream
+            with contextlib.suppress(APIError):  # if it was stored after all, it has to match the stream
                 await self._storage.save(self.turn(), [], again=True)

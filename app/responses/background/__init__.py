@@ -1,11 +1,11 @@
 """
-Runs that outlive their request.
+Background responses: runs that continue after their request.
 
-A background run is the same run as any other. A task of its own drains it into an event log, which can be followed
-from any point, by any process that shares the store. What the store says of the response is the truth about its
-status: it says `queued` before the caller hears of the response at all, and how it ended before the log does.
+A background run is an ordinary run that a task of its own drains into an event log. Any process that shares the store
+can follow the log from any event. The stored response is authoritative for its status: it is `queued` before the caller
+receives it, and its terminal status is stored before the log ends.
 
-The worker of a run holds a lease on it. Where a lease has run out, whoever notices ends the run in the worker's place.
+The worker of a run holds a lease on it. After the lease expires, any process may end the run in its place.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ TOO_MANY = "Too many background responses are running. Try again when some of th
 WORKER_DIED = "The process that was making this response died before it was complete."
 SHUT_DOWN = "The server was shut down before this response was complete."
 
-STOP_TIMEOUT = 10.0  # seconds in which a run that is stopped has to come to its end
+STOP_TIMEOUT = 10.0  # seconds that a stopped run may take to end
 
 
 class Background:
-    """The background runs of this process, and a view of those of every other."""
+    """The background runs of this process, and access to those of other processes."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Background:
         webhooks: Webhooks | None = None,
     ) -> None:
         """
-        `lease` is that of the log and `ttl` the time to live of what is stored, both in seconds; `limit` is how many
-        runs this process may have at once.
+        `lease` is the duration of the log's leases and `ttl` the time to live of stored objects, both in seconds.
+        `limit` is the maximum number of concurrent runs of this process.
         """
         self._webhooks = webhooks
         self._lease = lease
@@ -66,63 +66,63 @@ class Background:
         self._log = log
         self._limit = limit
         self._worker = secrets.token_hex(8)
-        self._works: dict[RunKey, RunWorker] = {}
-        self._ending: set[RunKey] = set()  # runs of workers that died, which are being ended here
-        self._pulse: asyncio.Task[None] | None = None
+        self._workers: dict[RunKey, RunWorker] = {}
+        self._ending: set[RunKey] = set()  # runs of dead workers that this process is ending
+        self._renewal: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._closing = False
 
     def start(self) -> None:
-        """Look for runs whose worker has died, now and from time to time."""
-        self._sweep = asyncio.create_task(self._sweep_on())
+        """Start to look for runs whose worker has died, and to deliver webhooks."""
+        self._sweep = asyncio.create_task(self._sweep_periodically())
         if self._webhooks:
             self._webhooks.start()
 
     async def launch(self, run: BackgroundJob) -> Response:
         """
-        Begin a run, and return its response, which is stored as `queued`.
+        Start a run and return its response, which is stored as `queued`.
 
-        Raises `TooManyRequests` where this process has as many runs as it may have, and `StoreUnavailable`.
+        Raises `TooManyRequests` if this process has reached its limit, and `StoreUnavailable`.
         """
         if self._closing:
             raise APIError(SHUT_DOWN, status=503, retry_after=1)
-        if len(self._works) >= self._limit:
+        if len(self._workers) >= self._limit:
             raise TooManyRequests(TOO_MANY)
-        work = self._works[run.key] = RunWorker(
+        work = self._workers[run.key] = RunWorker(
             run,
             self._store,
             self._log,
             self._worker,
-            patience=3 * self._lease,
+            timeout=3 * self._lease,
             announce=self._webhooks.announce if self._webhooks else None,
         )
         try:
             queued = await work.queue()
         except BaseException:
-            del self._works[run.key]
+            del self._workers[run.key]
             raise
-        work.begin(ended=lambda: self._works.pop(run.key))
-        if self._pulse is None or self._pulse.done():
-            self._pulse = asyncio.create_task(self._pulse_on())
+        work.begin(ended=lambda: self._workers.pop(run.key))
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.create_task(self._renew_periodically())
         return queued
 
     async def save(self, run: RunKey, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None:
-        """Store how a run that was launched here has ended, before its terminal event is yielded: see `SaveTurn`."""
-        if (work := self._works.get(run)) is None:
+        """Store the turn of a run that was launched here: see `SaveTurn`."""
+        if (work := self._workers.get(run)) is None:
             raise LeaseLost("nobody is at work on it here")
         await work.save(turn, addition, again=again)
 
     async def ended(self, run: RunKey) -> bool:
-        """Tell whether a run has ended by now. If nobody is at work on it any more, it is ended here."""
-        standing = await self._log.standing(run)
-        if standing in ("orphaned", "absent") and run not in self._works:
+        """Return whether a run has ended; a run without a live worker is ended first."""
+        state = await self._log.standing(run)
+        if state in ("orphaned", "absent") and run not in self._workers:
             await self._end_for_worker(run)
-            standing = await self._log.standing(run)
-        return standing in ("ended", "absent")
+            state = await self._log.standing(run)
+        return state in ("ended", "absent")
 
     async def cancel(self, run: RunKey) -> None:
-        """Cancel a run, in whichever process; return when it has ended, or after `STOP_TIMEOUT`."""
-        if work := self._works.get(run):
+        """Cancel a run of any process; returns when it has ended, or after `STOP_TIMEOUT`."""
+        if work := self._workers.get(run):
             work.stop()
         else:
             await self._log.cancel(run)
@@ -131,13 +131,13 @@ class Background:
                 await self._end_of(run)
 
     async def delete(self, run: RunKey) -> None:
-        """Forget the events of a run, and give the run up if it is still running."""
-        if work := self._works.get(run):
+        """Delete the events of a run, and abandon the run if it is still running."""
+        if work := self._workers.get(run):
             work.release()
         await self._log.delete(run)
 
     async def follow(self, run: RunKey, after: int) -> EventSubscription | None:
-        """Return the events of a run that come after that sequence number; None if they are not kept."""
+        """Return the events of a run after a sequence number; None if they are not stored."""
         return (
             None
             if await self._log.standing(run) == "absent"
@@ -145,15 +145,15 @@ class Background:
         )
 
     async def aclose(self, grace: float = 0) -> None:
-        """Let the runs end for `grace` seconds; what has not ended by then fails. To be called before the store's."""
+        """Wait up to `grace` seconds for the runs and fail the rest. To be called before the store is closed."""
         self._closing = True
         await self._wait(grace)
-        for work in self._works.values():
+        for work in self._workers.values():
             work.stop(APIError(SHUT_DOWN))
         await self._wait(STOP_TIMEOUT)
-        for work in self._works.values():
+        for work in self._workers.values():
             work.release()
-        for task in (self._pulse, self._sweep):
+        for task in (self._renewal, self._sweep):
             if task:
                 task.cancel()
                 await asyncio.wait({task})
@@ -163,7 +163,7 @@ class Background:
         await self._log.aclose()
 
     async def _end_of(self, run: RunKey) -> None:
-        if (work := self._works.get(run)) and work.task:
+        if (work := self._workers.get(run)) and work.task:
             await asyncio.wait({work.task})
         for pause in itertools.chain((0.01, 0.02, 0.05, 0.1), itertools.repeat(0.2)):
             if await self.ended(run):
@@ -171,42 +171,42 @@ class Background:
             await asyncio.sleep(pause)
 
     async def _wait(self, seconds: float) -> None:
-        tasks = {work.task for work in self._works.values() if work.task}
+        tasks = {work.task for work in self._workers.values() if work.task}
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
 
-    async def _pulse_on(self) -> None:
-        """Keep the leases of this process's runs, and hear which of them are to be cancelled."""
-        while self._works:
+    async def _renew_periodically(self) -> None:
+        """Renew the leases of this process's runs, and stop those that were cancelled."""
+        while self._workers:
             await asyncio.sleep(min(1, self._lease / 4, self._ttl / 4))
-            with _carrying_on():
+            with _logging_errors():
                 await self._keep_alive()
-            with _carrying_on():
-                claims = await self._log.renew(self._worker, [run for run, work in self._works.items() if work.task])
+            with _logging_errors():
+                claims = await self._log.renew(self._worker, [run for run, work in self._workers.items() if work.task])
                 for run, claim in claims.items():
-                    if work := self._works.get(run):
+                    if work := self._workers.get(run):
                         work.apply_claim(claim)
 
     async def _keep_alive(self) -> None:
-        """Let nothing that is stored of this process's runs expire while they run."""
+        """Prevent the stored data of this process's runs from expiring."""
         now = asyncio.get_running_loop().time()
-        for run, work in [*self._works.items()]:
+        for run, work in [*self._workers.items()]:
             if now - work.renewed >= self._ttl / 4:
                 work.renewed = now
-                await self._store.get(run.bucket, "")  # to read what is not there renews the bucket too
+                await self._store.get(run.bucket, "")  # reading renews the bucket, even if the record is missing
 
-    async def _sweep_on(self) -> None:
-        """End the runs whose worker died, over and over, and not in all processes at the same time."""
+    async def _sweep_periodically(self) -> None:
+        """End the runs of dead workers, at random intervals so that processes do not all do it at the same time."""
         while True:
-            with _carrying_on():
+            with _logging_errors():
                 for run in await self._log.orphans():
-                    with _carrying_on():
+                    with _logging_errors():
                         await self._end_for_worker(run)
             await asyncio.sleep(self._lease * random.uniform(0.5, 1))
 
     async def _end_for_worker(self, run: RunKey) -> None:
-        """End a run in the place of its worker, if nobody else does so."""
-        if run in self._works or run in self._ending:
+        """End the run of a dead worker, unless another process does."""
+        if run in self._workers or run in self._ending:
             return
         self._ending.add(run)
         try:
@@ -224,12 +224,12 @@ class Background:
             return
         builder = RecoveredBuilder(turn.response, events)
         if turn.response["status"] in TERMINAL:
-            builder.response = turn.response  # the worker came as far as storing this
+            builder.response = turn.response  # the worker died after it had stored the final response
         else:
             builder.fail_abandoned(APIError(WORKER_DIED))
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
-            lost = turn._replace(response=builder.response)
-            change = Change(run.bucket, {run.id: lost.record()}, given=run.id, entries={run.id: lost.entry()})
+            failed = turn._replace(response=builder.response)
+            change = Change(run.bucket, {run.id: failed.record()}, given=run.id, entries={run.id: failed.entry()})
             if not await self._store.apply(change):
                 await self._log.delete(run)  # it was deleted meanwhile
                 return
@@ -249,8 +249,8 @@ class Background:
 
 
 @contextlib.contextmanager
-def _carrying_on() -> Iterator[None]:
-    """Let what is done over and over go on, whatever happened once. The outage of a store is logged by the store."""
+def _logging_errors() -> Iterator[None]:
+    """Log exceptions and continue; an outage of the store is logged by the store."""
     try:
         yield
     except StoreUnavailable:

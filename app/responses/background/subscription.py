@@ -1,4 +1,4 @@
-"""The events of a run from any point on, for any process that shares the store."""
+"""Follow the events of a run, from any process that shares the store."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ GONE = "The events of this response are not kept any more."
 
 
 class EventSubscription:
-    """The events of a run from some point on, encoded as they are sent."""
+    """The events of a run after some sequence number, encoded as SSE."""
 
     def __init__(
         self, log: EventLog, run: RunKey, after: int, ended: Callable[[RunKey], Awaitable[bool]], lease: float
     ) -> None:
-        """`ended` tells whether a run has ended, and sees to it where its worker has died."""
+        """`ended` returns whether a run has ended, and ends it if its worker has died; `lease` is in seconds."""
         self.last = after  # sequence number of the last event so far
         self._log = log
         self._run = run
         self._ended = ended
-        self._lease = lease  # in seconds: how long to wait for anything
+        self._lease = lease  # seconds; also the timeout of store operations
 
     def keepalive(self) -> list[Event]:
-        """Return the event that says that the stream lives. It is not in the log, so it takes no number of its own."""
+        """Return a `keepalive` event; it is not in the log, so it repeats the last sequence number."""
         return [{"type": "keepalive", "sequence_number": max(self.last, 0)}]
 
     async def batches(self) -> AsyncGenerator[bytes, None]:
-        """Yield what there is, then what comes, until the run has ended, in whichever way."""
+        """Yield the stored events, then new ones, until the run has ended."""
         ended = False
         try:
             while True:
@@ -46,15 +46,15 @@ class EventSubscription:
                     break
                 ended = ended or (not batches and await persist(lambda: self._ended(self._run), self._lease))
             if await self._log.standing(self._run) == "absent":
-                yield self._trouble(NotFound(GONE))
+                yield self._error(NotFound(GONE))
         except StoreUnavailable as error:
-            yield self._trouble(error)
+            yield self._error(error)
 
     async def _read(self, wait: float) -> list[Batch]:
         return await persist(lambda: self._log.read(self._run, self.last, wait), self._lease)
 
-    def _trouble(self, error: APIError) -> bytes:
-        """Say why the stream stops here. The run may go on: this is no event of its own."""
+    def _error(self, error: APIError) -> bytes:
+        """Return an `error` event for this stream; the run may continue, and its log does not have the event."""
         event: Event = {
             "type": "error",
             "sequence_number": self.last + 1,

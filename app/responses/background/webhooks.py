@@ -1,9 +1,9 @@
 """
-Webhooks: servers that are told how background responses have ended, signed by Standard Webhooks as OpenAI's are.
+Webhooks: notify servers of the end of background responses, signed by Standard Webhooks as OpenAI's are.
 
-An event waits in the store until it is delivered, so it survives the process. It is stored before the response's log
-ends, and taken by one process at a time; one that dies in between leaves it to the others. So an event may be sent
-twice, with the same `webhook-id`.
+An event is stored until it is delivered, so it survives the process. It is stored before the response's log ends, and
+claimed by one process at a time; if that dies, another one continues. So an event may be sent twice, with the same
+`webhook-id`.
 
 https://www.standardwebhooks.com
 """
@@ -34,7 +34,7 @@ BUCKET = "webhooks:pending"  # of the store, for the events of all owners
 # Seconds before each further attempt: three days in all, as OpenAI does.
 RETRY_DELAYS = (5, 30, 120, 600, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 24 * 3600, 24 * 3600)
 TIMEOUT = 15.0  # seconds for one attempt
-CLAIM = 60.0  # seconds after which an attempt that nobody has ended is made by another process
+CLAIM = 60.0  # seconds after which another process repeats an unfinished attempt
 LOOK_AGAIN = 30.0  # seconds between two looks for events of other processes
 MAX_ATTEMPTS_AT_ONCE = 16
 _GRACE = 5.0  # seconds for attempts under way when the server stops
@@ -42,7 +42,7 @@ _GRACE = 5.0  # seconds for attempts under way when the server stops
 
 @dataclass(frozen=True, slots=True)
 class WebhookEndpoint:
-    """A server that is told. `key` signs, `events` are the types that it wants."""
+    """A server that receives events of the types in `events`, signed with `key`."""
 
     name: str
     url: str
@@ -55,12 +55,12 @@ class _Delivery(NamedTuple):
 
     event: dict[str, Any]
     endpoint: str
-    attempts: int  # that were begun
+    attempts: int  # started so far
     due: float
 
     @property
     def name(self) -> str:
-        """The name of its record, which changes with each attempt, so that one process alone makes it."""
+        """The name of its record, which changes with each attempt, so that only one process makes the attempt."""
         return f"{self.event['id']}:{self.endpoint}:{self.attempts}:{self.due:.3f}"
 
     def record(self) -> bytes:
@@ -72,7 +72,7 @@ class _Delivery(NamedTuple):
 
 
 class Webhooks:
-    """Stores events, and delivers them until they are accepted or `RETRY_DELAYS` are over."""
+    """Stores events, and delivers them with retries after `RETRY_DELAYS`."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Webhooks:
         clock: Callable[[], float] = time.time,
         delays: tuple[float, ...] = RETRY_DELAYS,
     ) -> None:
-        """`http` sends the requests; it must not follow redirects. `clock` gives the Unix time."""
+        """`http` sends the requests; it must not follow redirects. `clock` returns the Unix time."""
         self._endpoints = endpoints
         self._store = store
         self._http = http
@@ -94,11 +94,11 @@ class Webhooks:
         self._attempts: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Deliver what is due, from now on."""
+        """Start to deliver events that are due."""
         self._task = asyncio.create_task(self._run())
 
     async def announce(self, response: Response) -> None:
-        """Store the event of a response that has ended; raises `StoreUnavailable`. To do it twice is fine."""
+        """Store the event of a response that has ended; idempotent. Raises `StoreUnavailable`."""
         type = f"response.{response['status']}"
         digest = hashlib.sha256(f"webhook:{response['id']}".encode()).hexdigest()
         event = {
@@ -117,7 +117,7 @@ class Webhooks:
             self._wake.set()
 
     async def aclose(self) -> None:
-        """Stop. Attempts under way have a few seconds; what is not delivered stays in the store."""
+        """Stop; running attempts have a few seconds to end, and undelivered events stay in the store."""
         if self._task:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -146,13 +146,15 @@ class Webhooks:
                 pass
 
     async def _begin_due(self) -> float:
-        """Begin the attempts that are due; return after how many seconds to look again."""
+        """Start the attempts that are due; returns the seconds until the next check."""
         now = self._clock()
         next_due = now + LOOK_AGAIN
         for name, record in (await self._store.all(BUCKET)).items():
             delivery = _Delivery.of(record)
             if delivery.endpoint not in self._endpoints:
-                if now - delivery.event["created_at"] > sum(RETRY_DELAYS):  # it is in no process's settings any more
+                if now - delivery.event["created_at"] > sum(
+                    RETRY_DELAYS
+                ):  # the endpoint is in no process's settings any more
                     await self._store.delete(BUCKET, name)
             elif delivery.due > now:
                 next_due = min(next_due, delivery.due)
@@ -171,13 +173,13 @@ class Webhooks:
             logger.error("unexpected error", exc_info=error)
 
     async def _moved(self, delivery: _Delivery, attempts: int, due: float) -> _Delivery | None:
-        """Replace the record of a delivery; None if another process has done so first."""
+        """Replace the record of a delivery; returns None if another process has replaced it first."""
         moved = delivery._replace(attempts=attempts, due=due)
         change = Change(BUCKET, {moved.name: moved.record()}, delete=[delivery.name], given=delivery.name)
         return moved if await self._store.apply(change) else None
 
     async def _attempt(self, delivery: _Delivery) -> None:
-        """Send an event once, and note what became of it."""
+        """Send an event once, and delete it or schedule the next attempt."""
         failure = await self._send(delivery)
         fields = {
             "webhook": delivery.endpoint,
@@ -197,7 +199,7 @@ class Webhooks:
             logger.warning("webhook failed", extra={**fields, "reason": failure, "retry_in": round(delay)})
 
     async def _send(self, delivery: _Delivery) -> str:
-        """Return why an event was not accepted; empty if it was."""
+        """Send an event; returns the reason of a failure, "" on success."""
         endpoint = self._endpoints[delivery.endpoint]
         body = json.dumps(delivery.event, separators=(",", ":")).encode()
         headers = {

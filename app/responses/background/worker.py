@@ -1,4 +1,4 @@
-"""One background run in the process that makes it: what is said is written down, and its end is stored."""
+"""The worker of one background run: it appends the events to the log and stores the final response."""
 
 from __future__ import annotations
 
@@ -23,56 +23,56 @@ logger = logging.getLogger(__name__)
 
 UNEXPECTED = "The server had an error while it was making this response."
 
-# Seconds between two appends of one run: each costs the store as much as many events do, and who follows a run in the
-# background does not see the difference.
+# Seconds between two appends of one run: an append costs the store as much as many events, and clients that follow a
+# background run do not notice the delay.
 PAUSE = 0.05
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
 class SaveTurn(Protocol):
-    """Stores a turn, and makes the changes that go with it; `again`, if it may have been stored already."""
+    """Stores a turn and applies the changes that belong to it; `again`: whether it may have been stored before."""
 
     async def __call__(self, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None: ...
 
 
 class BackgroundJob(Protocol):
-    """A response in the making."""
+    """The run of a response, as the worker uses it."""
 
     key: RunKey
     response: Response
 
     def queue(self) -> EventBatch:
-        """Return the events that come before the response is begun."""
+        """Mark the response as queued and return the events."""
         ...
 
     def watched(self) -> AbstractContextManager[None]:
-        """Tell those who watch of the response while the context lasts."""
+        """Return a context that notifies the observers of the response's start and end."""
         ...
 
     def turn(self) -> Turn:
-        """Return what is to be stored of the response as it stands."""
+        """Return the turn to store, with the response in its current state."""
         ...
 
     def events(self, open_after: float | None = None) -> AsyncGenerator[EventBatch, None]:
-        """Make the response."""
+        """Generate the response."""
         ...
 
     async def stop(self, error: APIError | None = None) -> EventBatch:
-        """End it as failed, or else as cancelled, once `events` is closed; return the events that are left."""
+        """End it as failed, or cancelled without an error, after `events` was closed; returns the remaining events."""
         ...
 
 
 class LeaseLost(Exception):
-    """A run is not this worker's any more, or cannot be stored: who finds its lease run out will end it."""
+    """The worker has lost its lease or cannot store the run; another process ends it when the lease expires."""
 
 
 class RunWorker:
     """
-    One run, in this process.
+    Runs one background response in this process.
 
-    One task makes the response, and another one writes down what it says, with a pause after each time, but at the
-    end: a slow store makes larger batches, and does not slow the backend down.
+    One task generates the response; another appends its events to the log, with a pause after each append except the
+    last. A slow store leads to larger batches and does not slow down the backend.
     """
 
     def __init__(
@@ -82,24 +82,24 @@ class RunWorker:
         log: EventLog,
         worker: str,
         *,
-        patience: float,
+        timeout: float,
         announce: Callable[[Response], Awaitable[None]] | None = None,
     ) -> None:
-        """`announce` is called with the response that has ended, before its log says so."""
+        """`timeout` is how long to retry store operations, in seconds; `announce` is called before the log ends."""
         self.task: asyncio.Task[None] | None = None
-        self.renewed = asyncio.get_running_loop().time()  # when what is stored of it was last used
+        self.renewed = asyncio.get_running_loop().time()  # when its stored data was last renewed, in loop time
         self._run = run
         self._store = store
         self._log = log
         self._worker = worker
-        self._patience = patience
+        self._timeout = timeout
         self._announce = announce
         self._stopped: asyncio.Future[APIError | None] = asyncio.get_running_loop().create_future()
-        self._said = EventBatch()
-        self._spoke = asyncio.Event()
+        self._unwritten = EventBatch()
+        self._has_news = asyncio.Event()
 
     async def queue(self) -> Response:
-        """Store the response and begin its log; return the response as it is now."""
+        """Store the response, start its log, and return the queued response."""
         events, turn = self._run.queue(), self._run.turn()
         queued: Response = {**turn.response, "output": []}
         await self._log.begin(self._run.key, self._worker)
@@ -109,42 +109,43 @@ class RunWorker:
         return queued
 
     def begin(self, ended: Callable[[], object]) -> None:
+        """Start the run; `ended` is called at its end."""
         self.task = asyncio.create_task(self._write())
         self.task.add_done_callback(lambda _: ended())
 
     def stop(self, error: APIError | None = None) -> None:
-        """Let the run fail with that error, or else be cancelled, if it has not ended yet."""
+        """Make the run fail with that error, or cancel it without one, unless it has ended."""
         if not self._stopped.done():
             self._stopped.set_result(error)
 
     def release(self) -> None:
-        """Give the run up as it is: it is somebody else's, or nobody's."""
+        """Abandon the run: another process has it, or it was deleted."""
         if self.task:
             self.task.cancel()
 
     def apply_claim(self, claim: LeaseState) -> None:
-        """Do what follows from how it stands with the lease."""
+        """Release or stop the run if its lease was lost or it was cancelled."""
         if claim == "lost":
             self.release()
         elif claim == "cancelled":
             self.stop()
 
     async def _write(self) -> None:
-        """Append to the log what is said, as it is said."""
-        making = asyncio.create_task(self._make())
-        making.add_done_callback(lambda _: self._spoke.set())
+        """Append events to the log as they are generated."""
+        making = asyncio.create_task(self._generate())
+        making.add_done_callback(lambda _: self._has_news.set())
         try:
-            while self._said or not making.done():
-                await self._spoke.wait()
-                self._spoke.clear()
-                if events := self._said:
-                    self._said = EventBatch()
+            while self._unwritten or not making.done():
+                await self._has_news.wait()
+                self._has_news.clear()
+                if events := self._unwritten:
+                    self._unwritten = EventBatch()
                     await self._append(batch_of(events))
                     await asyncio.wait({making}, timeout=PAUSE)
             await making
         except (LeaseLost, StoreUnavailable) as error:
             logger.warning("response abandoned", extra={"response_id": self._run.key.id, "reason": str(error)})
-        except Exception:  # nobody waits for this task: what is not said here is said nowhere
+        except Exception:  # no code awaits this task, so the exception has to be logged here
             logger.exception("unexpected error", extra={"response_id": self._run.key.id})
         finally:
             making.cancel()
@@ -153,16 +154,16 @@ class RunWorker:
     async def _append(self, batch: Batch) -> None:
         if batch.ends and (announce := self._announce):
             try:
-                await persist(lambda: announce(self._run.response), self._patience)
+                await persist(lambda: announce(self._run.response), self._timeout)
             except StoreUnavailable:
                 logger.warning("webhook lost", extra={"response_id": self._run.key.id})
-        claim = await persist(lambda: self._log.append(self._run.key, self._worker, batch), self._patience)
+        claim = await persist(lambda: self._log.append(self._run.key, self._worker, batch), self._timeout)
         if claim == "lost":
             raise LeaseLost("another worker took it over")
         self.apply_claim(claim)
 
-    async def _make(self) -> None:
-        """Make the response, until it ends or is stopped."""
+    async def _generate(self) -> None:
+        """Generate the response until it ends or is stopped."""
         with self._run.watched():
             await self._until_stopped()
 
@@ -192,22 +193,22 @@ class RunWorker:
                 case unexpected:
                     logger.error("unexpected error", exc_info=unexpected)
                     error = APIError(UNEXPECTED)
-        self._say(await self._run.stop(error))
+        self._add(await self._run.stop(error))
 
     async def _drain(self) -> None:
         async with contextlib.aclosing(self._run.events(open_after=0)) as batches:
             async for events in batches:
-                self._say(events)
+                self._add(events)
 
-    def _say(self, events: EventBatch) -> None:
-        self._said.extend(events)
-        self._spoke.set()
+    def _add(self, events: EventBatch) -> None:
+        self._unwritten.extend(events)
+        self._has_news.set()
 
     async def save(self, turn: Turn, addition: Sequence[Change] = (), /, *, again: bool) -> None:
         """
-        Store a turn, which was stored as `queued` at least: if it is not there any more, it was deleted.
+        Store a turn in place of the earlier record; if that is missing, the response was deleted.
 
-        The lease is renewed first: who lost it must not overwrite what was stored instead.
+        The lease is renewed first, because a worker without a lease must not overwrite what its successor stored.
         """
 
         bucket, id = self._run.key
@@ -220,14 +221,14 @@ class RunWorker:
                 raise LeaseLost("it was deleted")
 
         try:
-            await persist(put, self._patience)
+            await persist(put, self._timeout)
         except StoreUnavailable as error:
             raise LeaseLost("it cannot be stored") from error
 
 
-async def persist(attempt: Callable[[], Awaitable[T]], patience: float) -> T:
-    """Try, and try again while the store is unavailable, but not for longer than `patience` seconds."""
-    give_up = asyncio.get_running_loop().time() + patience
+async def persist(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """Repeat an attempt while the store is unavailable, for up to so many `seconds`; then raise `StoreUnavailable`."""
+    give_up = asyncio.get_running_loop().time() + seconds
     pause = 0.05
     while True:
         try:
@@ -240,7 +241,7 @@ async def persist(attempt: Callable[[], Awaitable[T]], patience: float) -> T:
 
 
 def batch_of(events: EventBatch) -> Batch:
-    """Encode events, which follow one another without a gap."""
+    """Encode consecutive events."""
     first, last = events.first, events.last
     return Batch(
         first["sequence_number"], last["sequence_number"], encoder.encode_sse(events), ends=last["type"] in _LAST

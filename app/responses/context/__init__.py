@@ -1,8 +1,8 @@
 """
-Load the conversation of a request: the turns that it continues from, the items that it refers to, its files.
+Load the conversation of a request: the turns that it continues from, the items that it refers to, and its files.
 
-The turns may be in the store, in the memory of a connection or in a conversation, and the input may be encrypted. How
-they become the items that a model is sent is the business of `app.core.history.context`.
+The turns may be in the store, in the memory of a connection, or in a conversation; parts of the input may be encrypted.
+`app.core.history.context` converts them to the items that a model is sent.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from app.stores.layered import LayeredStore
 
 
 class InputFileSource(Protocol):
-    """The uploaded files that parts of items may name."""
+    """The uploaded files that parts of items refer to."""
 
     async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: Warnings) -> list[Item]:
-        """Return `items` with the files in place of their names; raises `InvalidRequest` for those of `new` items."""
+        """Return `items` with file contents for ids; raises `InvalidRequest` for unknown files of `new` items."""
         ...
 
 
@@ -47,8 +47,8 @@ class ContextLoader:
         """
         Return the conversation of a request, whose earlier turns are in `layers`.
 
-        Raises `InvalidRequest` and its kinds, with the field at fault, and `StoreUnavailable` if the store is needed
-        and unavailable.
+        Raises `InvalidRequest` and its subclasses with the name of the field, and `StoreUnavailable` if the store is
+        needed and unavailable.
         """
         lookup = TurnLookup(layers, owner)
         past, prefixes = await self._past(request, lookup)
@@ -60,12 +60,12 @@ class ContextLoader:
         return await self._with_files(context, owner)
 
     def keep_prefix(self, request: CreateResponse, owner: str, prefix: TranslatedPrefix | None) -> None:
-        """Keep the messages of the conversation that a request continues, for the next one that does."""
+        """Cache the translated messages of the conversation, for the next request that continues it."""
         if prefix and request.previous_response_id:
             self.cache.add_prefix(owner, request.previous_response_id, prefix)
 
     def keep_turn(self, owner: str, turn: Turn, record: bytes) -> None:
-        """Keep a turn that was stored as that record, if the turns before it are kept."""
+        """Cache a turn that was stored as that record, if the turns before it are cached."""
         previous = turn.response["previous_response_id"]
         if previous and (base := self.cache.get(owner, previous)) and turn.response["status"] in TERMINAL:
             self.cache.put(owner, [Turn.of(record)], base)
@@ -74,7 +74,7 @@ class ContextLoader:
         """
         Return the turns up to a stored response, oldest first, and the context of its request.
 
-        Raises `NotFound`, also where an earlier turn is missing.
+        Raises `NotFound`, also if an earlier turn is missing.
         """
         lookup = TurnLookup(layers, owner)
         turns, _ = await lookup.path(response_id)
@@ -92,7 +92,7 @@ class ContextLoader:
         return turns, await self._with_files(context, owner)
 
     async def _past(self, request: CreateResponse, lookup: TurnLookup) -> tuple[Past, Sequence[TranslatedPrefix]]:
-        """Return the turns that a request continues from, with messages that were made of them before."""
+        """Return the turns that a request continues from, with messages that were translated from them before."""
         previous, conversation, owner = request.previous_response_id, request.conversation, lookup.owner
         if previous and conversation:
             raise InvalidRequest(
@@ -109,8 +109,8 @@ class ContextLoader:
             await lookup.layers.store.check()
         if previous is None:
             return Past(), ()
-        if known := await self._known_past(previous, lookup):
-            return known.past, known.prefixes
+        if cached := await self._cached_past(previous, lookup):
+            return cached.past, cached.prefixes
         turns, base = await lookup.path(previous, self.cache)
         if turns is None:
             raise PreviousResponseNotFound(previous)
@@ -123,20 +123,20 @@ class ContextLoader:
         self.cache.supersede(owner, loaded)
         return loaded.past, loaded.prefixes
 
-    async def _known_past(self, response_id: str, lookup: TurnLookup) -> CachedPast | None:
-        """Return the past of a response from the cache, if the store has all of it still."""
+    async def _cached_past(self, response_id: str, lookup: TurnLookup) -> CachedPast | None:
+        """Return the past of a response from the cache, if all of it is still stored."""
         bucket = bucket_of(lookup.owner, response_id)
-        known = self.cache.get(lookup.owner, response_id)
-        if bucket is None or known is None:
+        cached = self.cache.get(lookup.owner, response_id)
+        if bucket is None or cached is None:
             return None
-        if not await lookup.layers.has_stored(bucket, known.past.response_ids):
+        if not await lookup.layers.has_stored(bucket, cached.past.response_ids):
             self.cache.remove(lookup.owner, response_id)
             return None
-        self.cache.supersede(lookup.owner, known)
-        return known
+        self.cache.supersede(lookup.owner, cached)
+        return cached
 
     async def _conversation_before(self, turn: Turn, owner: str, previous: str) -> list[Turn]:
-        """Return the turns before a turn that was made in a conversation: its chain begins there."""
+        """Return the turns before a turn in its conversation, where its chain starts; [] if it has none."""
         if not (conversation := turn.response.get("conversation")):
             return []
         try:

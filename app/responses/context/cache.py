@@ -1,9 +1,9 @@
 """
-Conversations that were loaded before, so that a turn of a long one costs about as much as a turn of a short one.
+A cache of loaded conversations, so that a turn of a long one costs about as much as a turn of a short one.
 
-An entry is the past of one stored response, decoded, with the messages that were made of it for a backend. It is no
-substitute for the store: before each use the store has to confirm that every response of it is still there. What was
-deleted or has expired, in whichever process, is found nowhere.
+An entry is the decoded past of one stored response, with the messages that were translated from it for a backend.
+Before each use, the store has to confirm that every response of it still exists, so responses that were deleted or have
+expired in any process are never returned.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from app.core.history.turns import Turn
 from app.core.request.translation_context import TranslatedPrefix
 from app.core.types.bounded_json import size_of
 
-HISTORY_CACHE = 64 * 1024 * 1024  # bytes, where nothing else is set
+HISTORY_CACHE = 64 * 1024 * 1024  # bytes, by default
 
-_TURN = 500  # bytes of a turn beside its items: ids, and places in lists and dicts
+_TURN = 500  # bytes of a turn besides its items: ids, and slots in lists and dicts
 MAX_AGE = 600.0  # seconds that an entry stays after its last use
-_SHARE = 4  # one conversation may take a part of the cache: one of so many
-_PREFIXES = 2  # of one conversation: for so many profiles of backends
+_SHARE = 4  # one conversation may take 1/4 of the cache
+_PREFIXES = 2  # per conversation, each for another profile of a backend
 
 
 class CachedPast:
-    """The past of a response, and the messages that were made of it."""
+    """The past of a response, and the messages that were translated from it."""
 
     def __init__(self, past: Past, size: int, prefixes: Sequence[TranslatedPrefix] = ()) -> None:
         self.past = past
         self.past_size = size  # bytes
-        self.used = 0.0  # when it was last used
-        self.base: str | None = None  # the response whose entry it was made from
+        self.used = 0.0  # the time of the last use
+        self.base: str | None = None  # the response whose entry it extends
         self.prefixes: Sequence[TranslatedPrefix] = prefixes
 
     @property
@@ -73,7 +73,7 @@ class HistoryCache:
         return _Responses(self._entries, owner)
 
     def get(self, owner: str, response_id: str) -> CachedPast | None:
-        """Return the entry of a response. To be used only if the store has all of its `past.response_ids`."""
+        """Return the entry of a response; valid only if the store still has all of its `past.response_ids`."""
         if entry := self._entries.get((owner, response_id)):
             self._entries.move_to_end((owner, response_id))
             entry.used = self._clock()
@@ -88,7 +88,7 @@ class HistoryCache:
         size, prefixes = (base.past_size, base.prefixes) if base else (0, ())
         size += sum(_TURN + size_of([turn.input, turn.response["output"], turn.upstream]) for turn in turns)
         if any(has_compaction(turn.items) for turn in turns):
-            prefixes = ()  # the conversation does not begin as before
+            prefixes = ()  # the conversation starts differently now
         entry = CachedPast((base.past if base else Past()).extended(turns), size, prefixes)
         entry.base = base.past.response_ids[-1] if base else None
         response_id = entry.past.response_ids[-1]
@@ -112,7 +112,7 @@ class HistoryCache:
         self._evict()
 
     def supersede(self, owner: str, entry: CachedPast) -> None:
-        """Remove the entries that an entry was made from: it is continued itself now."""
+        """Remove the entries that an entry extends, because the conversation continues from it."""
         base, entry.base = entry.base, None
         while base and (earlier := self._entries.get((owner, base))):
             self.remove(owner, base)
@@ -124,13 +124,13 @@ class HistoryCache:
             self.bytes -= entry.size
 
     def remove_with(self, owner: str, response_id: str) -> None:
-        """Remove all entries that a response is in."""
+        """Remove all entries that contain a response."""
         for key, entry in [*self._entries.items()]:
             if key[0] == owner and response_id in entry.past.response_ids:
                 self.remove(*key)
 
     def purge(self) -> None:
-        """Remove entries that were not used for `MAX_AGE`, so that what was deleted elsewhere is freed as well."""
+        """Remove entries that were not used for `MAX_AGE`, which also frees those that were deleted elsewhere."""
         oldest = self._clock() - MAX_AGE
         while self._entries and next(iter(self._entries.values())).used < oldest:
             self.remove(*next(iter(self._entries)))

@@ -30,7 +30,7 @@ _NO_READER = "This backend takes no PDFs, and this server reads them only with t
 
 
 class PdfTexts:
-    """Puts the text of PDFs in their place."""
+    """Replaces PDFs with their text."""
 
     def __init__(self, timeout: float = PDF_TIMEOUT) -> None:
         self._timeout = timeout
@@ -38,9 +38,9 @@ class PdfTexts:
 
     async def add_to(self, context: Context, profile: Profile) -> Context:
         """
-        Return a context whose PDFs are text where the backend takes no files; the items given stay as they are.
+        Return a context with the text of PDFs, if the backend accepts no files; the original items are not changed.
 
-        Why one cannot be read is noted in its part, and is an error when the part is translated.
+        A PDF that cannot be read has the reason in its part, which is an error when the part is translated.
         """
         settled, items = context.items[: context.settled], context.items[context.settled :]
         pdfs = [] if profile.request.content.files == "pass" else list(filter(is_pdf, _files(items)))
@@ -57,7 +57,7 @@ class PdfTexts:
         return {**part, PDF_TEXT: result["text"]} if "text" in result else {**part, PDF_ERROR: result["error"]}
 
     async def read(self, pdf: bytes) -> dict[str, str]:
-        """Return the `text` of a PDF, or the `error` that keeps it from being read, for the caller to see."""
+        """Return the `text` of a PDF, or an `error` message for the caller if it cannot be read."""
         async with self._slots:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", str(_READER)),

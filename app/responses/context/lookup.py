@@ -20,7 +20,7 @@ from app.stores.layered import LayeredStore
 
 
 class TurnLookup:
-    """The turns and items of one caller. Turns that are in memory are found without the store."""
+    """Finds turns and items of one caller; turns in memory are found without the store."""
 
     def __init__(self, layers: LayeredStore, owner: str) -> None:
         self.layers = layers
@@ -76,9 +76,9 @@ class TurnLookup:
         self, item: Item, upstream: dict[str, Upstream], buckets: dict[str, Mapping[str, bytes]]
     ) -> Item:
         """
-        Return an item of a hosted tool as it was stored, if it was, with the fields that its client has sent.
+        Return the stored item of a hosted tool, if any, updated with the fields that its client has sent.
 
-        Clients leave results out, since OpenAI has them; and the text that the model was shown is in no item at all.
+        Clients omit results, because OpenAI stores them; and the text that the model was shown is in no item.
         """
         if item["id"] in upstream:
             return item

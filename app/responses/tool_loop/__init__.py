@@ -1,12 +1,11 @@
 """
-The loop of hosted tools: the model is asked, its hosted calls are run, and it is asked again.
+The loop of hosted tools: query the model, run its hosted calls, and query it again with their results.
+
+Each iteration is a *round*. Its question to the model is translated from the conversation and the output so far, by the
+code that translates a client's next turn. All rounds share one response, one builder and one stream.
 
 Before a question that is longer than the request's `compact_threshold`, the conversation and the output so far are
 compacted: see `app.responses.compaction`.
-
-A *round* is a turn that the server takes by itself: the next question is made by the code that makes the next turn from
-history, of the conversation and the output so far. There is one response, one builder and one stream, however many
-rounds it takes.
 """
 
 from __future__ import annotations
@@ -52,15 +51,15 @@ from app.tools import Outcome, ToolCall
 
 logger = logging.getLogger(__name__)
 
-SAME_CALLS = 3  # of the same function with the same arguments: then the model is to answer
-CANCEL_TIMEOUT = 5.0  # seconds in which a tool that is cancelled has to stop
+SAME_CALLS = 3  # identical calls after which the model has to answer without tools
+CANCEL_TIMEOUT = 5.0  # seconds that a cancelled tool may take to stop
 
 ALREADY_USED = "This approval has been used already, so the call was not run again."
 NO_OBJECT = "The arguments of this call are not a JSON object, so it was not run."
 
 
 class ToolLoop:
-    """One response with hosted tools in the making."""
+    """Generates one response with hosted tools."""
 
     def __init__(
         self,
@@ -72,10 +71,10 @@ class ToolLoop:
         lifecycle: ResponseLifecycle,
         large: bool = False,
     ) -> None:
-        """`large` is a request for which questions are made off the event loop."""
+        """`large`: whether the questions are translated in a thread, off the event loop."""
         self.builder = builder
         self._large = large
-        self._warnings: list[str] = []  # of the sessions, and of the rounds that have ended
+        self._warnings: list[str] = []  # of the sessions and of finished rounds
         self._questions = questions
         limits = options.limits
         self._sessions = ToolSessions(
@@ -85,32 +84,32 @@ class ToolLoop:
         self._deadline = deadline
         self._lifecycle = lifecycle
         self._limit = asyncio.Semaphore(limits.parallel if options.parallel else 1)
-        self._changed = asyncio.Event()  # is there something to be yielded?
-        self._opened = False  # has something been yielded, so that errors are events from now on?
+        self._changed = asyncio.Event()  # set when there are events to yield
+        self._opened = False  # whether events were yielded, so that errors have to be events as well
         self._round = 0
-        self._again = False  # has the model made hosted calls, and is to be asked again?
-        self._last_for: str | None = None  # why the next round is the last one
-        self._calls = 0  # hosted ones that were run or begun to be
+        self._again = False  # whether the model has made hosted calls, so that another round follows
+        self._last_reason: str | None = None  # the limit that makes the next round the last one
+        self._calls = 0  # hosted calls that were started
         self._same: Counter[str] = Counter()
         self._call_ids: set[str] = set()
         self._hosted_names: set[str] = set()
         self._question: Question | None = None
-        self._usage: Usage | None = None  # of the rounds that have ended, and of summaries
-        self._written = 0  # tokens, in the rounds that have ended
+        self._usage: Usage | None = None  # of finished rounds and of summaries
+        self._written = 0  # output tokens of finished rounds
         self._tool_usage: dict[str, Counter[str]] = {}
-        self._first_item = 0  # of this round's output
+        self._first_item = 0  # the index of this round's first output item
 
     @property
     def warnings(self) -> list[str]:
-        """Return what was adapted or left out by now, a sentence each."""
-        asked = self._question.warnings if self._question else ()
-        return list(dict.fromkeys([*self._warnings, *asked]))
+        """What was changed or left out so far, one sentence each."""
+        latest = self._question.warnings if self._question else ()
+        return list(dict.fromkeys([*self._warnings, *latest]))
 
     async def events(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
         """
-        Yield the events of the response, all but the terminal one; see `respond` for `open_after` and what is raised.
+        Yield the events of the response except the terminal one; see `respond` for `open_after` and the exceptions.
 
-        Closing the generator stops the tools that run, and closes their sessions.
+        Closing the generator stops running tools and closes their sessions.
         """
         if not self.builder.started:
             self.builder.start()
@@ -137,7 +136,7 @@ class ToolLoop:
             yield events
 
     def first_body(self) -> dict[str, Any]:
-        """Return the first request without its hosted functions; raises `InvalidRequest` for what cannot be asked."""
+        """Return the first request without hosted functions; raises `InvalidRequest` if it cannot be translated."""
         question = self._questions.in_round(
             self.builder,
             hosted=self._options.hosted(),
@@ -151,11 +150,11 @@ class ToolLoop:
     async def _all(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
         opens_at = None if open_after is None else asyncio.get_running_loop().time() + open_after
         opening = asyncio.create_task(self._sessions.open(self._options.items, LoopReport(self)))
-        async with contextlib.aclosing(self._while([opening], quiet=open_after)) as all:
+        async with contextlib.aclosing(self._events_while([opening], quiet=open_after)) as all:
             async for events in all:
                 yield events
         if self._options.approvals:
-            yield self.builder.take()  # from here on nothing is taken back
+            yield self.builder.take()  # from here on errors are events
             calls = [await self._approved_call(approval) for approval in self._options.approvals]
             running = [call for call in calls if call in self.builder.running]
             async with contextlib.aclosing(self._run_all(running, None)) as all:
@@ -172,11 +171,11 @@ class ToolLoop:
             await self._lifecycle.check_limits()
 
     def _time_to_open(self, at: float | None) -> float | None:
-        """Return the seconds until the response is opened at a loop time; None where it waits for the backend."""
+        """Return the seconds until the response opens at loop time `at`; None if it opens with the backend's answer."""
         return None if at is None or self._opened else max(0.0, at - asyncio.get_running_loop().time())
 
     async def _one_round(self, round: ObservedRound, opens_at: float | None) -> AsyncGenerator[EventBatch, None]:
-        """Ask the model and run the calls that it makes; `_again` tells whether it is to be asked once more."""
+        """Query the model and run its hosted calls; sets `_again` if another round follows."""
         record = round.record
         question = await self._next_question()
         if question and self._must_compact(question):
@@ -213,7 +212,7 @@ class ToolLoop:
         record.status = status if status in TERMINAL else "completed"
 
     async def _next_question(self) -> Question | None:
-        """Return the question of the next round; None where the response has to end."""
+        """Return the question of the next round; None if the response has to end."""
         options = self._options
         self._warnings = self.warnings
         left = options.max_output_tokens
@@ -224,16 +223,16 @@ class ToolLoop:
                 return None
         calls_left = None if options.max_tool_calls is None else max(0, options.max_tool_calls - self._calls)
         if calls_left == 0:
-            self._last_for = "the number of tool calls that the request allows"
+            self._last_reason = "the number of tool calls that the request allows"
         elif self._round >= options.limits.max_rounds:
-            self._last_for = "the number of rounds that this server allows"
-        if self._last_for:
-            self.warn(f"The model had to answer without more tool calls: {self._last_for} was reached.")
-        functions = [] if self._last_for else self._sessions.functions
+            self._last_reason = "the number of rounds that this server allows"
+        if self._last_reason:
+            self.warn(f"The model had to answer without more tool calls: {self._last_reason} was reached.")
+        functions = [] if self._last_reason else self._sessions.functions
         self._first_item = len(self.builder.response["output"])
         changes: dict[str, Any] = {"max_output_tokens": left}
-        if self._round or self._last_for:
-            changes["tool_choice"] = options.choice(last=bool(self._last_for))
+        if self._round or self._last_reason:
+            changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         question = await off_loop(
             self._large or self._first_item > MANY,
             self._questions.in_round,
@@ -242,7 +241,7 @@ class ToolLoop:
             output=[*self.builder.response["output"]],
             upstream=self._upstream(),
             changes=changes,
-            forbidden=frozenset(self._hosted_names) if self._last_for else frozenset(),
+            forbidden=frozenset(self._hosted_names) if self._last_reason else frozenset(),
             hosted_left=calls_left,
             call_ids=self._call_ids,
         )
@@ -254,11 +253,11 @@ class ToolLoop:
         return question
 
     def _upstream(self) -> dict[str, Upstream]:
-        """Return what is stored beside the items of the output."""
-        return {id: settled(said) for id, said in self.builder.upstream.items()}
+        """Return the backend's fields and the notes of the output's items, by id."""
+        return {id: settled(fields) for id, fields in self.builder.upstream.items()}
 
     def _must_compact(self, question: Question) -> bool:
-        """Return whether a question is longer than the request's threshold, and a compaction would help."""
+        """Return whether a question exceeds the request's threshold and a compaction would help."""
         compaction, body = self._options.compaction, question.request.body
         if compaction is None or estimate_chat(body) <= compaction.threshold:
             return False
@@ -267,9 +266,9 @@ class ToolLoop:
 
     async def _compact(self, round: ObservedRound, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
         """
-        Ask the model for a summary, and add it to the output as an item that stands for what came before.
+        Request a summary from the model, and add it to the output as an item that replaces the earlier conversation.
 
-        Where the model writes none, the answer goes on without it, with a warning. Raises `BackendError` as `respond`.
+        If the model writes none, the response continues without it, with a warning. Raises `BackendError` as `respond`.
         """
         assert self._options.compaction
         response: Response = {**self.builder.response, "output": [], "usage": None}
@@ -285,11 +284,11 @@ class ToolLoop:
         )
         try:
             async with contextlib.aclosing(answer):
-                async for _ in answer:  # its events are of a response that nobody sees
+                async for _ in answer:  # the events of the summary itself are not sent
                     if events := self.builder.take():
                         yield events
         finally:
-            # Also where the caller leaves in the middle of it; the limits of answers are not for it.
+            # Also if the caller disconnects; `max_output_tokens` does not count summaries.
             used = summary.response["usage"] or usage_of(question.reader.usage, question.request.body, [])
             self._usage = added_usage(self._usage, used)
             self._lifecycle.charge(used)
@@ -310,7 +309,7 @@ class ToolLoop:
         request: ChatRequest,
         failure: BackendError | None,
     ) -> None:
-        """Where the model has made hosted calls, the response goes on; else it ends as any other."""
+        """End the round; the response ends with it unless the model has made hosted calls."""
         ended = ending_of(reader, failure)
         reader.calls.end(cut=ended != "completed")
         builder.close_item()
@@ -324,14 +323,14 @@ class ToolLoop:
         self._written += record.usage["output_tokens"]
 
     def _note_round(self, output: Sequence[Item]) -> None:
-        """Note which calls the model has made in one answer: they are one message to a backend."""
+        """Note which calls belong to one answer: they become one message in later requests."""
         for item in output:
             row = ITEM_TYPES.get(item["type"])
             if row and (row.role in ("call", "hosted") or row is MCP_APPROVAL_REQUEST):
                 self.note(item["id"], round=self._round)
 
     def _waits_for_client(self) -> bool:
-        """Tell whether the round has a call that the client has to answer."""
+        """Return whether the round has a call that the client has to answer."""
         hosted = {call.item["id"] for call in self.builder.running}
         output = self.builder.response["output"][self._first_item :]
         return any(waits_for_client(item) for item in output if item["id"] not in hosted)
@@ -340,17 +339,17 @@ class ToolLoop:
 
     async def _approved_call(self, approval: ApprovedCall) -> OpenCall:
         """
-        Open the item of a call that the caller has approved, as it was stored.
+        Add the item of an approved call, with the arguments that were stored.
 
-        It ends at once where it was made before, and where the approval was used by another request.
+        The call ends at once if it was run before, or if another request has used the approval.
         """
         request = approval.request
         label, name = str(request.get("server_label")), str(request.get("name"))
         function = next(
             (
-                one.function
-                for one in self._sessions.functions
-                if (one.function.server_label, one.function.name) == (label, name)
+                candidate.function
+                for candidate in self._sessions.functions
+                if (candidate.function.server_label, candidate.function.name) == (label, name)
             ),
             HostedFunction(name, "mcp_call", namespace=label, fields={"server_label": label, "name": name}),
         )
@@ -368,7 +367,7 @@ class ToolLoop:
         return call
 
     def _repeat(self, call: OpenCall, item: Item, upstream: Upstream) -> None:
-        """End a call as it ended when it was made."""
+        """End a call with the result of its earlier run."""
         own = ("id", "type", "status", "approval_request_id")
         fields = {name: value for name, value in item.items() if name not in own}
         if (notes := upstream.get(NOTES)) and "output" in notes:
@@ -378,14 +377,14 @@ class ToolLoop:
     async def _run_all(
         self, calls: Sequence[OpenCall], round: ObservedRound | None
     ) -> AsyncGenerator[EventBatch, None]:
-        """Run calls side by side, and yield the events as they come; `round` is None before the first."""
+        """Run calls concurrently and yield their events; `round` is None for approved calls, before the first round."""
         step = self.builder.begin_step("tools")
         self.builder.framework("tool_round_started", round=self._round, tool_count=len(calls))
         if self._deadline:
             self._deadline.start()
         with round.inside() if round else contextlib.nullcontext():
             tasks = [asyncio.create_task(self._run(call)) for call in calls]
-        async with contextlib.aclosing(self._while(tasks)) as all:
+        async with contextlib.aclosing(self._events_while(tasks)) as all:
             async for events in all:
                 yield events
         self.builder.seal_calls(call.item["id"] for call in calls)
@@ -402,39 +401,39 @@ class ToolLoop:
             builder.run_call(call)
             builder.framework("tool_call_started", name=function.name, call_id=call.call_id)
             self._changed.set()
-            found = self._sessions.find(function.key)
-            name = found.tool.name if found else "unknown"
+            target = self._sessions.find(function.key)
+            name = target.tool.name if target else "unknown"
             with self._lifecycle.tool_call(name, function.name, call.call_id) as observed:
-                outcome = await self._outcome(call, found, arguments)
+                outcome = await self._outcome(call, target, arguments)
                 observed.status = outcome.status
         self._end(call, outcome)
 
     def _count_same(self, signature: str) -> None:
         self._same[signature] += 1
         if self._same[signature] >= SAME_CALLS:
-            self._last_for = "the same call was made again and again, so its limit"
+            self._last_reason = "the same call was made again and again, so its limit"
 
     async def _outcome(
-        self, call: OpenCall, found: SessionFunction | None, arguments: dict[str, Any] | None
+        self, call: OpenCall, target: SessionFunction | None, arguments: dict[str, Any] | None
     ) -> Outcome:
         assert call.callee and call.callee.hosted
         function = call.callee.hosted
-        if found is None:
+        if target is None:
             return Outcome.failed(f"There is no tool {function.name!r} any more.")
         if arguments is None:
             return Outcome.failed(NO_OBJECT)
         items = [*self._options.items, *self._finished_items()]
         approval = self._notes(call.item["id"]).get("approval_request_id")
-        deferred = [one.function for one in self._sessions.functions if one.function.deferred]
-        running = ToolCall(call.item["id"], found.function, arguments, items, approval, call.call_id or "", deferred)
-        return await self._sessions.run(found.session, running, LoopReport(self, call))
+        deferred = [entry.function for entry in self._sessions.functions if entry.function.deferred]
+        running = ToolCall(call.item["id"], target.function, arguments, items, approval, call.call_id or "", deferred)
+        return await self._sessions.run(target.session, running, LoopReport(self, call))
 
     def _finished_items(self) -> list[Item]:
         open_ = {call.item["id"] for call in self.builder.running}
         return [item for item in self.builder.response["output"] if item["id"] not in open_]
 
     def _end(self, call: OpenCall, outcome: Outcome) -> None:
-        """End the item of a call, and note what the model is shown of it."""
+        """End the item of a call, and note the output that the model is shown."""
         assert call.callee and call.callee.hosted
         kind, function = call.kind, call.callee.hosted
         fields = dict(outcome.fields)
@@ -455,7 +454,7 @@ class ToolLoop:
         if sources := cited_by((source.mark, source.annotation) for source in outcome.sources):
             self.builder.cite(sources)
             notes["sources"] = sources
-        if not kind.call_id:  # else its output is an item of its own
+        if not kind.call_id:  # otherwise its output is an item of its own
             self.note(call.item["id"], **notes)
         for name, counts in outcome.usage.items():
             self._tool_usage.setdefault(name, Counter()).update(counts)
@@ -467,24 +466,24 @@ class ToolLoop:
 
     # While tools work.
 
-    async def _while(
+    async def _events_while(
         self, tasks: Collection[asyncio.Task[None]], quiet: float | None = 0
     ) -> AsyncGenerator[EventBatch, None]:
         """
-        Yield the events that there are while tasks run, but not in the first `quiet` seconds (None: not at all).
+        Yield events while tasks run, except during the first `quiet` seconds (None: yield no events).
 
-        Raises what a task raises, and `DeadlineExceeded`. Tasks that run when this is left are stopped.
+        Raises `DeadlineExceeded` and any exception of a task. Leaving the generator cancels the tasks.
         """
         clock = asyncio.get_running_loop().time
-        loud = None if quiet is None else clock() + quiet
+        yield_at = None if quiet is None else clock() + quiet
         pending = {*tasks}
         try:
             while pending:
-                await self._wait(pending, loud)
+                await self._wait(pending, yield_at)
                 for task in [task for task in pending if task.done()]:
                     pending.remove(task)
                     task.result()
-                if loud is not None and clock() >= loud and (events := self.builder.take()):
+                if yield_at is not None and clock() >= yield_at and (events := self.builder.take()):
                     yield events
         finally:
             for task in pending:
@@ -494,10 +493,10 @@ class ToolLoop:
                 for task in stuck:
                     logger.error("hosted tool does not stop", extra={"task": task.get_name()})
 
-    async def _wait(self, tasks: Collection[asyncio.Task[None]], loud: float | None) -> None:
-        """Wait for a task to end, for something to yield, or for the time at which that may be yielded."""
+    async def _wait(self, tasks: Collection[asyncio.Task[None]], yield_at: float | None) -> None:
+        """Wait for the end of a task, new events, `yield_at` (in loop time), or the deadline."""
         clock = asyncio.get_running_loop().time
-        until = [time for time in (self._deadline.at if self._deadline else None, loud) if time and time > clock()]
+        until = [time for time in (self._deadline.at if self._deadline else None, yield_at) if time and time > clock()]
         changed = asyncio.ensure_future(self._changed.wait())
         try:
             timeout = min(until) - clock() if until else None
@@ -509,14 +508,14 @@ class ToolLoop:
             raise DeadlineExceeded
 
     def add_item(self, kind: ItemType, fields: Mapping[str, Any]) -> OpenCall:
-        """Add an item that a session makes; after the end of the response it is nowhere to be seen."""
+        """Add an item for a session; after the end of the response it is discarded."""
         if self.builder.response["status"] in TERMINAL:
             return OpenCall(None, {"type": kind.type, "id": self.builder.new_id(kind.prefix)}, kind)
         self._changed.set()
         return self.builder.add_item(kind, fields)
 
     def progress(self, item: OpenCall, name: str, fields: Mapping[str, Any]) -> None:
-        """Emit an event of a running call, or of an item that a session added."""
+        """Emit a progress event of a running call or of an item that a session added."""
         self.builder.progress(item, name, fields)
         self._changed.set()
 
@@ -526,19 +525,19 @@ class ToolLoop:
         self._changed.set()
 
     def warn(self, message: str) -> None:
-        """Tell the caller of something that was left out or adapted."""
+        """Add a warning for the caller about something that was left out or changed."""
         if message not in self._warnings:
             self._warnings.append(message)
             logger.warning("request adapted", extra={"reason": message})
             self._changed.set()
 
     def note(self, item_id: str, **notes: Any) -> None:
-        """Note something of an item, for the next time that a model is shown it."""
+        """Store notes on an item, for later requests that contain it."""
         upstream = self.builder.upstream.setdefault(item_id, {})
         upstream[NOTES] = {**upstream.get(NOTES, {}), **notes}
 
     def session_notes(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a session has noted of an item, of this response or of the conversation."""
+        """Return the notes of sessions on an item of this response or of the conversation."""
         notes = self._notes(str(item.get("id"))).get("session")
         return notes if isinstance(notes, Mapping) else {}
 
@@ -550,24 +549,24 @@ class ToolLoop:
     # The end.
 
     def _record(self) -> None:
-        """Write down the usage of all rounds."""
+        """Set the usage of all rounds in the response."""
         response = self.builder.response
         response["usage"] = self._usage or usage_of(None, {}, [])
         if self._options.shows_tool_usage and self._tool_usage:
             response["tool_usage"] = {name: dict(counts) for name, counts in self._tool_usage.items()}
 
     def usage(self) -> Usage:
-        """Return the usage by now, with an estimate for the round that is not over."""
+        """Return the usage so far, with an estimate for the unfinished round."""
         if self.builder.response["usage"]:
             return self.builder.response["usage"]
         question = self._question
         if question is None or self._again or self.builder.response["status"] in TERMINAL:
             return self._usage or {}
-        written = self.builder.partial_output()[self._first_item :]
-        return added_usage(self._usage, usage_of(question.reader.usage, question.request.body, written))
+        output = self.builder.partial_output()[self._first_item :]
+        return added_usage(self._usage, usage_of(question.reader.usage, question.request.body, output))
 
     def abort(self, error: APIError | None) -> None:
-        """End the response from outside, once `events` is closed: it fails with that error, or else was cancelled."""
+        """End the response after `events` was closed: as failed with that error, or as cancelled without one."""
         usage = self.usage()
         if not self.builder.started:
             self.builder.start()

@@ -1,4 +1,4 @@
-"""What holds for all rounds of a response with hosted tools."""
+"""The options of a response with hosted tools, which are the same for all rounds."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from app.responses.compaction import CompactionOptions
 from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction
 from app.tools import ToolLimits
 
-# Takes an approval, by the id of its request; returns False where somebody has taken it before.
+# Claims an approval by the id of its request; returns False if it was claimed before.
 Claim: TypeAlias = Callable[[str], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class LoopOptions:
-    """What holds for all rounds of a response."""
+    """The options of a response with hosted tools."""
 
     limits: ToolLimits
     declared: Sequence[DeclaredTool]
     items: Sequence[Item]  # the conversation
-    upstream: Mapping[str, Upstream] = field(default_factory=dict)  # what is stored beside them, by their ids
+    upstream: Mapping[str, Upstream] = field(default_factory=dict)  # their fields from the backend and notes, by id
     tool_choice: Any = "auto"  # of the rounds after the first
     include: Collection[str] = frozenset()
     parallel: bool = True
@@ -36,18 +36,18 @@ class LoopOptions:
     approvals: Sequence[ApprovedCall] = ()
     claim: Claim | None = None
     shows_tool_usage: bool = False
-    compaction: CompactionOptions | None = None  # of the conversation, before a question that is too long
+    compaction: CompactionOptions | None = None  # when to compact the conversation; None: never
 
     def hosted(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
         """Return the hosted tools of a question with these functions."""
         return HostedTools(
-            [(one.function, one.tool.types) for one in functions],
+            [(entry.function, entry.tool.types) for entry in functions],
             frozenset(tool.position for tool in self.declared),
             frozenset(type for tool in self.declared for type in tool.types),
         )
 
     def choice(self, *, last: bool) -> Any:
-        """Return the `tool_choice` of a round after the first: nothing is forced; the last one has no hosted tools."""
+        """Return the `tool_choice` of a round after the first: no call is forced; the `last` has no hosted tools."""
         choice = self.tool_choice
         if isinstance(choice, str):
             return "none" if choice == "none" else "auto"
@@ -67,7 +67,7 @@ def loop_options(
     claim: Claim,
     compaction: CompactionOptions | None = None,
 ) -> LoopOptions:
-    """Return what a request says of its hosted tools."""
+    """Return the options that a request sets for its hosted tools."""
     return LoopOptions(
         limits=limits,
         declared=declared,

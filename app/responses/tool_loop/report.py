@@ -1,4 +1,4 @@
-"""What a session of a hosted tool tells of its work while the loop waits for it."""
+"""The progress reports of a hosted tool's session, as events of the response."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class LoopReport:
-    """What a session tells of its work, as events of the response; see `app.tools.Report`."""
+    """Reports the progress of a session as events of the response; see `app.tools.Report`."""
 
     def __init__(self, loop: ToolLoop, call: OpenCall | None = None) -> None:
-        """`call` is the one that runs; None while functions are read."""
+        """`call` is the running call; None while functions are listed."""
         self._loop = loop
         self._call = call
 
@@ -32,11 +32,11 @@ class LoopReport:
         return AddedItem(self._loop, self._loop.add_item(ITEM_TYPES[type], fields))
 
     def notes(self, item: Item) -> Mapping[str, Any]:
-        """Return what a session has noted of an item."""
+        """Return the notes of sessions on an item."""
         return self._loop.session_notes(item)
 
     def warn(self, message: str) -> None:
-        """Tell the caller what was left out or adapted."""
+        """Add a warning for the caller."""
         self._loop.warn(message)
 
 
@@ -53,7 +53,7 @@ class AddedItem:
         self._loop.progress(self._item, name, fields)
 
     def note(self, **notes: Any) -> None:
-        """Note something of the item."""
+        """Store notes on the item."""
         self._loop.note(self.id, session={**self._loop.session_notes({"id": self.id}), **notes})
 
     def close(self, status: OutcomeStatus = "completed", **fields: Any) -> None:

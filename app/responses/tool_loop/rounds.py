@@ -1,4 +1,4 @@
-"""Questions that belong to a round, for those who observe it."""
+"""Questions whose requests are observed as part of a round."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from app.responses.generate import Question
 
 
 def within_round(question: Question, round: ObservedRound) -> Question:
-    """Return a question whose request to the backend belongs to a round."""
+    """Return a question whose request to the backend is observed as part of a round."""
     return replace(question, backend=_WithinRound(question.backend, round))
 
 
 class _WithinRound(BackendWrapper):
-    """A backend whose requests belong to a round, for those who observe it."""
+    """A backend whose requests are observed as part of a round."""
 
     def __init__(self, backend: Backend, round: ObservedRound) -> None:
         super().__init__(backend)

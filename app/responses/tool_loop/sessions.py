@@ -1,7 +1,7 @@
 """
-The sessions of a response's hosted tools: opened side by side, asked for their functions, and closed together.
+The sessions of a response's hosted tools, which are opened and closed together.
 
-Each session lives in a task of its own, so that it is entered and left in the same one, whoever ends the response.
+Each session has a task of its own, so that its context is entered and left in the same task, however the response ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from app.tools import Declaration, HostedTool, Outcome, Report, ToolCall, ToolSe
 
 logger = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT = 5.0  # seconds in which a session may close by itself
+CLOSE_TIMEOUT = 5.0  # seconds that a session may take to close before it is cancelled
 
 TRUNCATED = "\n[The result was cut off here: it is too long.]"
 
@@ -32,7 +32,7 @@ class DeclaredTool(NamedTuple):
     name: str  # of the tool's table in the settings
     types: Collection[str]  # of declarations that the tool serves
     type: str  # of this declaration
-    position: int  # of it among the request's `tools`
+    position: int  # its index in the request's `tools`
     session: AbstractAsyncContextManager[ToolSession]
 
 
@@ -60,7 +60,7 @@ def open_tool(tools: Mapping[str, HostedTool], declaration: Declaration, positio
 
 
 class SessionFunction(NamedTuple):
-    """A function that a session has."""
+    """A function, and the session that runs it."""
 
     function: HostedFunction
     tool: DeclaredTool
@@ -68,10 +68,10 @@ class SessionFunction(NamedTuple):
 
 
 class ToolSessions:
-    """The sessions for the declarations of one response."""
+    """The sessions for the tool declarations of one response."""
 
     def __init__(self, declared: Sequence[DeclaredTool], *, max_result_chars: int, call_seconds: float) -> None:
-        """A call may take `call_seconds`, and the model is shown so many characters of its result."""
+        """A call may take `call_seconds`; its result is truncated to `max_result_chars` characters for the model."""
         self.functions: list[SessionFunction] = []
         self._declared = declared
         self._max_chars = max_result_chars
@@ -81,9 +81,9 @@ class ToolSessions:
 
     async def open(self, items: Sequence[Item], report: Report) -> None:
         """
-        Open all sessions, and read their functions; `items` is the conversation so far.
+        Open all sessions and list their functions; `items` is the conversation so far.
 
-        A session that fails is left out, with a warning. Raises `APIError` where a session refuses the request.
+        A session that fails is left out with a warning. Raises `APIError` if a session rejects the request.
         """
         for tool in self._declared:
             opened: asyncio.Future[list[SessionFunction]] = asyncio.get_running_loop().create_future()
@@ -101,7 +101,7 @@ class ToolSessions:
     async def _hold(
         self, tool: DeclaredTool, items: Sequence[Item], report: Report, opened: asyncio.Future[list[SessionFunction]]
     ) -> None:
-        """Keep one session open until all are closed."""
+        """Hold one session open until `close`."""
         try:
             async with tool.session as session:
                 functions = await session.functions(items, report)
@@ -119,10 +119,10 @@ class ToolSessions:
 
     def find(self, key: tuple[str, str]) -> SessionFunction | None:
         """Return the function of that namespace and name; None if no session has it."""
-        return next((one for one in self.functions if one.function.key == key), None)
+        return next((entry for entry in self.functions if entry.function.key == key), None)
 
     async def run(self, session: ToolSession, call: ToolCall, report: Report) -> Outcome:
-        """Run a call, once, and return what came of it, whatever happens: see `Outcome`."""
+        """Run a call once and return its outcome; does not raise for failures."""
         try:
             async with asyncio.timeout(self._call_seconds) as limit:
                 outcome = await session.run(call, report)
@@ -137,7 +137,7 @@ class ToolSessions:
         return outcome
 
     def shortened(self, output: str | list[Part]) -> str | list[Part]:
-        """Return an output with no more text than the model is to be shown."""
+        """Return an output, truncated to the limit for the model."""
         if isinstance(output, str):
             return output if len(output) <= self._max_chars else output[: self._max_chars] + TRUNCATED
         left = self._max_chars
@@ -152,7 +152,7 @@ class ToolSessions:
         return parts
 
     async def close(self) -> None:
-        """Close all sessions; one that is not open yet, or does not close in time, is cancelled."""
+        """Close all sessions; those that are not open yet, or do not close in time, are cancelled."""
         self._closing.set()
         for task, opened in self._tasks.items():
             if not opened.done():
@@ -170,9 +170,9 @@ class ToolSessions:
 
 def parsed_arguments(written: str, argument: str | None) -> dict[str, Any] | None:
     """
-    Return the arguments of a call; None where they are no JSON object.
+    Return the arguments of a call; None if they are not a JSON object.
 
-    `argument` is the one whose text the model has written, where it was taken out of the object already.
+    `argument` is the name of the only argument if `written` is its text, not JSON.
     """
     if argument is not None:
         return {argument: written}
@@ -184,6 +184,6 @@ def parsed_arguments(written: str, argument: str | None) -> dict[str, Any] | Non
 
 
 def call_signature(function: HostedFunction, arguments: Mapping[str, Any] | None, written: str) -> str:
-    """Return what is the same for two calls of the same function with the same arguments."""
+    """Return a string that is equal for calls of the same function with the same arguments."""
     same = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode() if arguments is not None else written
     return f"{function.key}\n{same}"
