@@ -15,7 +15,7 @@ LISTING_INTERVAL = 60  # seconds
 
 class BoundedLabels:
     """
-    Limits the number of labels: names that callers or backends make up would otherwise fill the collector's memory.
+    Limits the number of labels: names that callers or backends invent would otherwise fill the collector's memory.
 
     The first `limit` confirmed names are labels; all others are `other`.
     """
@@ -39,7 +39,7 @@ class BoundedLabels:
 class ModelLabels:
     """
     The labels of model names: the name itself if a backend lists it or the settings have it; else the glob that serves
-    it, such as `qwen*`; else `other`. A name that a caller makes up never becomes a label.
+    it, such as `qwen*`; else `other`. A name that a caller invents never becomes a label.
 
     `list_models` returns the backends' models, and `configured` the label of a name in the settings, or None. The
     models are listed when a new name is used, at most every `LISTING_INTERVAL` seconds.

@@ -56,13 +56,13 @@ class ResponseLifecycle:
         return self.answered_by[-1] if self.answered_by else ""
 
     def account(self) -> dict[str, Any]:
-        """Return what the line of the log says of the backend and of the cost."""
+        """Return the log fields for the backend and the cost."""
         fields: dict[str, Any] = {"backend": self.backend} if self.answered_by else {}
         return fields if self.cost is None else {**fields, "cost": format_money(self.cost)}
 
     @property
     def confirmed(self) -> bool:
-        """Whether a backend has generated output for the model, so its name is not made up."""
+        """Whether a backend has generated output for the model, so the model's name is not invented by a caller."""
         return self.first is not None and self.status in ("completed", "incomplete")
 
     @property
@@ -115,7 +115,7 @@ class ResponseLifecycle:
                 observation.end()
 
     def charge(self, usage: Mapping[str, Any]) -> None:
-        """Charge what a round has used; the observers are told of the sum when the response ends."""
+        """Charge the usage of a round; the observers receive the total when the response ends."""
         for observer in self.observers:
             if isinstance(observer, UsageLimiter):
                 observer.charge(usage)
@@ -190,10 +190,10 @@ class RoundRecord:
 
 
 class RoundObservation(Protocol):
-    """What an observer makes of one round. Its methods must be fast and must not raise."""
+    """An observer's record of one round. Its methods must be fast and must not raise."""
 
     def inside(self) -> AbstractContextManager[None]:
-        """Return a context for what is begun within the round."""
+        """Return a context for operations that belong to the round."""
         ...
 
     def end(self) -> None:
@@ -212,14 +212,14 @@ class RoundObserver(Protocol):
 
 @dataclass(slots=True)
 class ObservedRound:
-    """A round, and what its observers make of it."""
+    """A round, and the observations of its observers."""
 
     record: RoundRecord
     observations: Sequence[RoundObservation]
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Enter the contexts of all observers, in which what belongs to the round is to be begun."""
+        """Enter the contexts of all observers, for operations that belong to the round."""
         with ExitStack() as stack:
             for observation in self.observations:
                 stack.enter_context(observation.inside())

@@ -65,7 +65,7 @@ FLUSH_TIMEOUT = 5.0  # seconds to export pending data when the server shuts down
 
 _UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})  # requested every few seconds
 
-# Only the trace context is propagated: the caller's baggage may not be meant for the backend.
+# Only the trace context is propagated: the caller's baggage may not be intended for the backend.
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 # The conventions' names of providers that differ from our profiles' names.
@@ -117,7 +117,7 @@ def _harmless(function: Callable[P, T]) -> Callable[P, T | None]:
 
 
 class Tracing:
-    """The traces and metrics of one application, recorded with the given providers."""
+    """The traces and metrics of one application, recorded with these providers."""
 
     def __init__(self, traces: TracerProvider, meters: MeterProvider, *, content: bool = False) -> None:
         """`content`: whether spans have the prompts and answers of responses that are stored."""
@@ -265,7 +265,7 @@ class _RoundSpan:
 
     @_harmless
     def end(self) -> None:
-        """End the span with what the question has used and how many calls there were."""
+        """End the span with the usage of the question and the number of calls."""
         record, span = self._record, self._span
         span.set_attribute("antiphon.tool_calls", record.calls)
         if usage := record.usage:
@@ -434,7 +434,7 @@ class _BackendSpan:
         return headers
 
     async def follow(self, chunks: AsyncIterator[list[Chunk]]) -> AsyncGenerator[list[Chunk], None]:
-        """Pass the chunks on, and record their metadata, and their content if that is to be."""
+        """Pass the chunks on; record their metadata, and their content if that is enabled."""
         async for batch in chunks:
             self._record_metadata(batch)
             yield batch

@@ -385,7 +385,7 @@ class Responses:
         subscription = await self._background.follow(_run_key(response_id, caller), after)
         if subscription is None:
             raise InvalidRequest(
-                "The events of this response are not kept any more. Retrieve it without `stream`.", param="stream"
+                "The events of this response are no longer stored. Retrieve it without `stream`.", param="stream"
             )
         return subscription
 

@@ -15,7 +15,7 @@ from app.errors import InvalidRequest
 from app.responses import Responses
 from app.responses.run import Caller
 
-HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is asked, are not shown here."
+HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is queried, are not shown here."
 
 
 class Inspection:

@@ -1,4 +1,4 @@
-"""The calls that a request approves: which they are, and which of them were made before."""
+"""Find the calls that a request approves, and those among them that were run before."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ APPROVAL_REQUEST, APPROVAL_RESPONSE = "mcp_approval_request", "mcp_approval_resp
 class ApprovedCall(NamedTuple):
     """A call that the caller approves."""
 
-    request: Item  # as it was stored, where it was
-    call_id: str | None  # of the call, as the backend knows it
-    earlier: tuple[Item, Upstream] | None = None  # the item of the call, where it was made before
+    request: Item  # the approval request, as it was stored if it was
+    call_id: str | None  # the backend's id of the call
+    earlier: tuple[Item, Upstream] | None = None  # the item of the call if it was run before, with the backend's fields
 
 
 def answers_approvals(items: Iterable[Item]) -> bool:
-    """Tell whether there is a response to a request for approval among the items."""
+    """Return whether one of the items answers an approval request."""
     return any(item["type"] == APPROVAL_RESPONSE for item in items)
 
 
@@ -32,13 +32,13 @@ def find_approvals(
     stored: Sequence[Item], new: Sequence[Item], upstream: Mapping[str, Upstream], turns: Iterable[Turn]
 ) -> list[ApprovedCall]:
     """
-    Return the calls that new items approve and that are not made in the conversation yet.
+    Return the calls that new items approve and that the conversation does not contain yet.
 
-    `stored` are the items before them, and `turns` all that are stored of the chains, siblings too. Raises
-    `InvalidRequest` for a response that is malformed, or to a request that nobody made.
+    `stored` are the items before them, and `turns` all stored turns of the chains, including siblings. Raises
+    `InvalidRequest` for a malformed approval, or one without an approval request.
     """
     requests = {item.get("id"): item for item in (*new, *stored) if item["type"] == APPROVAL_REQUEST}
-    made = {id for item in (*stored, *new) if (id := _approved_by(item, upstream))}
+    existing = {id for item in (*stored, *new) if (id := _approved_by(item, upstream))}
     earlier = {
         id: (item, turn.upstream.get(str(item.get("id")), {}))
         for turn in turns
@@ -56,14 +56,14 @@ def find_approvals(
             message = f"There is no approval request with the id '{request_id}'"
             message = f"{message}: send it, or continue the response that made it."
             raise InvalidRequest(message, param=f"input[{index}].approval_request_id")
-        if approve and request_id not in made:
+        if approve and request_id not in existing:
             notes = upstream.get(request_id, {}).get(NOTES, {})
             approvals[request_id] = ApprovedCall(requests[request_id], notes.get("call_id"), earlier.get(request_id))
     return [*approvals.values()]
 
 
 def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:
-    """Return the id of the request for approval that a call was made by, if there is one."""
+    """Return the id of the approval request that a call was run for, if any."""
     row = ITEM_TYPES.get(item["type"])
     if row is None or not row.hosted:
         return None

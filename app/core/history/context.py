@@ -1,7 +1,7 @@
 """
-From the stored turns of a conversation and the input of a request to the items that a model is sent.
+Combine the stored turns of a conversation and the input of a request into the items that a model is sent.
 
-All of it is here, in order; what has to be loaded for it is loaded by `app.responses.context`.
+This is the whole pipeline, in order; `app.responses.context` loads its data.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Context:
     items: list[Item]  # as a model is sent them, oldest first
     new: list[Item]  # those that the request adds
     upstream: dict[str, Upstream]  # the fields that the backend sent, by item id
-    brought: dict[str, Upstream]  # the part of it that came with the request, encrypted
-    compacts: bool  # is a summary requested, not an answer?
+    brought: dict[str, Upstream]  # the part of it that the request contained in encrypted form
+    compacts: bool  # whether a summary is requested instead of an answer
     warnings: Warnings
     approvals: Sequence[ApprovedCall] = ()  # the calls that the request approves
     effort: str | None = None  # of reasoning, if an item of the conversation changes it
@@ -43,7 +43,7 @@ class NewInput:
     """The input of a request, with the items that it refers to and what was encrypted."""
 
     items: list[Item]
-    upstream: dict[str, Upstream] = field(default_factory=dict)  # of the conversation, and of items found elsewhere
+    upstream: dict[str, Upstream] = field(default_factory=dict)  # of the conversation, and of items from elsewhere
     brought: dict[str, Upstream] = field(default_factory=dict)  # see `Context`
     related: Sequence[Turn] = ()  # the turns of the chains whose requests for approval it answers
     warnings: Warnings = field(default_factory=Warnings)

@@ -1,4 +1,4 @@
-"""The stored turns that a request continues from, joined to one conversation."""
+"""The stored turns that a request continues from, as one conversation."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Past:
     """
     A conversation as it was stored, oldest first.
 
-    Nothing in it is changed after it was made: it may serve many requests.
+    It is never changed, because it may be used by many requests.
     """
 
     response_ids: Sequence[str] = ()
     items: Sequence[Item] = ()  # as they are stored
-    sent: Sequence[Item] = ()  # as a model is sent them: rewritten, and without those that a compaction stands for
+    sent: Sequence[Item] = ()  # as a model is sent them: rewritten, and without those that a compaction replaces
     upstream: dict[str, Upstream] = field(default_factory=dict)  # the fields that the backend sent, by item id
     model: str | None = None  # of the last response
-    has_unstored: bool = False  # is one of the turns not stored?
-    has_files: bool = False  # does an item of `sent` hold a file, or name one?
+    has_unstored: bool = False  # whether one of the turns is not stored
+    has_files: bool = False  # whether an item of `sent` contains a file or a file id
     effort: str | None = None  # see `last_effort`
     warnings: Sequence[str] = ()  # about items that cannot be sent
 
@@ -66,7 +66,7 @@ class Past:
         )
 
     def items_by_id(self) -> dict[str, Item]:
-        """Return the items that have an id, by it."""
+        """Return the items with an id, keyed by id."""
         return {item["id"]: item for item in self.items if isinstance(item.get("id"), str)}
 
 

@@ -69,7 +69,7 @@ def _steps(items: Sequence[Item], current: int) -> list[list[int]]:
     call and its output in one.
     """
     steps: list[list[int]] = []
-    answered = False  # was the last item an output?
+    answered = False  # whether the last item was an output
     for position, item in enumerate(items):
         if item["type"] in _PINNED or item.get("role") in _PINNED_ROLES:
             continue

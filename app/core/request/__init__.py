@@ -36,10 +36,10 @@ EMPTY: Mapping[str, dict[str, object]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ChatTranslation:
-    """A Chat Completions request, and what is needed to read the answer to it."""
+    """A Chat Completions request, and the data that is needed to read its answer."""
 
     body: dict[str, object]  # the Chat Completions request; not to be changed
-    calls: Mapping[str, ToolBinding]  # what each function is to the client, by its name in the request
+    calls: Mapping[str, ToolBinding]  # the binding of each function to its tool, by its name in the request
     allowed: frozenset[str] | None  # the functions that the model may call; None: any, tools or not
     warnings: tuple[str, ...]  # what was left out or changed, one sentence each
     prefix: TranslatedPrefix | None = None  # of settled items, for the next request of the conversation
@@ -88,7 +88,7 @@ def to_chat(
     messages, prefix = to_messages(read, context, tools, places, prefix, repeatable)
     messages = _with_instructions(context, messages, instruction, choice)
     body: dict[str, object] = {
-        **_parameters(context),  # first: `extra_params` may name anything
+        **_parameters(context),  # first, because `extra_params` may contain any name
         "model": options.model_map.get(model, model),
         "messages": with_encoded(arrange(messages, options.roles), prefix if in_order(options.roles) else None),
         **_streaming(options, with_tools=bool(choice.functions)),
@@ -184,7 +184,7 @@ _MAX_TOKENS = {
 }
 
 
-def _given(name: str) -> Callable[[CreateResponse], object]:
+def _if_set(name: str) -> Callable[[CreateResponse], object]:
     return lambda request: getattr(request, name) if name in request.model_fields_set else None
 
 
@@ -195,8 +195,8 @@ _FORWARDED: dict[str, Callable[[CreateResponse], object]] = {
     "store": lambda request: False,  # responses are stored here and nowhere else
     "metadata": lambda request: request.metadata or None,
     "verbosity": lambda request: request.text.verbosity,
-    "service_tier": _given("service_tier"),
-    "prompt_cache_key": _given("prompt_cache_key"),
+    "service_tier": _if_set("service_tier"),
+    "prompt_cache_key": _if_set("prompt_cache_key"),
 }
 
 

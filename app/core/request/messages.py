@@ -65,7 +65,7 @@ def to_messages(
     content that cannot be sent.
 
     `prefix` has the messages of the items before these; it is one that they `can_continue`. The prefix that is returned
-    has at most the first `settled` of these items, and is the one given if it cannot be longer.
+    has at most the first `settled` of these items, and is `prefix` itself if it cannot be longer.
     """
     conversation = _Conversation(items, context, offered, places, prefix)
     for position, item in enumerate(items):
@@ -81,7 +81,7 @@ def to_messages(
 def can_continue(
     prefix: TranslatedPrefix, items: Sequence[Item], context: TranslationContext, offered: ToolSet
 ) -> bool:
-    """Tell whether the messages of a prefix are the same with these items behind its own as with others."""
+    """Return whether the messages of a prefix stay the same when these items follow it."""
     if any(offered.name(*key) != name for key, name in prefix.names.items()):
         return False
     if prefix.before_user:
@@ -95,7 +95,7 @@ def can_continue(
             unanswered.add(item["call_id"])
         elif item["type"] == "function_call_output":
             if item["call_id"] not in unanswered:
-                return False  # it is for a call of the prefix
+                return False  # the output of a call in the prefix
             unanswered.discard(item["call_id"])
     return True
 
@@ -105,9 +105,9 @@ def _is_by_user(item: Item) -> bool:
 
 
 class _End(NamedTuple):
-    """A place in a conversation where a prefix may end."""
+    """A position in a conversation at which a prefix may end."""
 
-    position: int  # of the item behind it
+    position: int  # of the item after it
     read: int  # how many entries of `_Conversation.read` are before it
     turn: int
     with_tools: bool
@@ -161,7 +161,7 @@ class _Conversation:
         self.turn = before.turn if before else 0
         self.with_tools: set[int] = {self.turn} if before and before.with_tools else set()
         self.pending = -1  # the last position of an output to the calls so far, and of a call to the outputs so far
-        self.ends: dict[bool, _End] = {}  # the last one before a user message, and the last one that is not
+        self.ends: dict[bool, _End] = {}  # by `before_user`, the last one of each
         self.counts: dict[int, tuple[int, CallIds]] = {}  # of messages, and their ids, by the entries of `read`
         self.open: _AssistantTurn | None = None
         self.read: list[Message | _AssistantTurn] = []
@@ -174,7 +174,7 @@ class _Conversation:
             self.warnings.add(f"Items of type {label(type_)} are not known and were left out.")
 
     def messages(self) -> list[Message]:
-        """Return the messages of all items, and of those before."""
+        """Return the messages of the prefix and of all items."""
         self.close()
         messages = [*self.before.messages] if self.before else []
         ends = {end.read for end in self.ends.values()}
@@ -194,8 +194,8 @@ class _Conversation:
         """
         Note, before an item is added, whether a prefix may end here.
 
-        The messages before must not depend on what follows: calls have their outputs, and it is certain whether the
-        reasoning of the turn is sent back. That is so where the turn ends, and after the output of a call in it.
+        Its messages must not depend on later items: all calls have their outputs, and it is decided whether the
+        reasoning of the turn is sent back. Both hold at the end of a turn, and after the output of a call in it.
         """
         before_user = _is_by_user(item)
         if self.pending < position:
@@ -210,13 +210,13 @@ class _Conversation:
             self.pending = max(self.pending, self.callers.get(position, -1))
 
     def prefix(self, messages: list[Message]) -> TranslatedPrefix | None:
-        """Return the longest prefix; one whose items were worth a warning is not kept, for they are worth it again."""
+        """Return the longest prefix; none with new warnings, because later requests have to repeat these."""
         if [*self.warnings]:
             return self.before
         prefix = self.before
         for end in sorted(self.ends.values()):
             if self.options.reasoning_replay == "current_turn" and not end.before_user and end.turn != self.turn:
-                continue  # its reasoning was left out, but is not for requests that go on in the same turn
+                continue  # its reasoning was left out here, but not in requests that continue the same turn
             count, ids = self.counts[end.read]
             prefix = TranslatedPrefix(
                 profile=self.profile,
@@ -233,7 +233,7 @@ class _Conversation:
         return prefix
 
     def _earlier(self, prefix: TranslatedPrefix | None, end: _End) -> TranslatedPrefix | None:
-        """Return the prefix to use where one that ends within a turn cannot be: that before the turn."""
+        """Return the prefix to use where one that ends within a turn cannot be used: the one before the turn."""
         if prefix is None or end.before_user or self.options.reasoning_replay != "current_turn":
             return None
         return prefix if prefix.before_user else prefix.earlier
@@ -453,7 +453,7 @@ class _Conversation:
 
 _SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
 
-# Item types with a counterpart in chat. `ITEM_TYPES` says how the others are read as these.
+# Item types with a counterpart in chat. `ITEM_TYPES` has the conversion of all others to these.
 _ITEMS: dict[str, Callable[[_Conversation, int, Item], None]] = {
     "message": _Conversation.message,
     "reasoning": _Conversation.reasoning,
@@ -472,7 +472,7 @@ _MEDIA: dict[str, Callable[[_Conversation, int, list[ChatPart]], _Split]] = {
 }
 
 
-_ENTRY = 200  # bytes of a message beside its values: places in lists, and the ids of its calls in sets
+_ENTRY = 200  # bytes of a message besides its values: slots in lists, and the ids of its calls in sets
 
 
 def _encoded(prefix: TranslatedPrefix | None, added: Sequence[Message]) -> dict[str, Any]:
@@ -482,7 +482,7 @@ def _encoded(prefix: TranslatedPrefix | None, added: Sequence[Message]) -> dict[
     try:
         more = orjson.dumps(added)[1:-1]
         encoded = encoded if encoded is None or not more else b",".join(filter(None, (encoded, more)))
-    except TypeError:  # halves of characters
+    except TypeError:  # unpaired surrogates
         encoded = None
     return {"encoded": encoded, "size": size + len(encoded or b"")}
 

@@ -1,4 +1,4 @@
-"""Put events on the wire."""
+"""Encode events as server-sent events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read what `wire` has written: whole runs of server-sent events, as an event log keeps them."""
+"""Read encoded server-sent events, as an event log stores them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import orjson
 from app.core.dialects import Dialect
 from app.core.types.request import Event
 
-# JSON has no line breaks of its own, so a blank line ends a frame, and `event:` at the start of a line begins one.
+# Encoded JSON has no line breaks, so a blank line ends a frame, and `event:` at the start of a line begins one.
 _END = b"\n\n"
 _REASONING = re.compile(
     rb'^event: response\.reasoning(?:_text)?\.(delta|done)\ndata: \{"type":"response\.reasoning(?:_text)?\.\1"',
@@ -18,18 +18,18 @@ _REASONING = re.compile(
 
 
 def decode_events(data: bytes) -> list[Event]:
-    """Return the events."""
+    """Decode encoded events."""
     return [orjson.loads(frame.partition(b"\ndata: ")[2]) for frame in data.split(_END) if frame]
 
 
 def events_after(data: bytes, first: int, after: int) -> bytes:
-    """Return what follows the event of sequence number `after`, where `first` is that of the first event."""
-    known = after - first + 1
-    return data if known <= 0 else data.split(_END, known)[-1]
+    """Return the events after sequence number `after`; `first` is that of the first event in `data`."""
+    skipped = after - first + 1
+    return data if skipped <= 0 else data.split(_END, skipped)[-1]
 
 
 def translate_dialect(data: bytes, dialect: Dialect) -> bytes:
-    """Return the events by the names that a dialect has for them, whichever they were written in."""
+    """Return encoded events with the names of their types in a dialect, whichever they have now."""
     row = dialect.both[0]
     names = {b"delta": row.delta.encode(), b"done": row.done.encode()}
 

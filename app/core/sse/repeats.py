@@ -1,5 +1,5 @@
 """
-Decode chunks that differ from an earlier one in their text alone.
+Decode chunks that differ from an earlier one only in their text.
 
 Nearly all events of a stream are the same bytes but for one JSON string, a piece of the answer's text. An
 `EventPattern` is what surrounds the string, learned from an event that was parsed. Of later events with the same
@@ -19,7 +19,7 @@ import orjson
 
 from app.core.types.chunk import TEXT_PATHS, ChunkRun, RawChunk
 
-# Patterns learned in a row that matched nothing, after which none is learned: some servers pad each chunk at random.
+# Consecutive patterns without a match, after which no more are learned: some servers add random padding to chunks.
 _ATTEMPTS = 4
 
 
@@ -31,7 +31,7 @@ class RepeatDecoder:
         self._attempts = _ATTEMPTS
 
     def learn(self, event: bytes, chunk: RawChunk) -> None:
-        """Learn from an event that was parsed as a chunk, if it has a text and nothing else of interest."""
+        """Learn from an event that was parsed as a chunk, if it has a text and no other relevant field."""
         if self._attempts and (pattern := pattern_of(event, chunk)):
             self._pattern = pattern
             self._attempts -= 1
@@ -63,7 +63,7 @@ class RepeatDecoder:
 
 
 class EventPattern(NamedTuple):
-    """What surrounds the JSON string in an event that is its text, and the chunk that it was learned from."""
+    """The bytes around the JSON string with the text of an event, and the chunk that the pattern was learned from."""
 
     head: bytes
     tail: bytes
@@ -75,7 +75,7 @@ def pattern_of(event: bytes, chunk: RawChunk) -> EventPattern | None:
     """
     Return the pattern of an event that was parsed as a chunk.
 
-    None if the chunk has no text, or something else of interest, or if its text is not easy to locate.
+    None if the chunk has no text, or another relevant field, or if its text is not easy to locate.
     """
     field = _text_field(chunk)
     if field is None or b"\\" in event:
@@ -93,7 +93,7 @@ def pattern_of(event: bytes, chunk: RawChunk) -> EventPattern | None:
 
 
 def _text_field(chunk: RawChunk) -> str | None:
-    """Return the name in `TEXT_PATHS` of a chunk's text; None if there is none, or something else of interest."""
+    """Return the name in `TEXT_PATHS` of a chunk's text; None if there is none, or another relevant field."""
     choices = chunk.get("choices")
     if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
         return None

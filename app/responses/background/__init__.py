@@ -109,7 +109,7 @@ class Background:
     async def save(self, run: RunKey, turn: Turn, addition: Sequence[Change], /, *, again: bool) -> None:
         """Store the turn of a run that was launched here: see `SaveTurn`."""
         if (work := self._workers.get(run)) is None:
-            raise LeaseLost("nobody is at work on it here")
+            raise LeaseLost("this process has no worker for it")
         await work.save(turn, addition, again=again)
 
     async def ended(self, run: RunKey) -> bool:

@@ -11,7 +11,7 @@ from app.errors import APIError, NotFound, StoreUnavailable
 from app.responses.background.worker import persist
 from app.stores.event_log import Batch, EventLog, RunKey
 
-GONE = "The events of this response are not kept any more."
+GONE = "The events of this response are no longer stored."
 
 
 class EventSubscription:
