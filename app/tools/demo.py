@@ -1,8 +1,8 @@
 """
-A tool that is built in: no network, and something of everything that hosted tools do.
+A built-in tool for demonstrations and tests: needs no network, and uses every feature of hosted tools.
 
-With `[tools.demo]` in the settings a request declares it as an MCP server, `{"type": "mcp", "server_label": "demo"}`.
-Its calls are items of all types that clients know.
+With `[tools.demo]` in the settings, a request declares it as an MCP server: `{"type": "mcp", "server_label": "demo"}`.
+Its calls produce items of all types that clients know.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DemoSettings(BaseModel):
 
 
 class DemoTool:
-    """Serves the MCP server that is labelled `demo`."""
+    """Serves MCP declarations with the label `demo`."""
 
     types = ("mcp",)
 
@@ -44,7 +44,7 @@ class DemoTool:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> DemoTool:
-        """Make the tool of its table; raises `ValueError`."""
+        """Create the tool from its table; raises `ValueError`."""
         return cls(DemoSettings.model_validate(dict(table)))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
@@ -52,7 +52,7 @@ class DemoTool:
         return self._open() if declaration.tool.get("server_label") == DEMO_LABEL else None
 
     def declarations(self, owner: str) -> list[dict[str, object]]:
-        """Return what a request declares to have it."""
+        """Return the declaration of the demo server."""
         return [{"type": "mcp", "server_label": DEMO_LABEL}]
 
     @asynccontextmanager
@@ -60,11 +60,11 @@ class DemoTool:
         yield DemoSession(self._settings)
 
     async def check(self) -> Mapping[str, str | None]:
-        """Return that all is well."""
+        """Report no error."""
         return {DEMO_LABEL: None}
 
     async def aclose(self) -> None:
-        """Return: there is nothing to close."""
+        """Do nothing: there are no resources."""
 
 
 def _schema(**properties: str) -> dict[str, object]:
@@ -81,7 +81,7 @@ class DemoSession:
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Return the functions; they are listed in an item once in a conversation, as those of an MCP server are."""
-        functions = [self._labelled(*one) for one in _LABELLED]
+        functions = [self._labelled(*entry) for entry in _LABELLED]
         if not any(item["type"] == "mcp_list_tools" and item.get("server_label") == DEMO_LABEL for item in items):
             listed = report.add("mcp_list_tools", server_label=DEMO_LABEL)
             listed.close(tools=[_listed(function) for function in functions])

@@ -34,15 +34,15 @@ import httpx
 
 Reach: TypeAlias = Literal["public", "private", "any"]
 Address: TypeAlias = IPv4Address | IPv6Address
-Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]  # a host and a port -> its addresses
+Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]  # (host, port) -> IP addresses
 
 MAX_RESPONSE_BYTES = 2_000_000  # of a page
-MAX_SECONDS = 15.0  # for a page, redirects and all
+MAX_SECONDS = 15.0  # for a page, redirects included
 MAX_REDIRECTS = 5
 USER_AGENT = "antiphon"
 
 _MAX_URL = 8192  # characters
-_PIECE = 65_536  # bytes that one step of decompression may give
+_PIECE = 65_536  # bytes per step of decompression
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -55,28 +55,28 @@ class OutboundRefused(Exception):
 _GLOBAL_UNICAST = ip_network("2000::/3")
 _NAT64 = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))
 _COMPATIBLE = ip_network("::/96")
-# What `ipaddress` takes for global: relays of 6to4, IPv6 for documentation.
+# Ranges that `ipaddress` reports as global: 6to4 relays, IPv6 documentation addresses.
 _NOT_PUBLIC = (ip_network("192.88.99.0/24"), ip_network("3fff::/20"))
-# Services of clouds for their own machines, which hand out credentials; link-local ones are refused as such.
+# Metadata services of clouds, which hand out credentials; link-local ones are refused anyway.
 _METADATA = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")))
 
 
 def is_allowed(address: Address, reach: Reach) -> bool:
-    """Return whether an address may be connected to; IPv6 addresses that embed an IPv4 address count as that."""
+    """Return whether an address may be connected to. An IPv6 address with an embedded IPv4 address counts as that."""
     if reach == "any":
         return True
-    if (carried := _carried(address)) is not None:
-        return is_allowed(carried, reach)
+    if (embedded := _embedded(address)) is not None:
+        return is_allowed(embedded, reach)
     if address in _METADATA or address.is_link_local or address.is_multicast or address.is_unspecified:
         return False
     return _is_public(address) or (reach == "private" and address.is_private and not _is_unused(address))
 
 
-def _carried(address: Address) -> IPv4Address | None:
+def _embedded(address: Address) -> IPv4Address | None:
     if isinstance(address, IPv4Address):
         return None
-    if carried := address.ipv4_mapped or address.sixtofour:
-        return carried
+    if embedded := address.ipv4_mapped or address.sixtofour:
+        return embedded
     compatible = address in _COMPATIBLE and int(address) > 1  # but neither `::` nor `::1`
     if compatible or any(address in network for network in _NAT64):
         return IPv4Address(int(address) & 0xFFFF_FFFF)
@@ -90,7 +90,7 @@ def _is_public(address: Address) -> bool:
 
 
 def _is_unused(address: Address) -> bool:
-    """Return whether an address that `ipaddress` calls private belongs to no private network: 240/4, Teredo."""
+    """Return whether `ipaddress` reports an address as private that no private network uses: 240/4, Teredo."""
     return address.teredo is not None if isinstance(address, IPv6Address) else address.is_reserved
 
 
@@ -100,10 +100,10 @@ def _is_unused(address: Address) -> bool:
 @dataclass(frozen=True, slots=True)
 class URLPattern:
     """
-    URLs that may be named: `https://*.example.com/*`, each part matched by itself.
+    A pattern of allowed URLs, such as `https://*.example.com/*`; each part is matched separately.
 
-    `*.` in front of a host stands for its subdomains, at any depth; `*` alone for every host. A path may have `*`
-    anywhere; where there is none, any path is meant. The port is the scheme's where none is given.
+    `*.` before a host matches its subdomains, at any depth; `*` alone every host. A path may contain `*` anywhere;
+    without a path, any path matches. The default port is that of the scheme.
     """
 
     scheme: str
@@ -125,30 +125,32 @@ class URLPattern:
         if (url.scheme, url.port or _PORTS.get(url.scheme)) != (self.scheme, self.port):
             return False
         host = url.host.rstrip(".")
-        named = host.endswith(self.host[1:]) if self.host.startswith("*.") else self.host in ("*", host)
+        host_matches = host.endswith(self.host[1:]) if self.host.startswith("*.") else self.host in ("*", host)
         path = url.raw_path.partition(b"?")[0].decode("ascii", "replace")
-        # A server may read `%2e%2e/` as a way up, out of the path that is allowed.
-        return named and (self.path in ("/*", "*") or (fnmatchcase(path, self.path) and not _ESCAPED.search(path)))
+        # A server may decode `%2e%2e/` to `../`, which leaves the allowed path.
+        return host_matches and (
+            self.path in ("/*", "*") or (fnmatchcase(path, self.path) and not _ESCAPED.search(path))
+        )
 
 
 _ESCAPED = re.compile(r"%(2e|2f|5c)", re.IGNORECASE)
-_ODD = re.compile(r"[\x00-\x20\x7f\\]")
+_FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\]")
 _NUMBER = re.compile(r"\d+|0x[\da-f]*", re.IGNORECASE)
 
 
 def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach: Reach = "public") -> httpx.URL:
     """
-    Return a URL that may be asked for, as far as its spelling tells: the addresses are checked when it connects.
+    Check the spelling of a URL and return it parsed; the addresses of its host are checked on connecting.
 
-    With `allowed`, one of these patterns has to match; without, any https URL at the standard port will do. Raises
-    `OutboundRefused` for everything else: other schemes, a user in front of the host, odd spellings of addresses.
+    With `allowed`, one of the patterns has to match; without, any https URL at the standard port is allowed. Raises
+    `OutboundRefused` for all others: other schemes, a user before the host, unusual spellings of addresses.
     """
-    if len(url) > _MAX_URL or _ODD.search(url):
+    if len(url) > _MAX_URL or _FORBIDDEN.search(url):
         raise OutboundRefused("The URL is too long, or has spaces, backslashes or control characters in it.")
     try:
         parsed = httpx.URL(url)
         host = parsed.host
-    except (httpx.InvalidURL, ValueError):  # names that IDNA does not know are ValueErrors
+    except (httpx.InvalidURL, ValueError):  # an invalid IDNA name is a ValueError
         raise OutboundRefused("The URL cannot be read.") from None
     if parsed.scheme not in _PORTS:
         raise OutboundRefused("The URL has to begin with https://.")
@@ -171,7 +173,7 @@ def _check_host(host: str, reach: Reach) -> None:
     try:
         address = ip_address(host)
     except ValueError:
-        # 2130706433, 0x7f.1 and 127.1 are 127.0.0.1 to some resolvers, and names to others.
+        # Some resolvers read 2130706433, 0x7f.1 and 127.1 as 127.0.0.1, others as names.
         if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
             raise OutboundRefused("The URL has an address for a host that is not spelled plainly.") from None
         return
@@ -183,16 +185,16 @@ def _check_host(host: str, reach: Reach) -> None:
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Resolve a host with the resolver of the system."""
+    """Resolve a host with the system's resolver; return its IP addresses."""
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 class GuardedNetwork(httpcore.AsyncNetworkBackend):
     """
-    A network backend of `httpcore` (or of `httpcore2`, given as `library`) that connects to checked addresses alone.
+    A network backend of `httpcore` (or of `httpcore2`, passed as `library`) that connects only to checked addresses.
 
-    A host one of whose addresses is not allowed is refused altogether.
+    A host is refused if any of its addresses is not allowed.
     """
 
     def __init__(
@@ -212,7 +214,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: object = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to the first address of a host that answers; raises `OutboundRefused`, or the library's errors."""
+        """Connect to the first reachable address of a host; raises `OutboundRefused`, or the library's errors."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._connect(host, port, local_address, socket_options)
@@ -239,7 +241,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
             addresses = await self._resolver(host, port)
         except (gaierror, UnicodeError):
             raise self._failed("The host has no address.") from None
-        # A scope (`fe80::1%eth0`) is a matter of link-local addresses.
+        # Only link-local addresses have a scope (`fe80::1%eth0`).
         if not all(is_allowed(ip_address(address.partition("%")[0]), self._reach) for address in addresses):
             raise OutboundRefused("The host leads to an address that must not be asked.")
         return addresses
@@ -249,13 +251,13 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         raise OutboundRefused("Sockets of this machine are not asked.")
 
     async def sleep(self, seconds: float) -> None:
-        """Wait, as the library does between attempts."""
+        """Sleep; the library does so between attempts."""
         await asyncio.sleep(seconds)
 
 
 @cache
 def tls() -> ssl.SSLContext:
-    """Return the context for TLS, with the certificate authorities of `SSL_CERT_FILE` where the operator names some."""
+    """Return the TLS context, with the certificate authorities of `SSL_CERT_FILE` if it is set."""
     return httpx.create_ssl_context()
 
 
@@ -267,13 +269,13 @@ def bounded(
 ) -> AsyncIterator[bytes]:
     """Decompress a body in pieces; raises `error` if it is longer than `max_bytes`."""
     if encoding in ("", "identity"):
-        return _within(body, max_bytes, error)
+        return _limited(body, max_bytes, error)
     if encoding in ("gzip", "x-gzip", "deflate"):
-        return _within(_inflated(body, error), max_bytes, error)
+        return _limited(_inflated(body, error), max_bytes, error)
     raise error("The response has a content encoding that was not asked for.")
 
 
-async def _within(
+async def _limited(
     body: AsyncIterable[bytes], max_bytes: int, error: Callable[[str], Exception]
 ) -> AsyncIterator[bytes]:
     left = max_bytes
@@ -285,7 +287,7 @@ async def _within(
 
 
 async def _inflated(body: AsyncIterable[bytes], error: Callable[[str], Exception]) -> AsyncIterator[bytes]:
-    inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # gzip or zlib, whichever it is
+    inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # detects gzip or zlib
     try:
         async for packed in body:
             while packed:
@@ -306,7 +308,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request; the body of the response is decompressed."""
-        request.headers["accept-encoding"] = "identity"  # what is packed has no size that one could see beforehand
+        request.headers["accept-encoding"] = "identity"  # the size of a compressed body is not known in advance
         response = await self._http.handle_async_request(request)
         return httpx.Response(
             response.status_code,
@@ -321,7 +323,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
 
 def plain_headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the headers of a response for its body as `bounded` gives it."""
+    """Return the headers of a response that match its decompressed body."""
     return [(name, value) for name, value in headers if name.lower() not in ("content-encoding", "content-length")]
 
 
@@ -359,14 +361,15 @@ async def fetch(
     resolver: Resolver = resolve,
 ) -> FetchedPage:
     """
-    Return what is at a URL, whatever its status. Redirects are followed, each to a URL that has to be good as well.
+    Return the response of a URL, with any status. Redirects are followed; each target is checked as well.
 
-    Raises `OutboundRefused` for what is not to be asked or too large, `TimeoutError`, and `httpx.HTTPError`.
+    Raises `OutboundRefused` for a URL that is not allowed or a response that is too large, `TimeoutError`, and
+    `httpx.HTTPError`.
     """
     transport = GuardedTransport(reach, max_bytes=max_bytes, resolver=resolver)
-    named = {"user-agent": USER_AGENT}
+    headers = {"user-agent": USER_AGENT}
     async with asyncio.timeout(seconds):
-        async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=seconds, headers=named) as client:
+        async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=seconds, headers=headers) as client:
             for _ in range(MAX_REDIRECTS + 1):
                 checked = checked_url(url, allowed=allowed, reach=reach)
                 async with client.stream("GET", checked) as response:

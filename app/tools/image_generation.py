@@ -5,8 +5,8 @@ The hosted tool `image_generation`, through the images API of a backend.
     backend = "default"            # its /images/generations and /images/edits
     model = "gpt-image-1"
 
-The model is offered one function, `image_generation`, with a prompt. Where the conversation has images, sent by the
-caller or made before, it may choose to edit the latest of them.
+The model is offered one function, `image_generation`, with a prompt. If the conversation has images, sent by the caller
+or generated before, it may choose to edit the latest of them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, To
 from app.tools.guard import GuardedTransport, OutboundRefused
 from app.tools.validation import read_declaration, read_table
 
-MAX_IMAGE_ANSWER_BYTES = 200_000_000  # of an images API: base64, partial images included
-MAX_EDITED_IMAGES = 4  # the latest ones of the conversation
+MAX_IMAGE_ANSWER_BYTES = 200_000_000  # of an images API's answer: base64, partial images included
+MAX_EDITED_IMAGES = 4  # the latest images of the conversation
 
 _DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,", re.IGNORECASE)
 
@@ -62,7 +62,7 @@ class ImageMask(BaseModel):
 
 
 class ImageDeclaration(BaseModel):
-    """A tool of the type `image_generation`, as a request declares it; the rest of its fields go to the backend."""
+    """A tool of the type `image_generation`, as a request declares it."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -79,17 +79,17 @@ class ImageDeclaration(BaseModel):
     size: str | None = None
 
     def options(self) -> dict[str, object]:
-        """Return what is sent to the backend as it was declared."""
+        """Return the fields that are sent to the backend as declared."""
         return self.model_dump(exclude_none=True, exclude={"action", "input_image_mask", "model", "partial_images"})
 
 
 class ImageFailed(Exception):
-    """An image that was not made; the message is fit for the model and the caller."""
+    """An image could not be generated; the message is fit for the model and the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputImage:
-    """An image to be edited."""
+    """An image in the input, or a mask."""
 
     media_type: str
     data: bytes
@@ -106,7 +106,7 @@ class ImageGenerationTool:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> ImageGenerationTool:
-        """Make the tool of its table; raises `ValueError`."""
+        """Create the tool from its table; raises `ValueError`."""
         settings = read_table(ImageSettings, table)
         backend = host.backends.get(settings.backend)
         if backend is None:
@@ -133,7 +133,7 @@ class ImageGenerationTool:
         yield ImageSession(self._settings, self._api, declared, mask)
 
     async def check(self) -> Mapping[str, str | None]:
-        """Return that nothing is known to be wrong: to try it would make, and cost, an image."""
+        """Return no checks: a real check would generate an image, and cost money."""
         return {}
 
     async def aclose(self) -> None:
@@ -153,7 +153,7 @@ class ImageSession:
         self._settings = settings
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the one function; it can edit where there are images."""
+        """Return the function; it can edit if the conversation has images."""
         properties: dict[str, object] = {"prompt": {"type": "string", "description": _PROMPT}}
         action = self._declared.action or "auto"
         edits = action != "generate" and next(images_of(items), None) is not None
@@ -171,64 +171,64 @@ class ImageSession:
         ]
 
     def _model(self) -> str | None:
-        """Return the model that makes the images: the caller's, where it may be chosen."""
-        named = self._declared.model
-        if named and any(fnmatchcase(named, pattern) for pattern in self._settings.models):
-            return named
+        """Return the image model: the declared one if it is allowed, else that of the settings."""
+        declared = self._declared.model
+        if declared and any(fnmatchcase(declared, pattern) for pattern in self._settings.models):
+            return declared
         return self._settings.model
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Make an image."""
+        """Generate or edit an image."""
         prompt = call.arguments.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             return Outcome.failed("`prompt` should be a text that says what to make.")
-        images = self._edited(call)
+        images = self._images_to_edit(call)
         action = "edit" if images else "generate"
         options = {**self._declared.options(), "model": self._model(), "prompt": prompt}
         if not images:
             options.pop("input_fidelity", None)
         partial = self._declared.partial_images or 0
         try:
-            made: dict[str, Any] = {}
+            answer: dict[str, Any] = {}
             async for event in self._api.images(options, images, self._mask if images else None, partial):
                 if event.get("type", "").endswith(".partial_image"):
-                    self._show(event, report)
+                    self._report_partial(event, report)
                 else:
-                    made = event
-            result = _result_of(made)
+                    answer = event
+            result = _result_of(answer)
         except ImageFailed as error:
             return Outcome.failed(str(error))
-        item = next((entry for entry in made.get("data") or () if isinstance(entry, dict)), {})
-        revised = item.get("revised_prompt") or made.get("revised_prompt") or prompt
-        known = {name: made.get(name, options.get(name)) for name in _ECHOED}
+        item = next((entry for entry in answer.get("data") or () if isinstance(entry, dict)), {})
+        revised = item.get("revised_prompt") or answer.get("revised_prompt") or prompt
+        echoed = {name: answer.get(name, options.get(name)) for name in _ECHOED}
         return Outcome(
             f"The image was made, and the user sees it: {revised}",
-            {"result": result, "revised_prompt": revised, "action": action, **_without_none(known)},
-            usage=_usage(made),
+            {"result": result, "revised_prompt": revised, "action": action, **_without_none(echoed)},
+            usage=_usage(answer),
         )
 
-    def _edited(self, call: ToolCall) -> list[InputImage]:
-        """Return the images to be edited, oldest first; none where a new one is to be made."""
+    def _images_to_edit(self, call: ToolCall) -> list[InputImage]:
+        """Return the images to edit, oldest first; none to generate a new image."""
         declared = self._declared.action or "auto"
-        wanted = call.arguments.get("action") if declared == "auto" else declared
-        if wanted != "edit":
+        action = call.arguments.get("action") if declared == "auto" else declared
+        if action != "edit":
             return []
         latest = [image for image, _ in zip(images_of(call.items), range(MAX_EDITED_IMAGES), strict=False)]
         return latest[::-1]
 
-    def _show(self, event: Mapping[str, object], report: Report) -> None:
+    def _report_partial(self, event: Mapping[str, object], report: Report) -> None:
         if isinstance(image := event.get("b64_json"), str):
             index = event.get("partial_image_index")
-            shown = {name: event.get(name) for name in _ECHOED}
+            echoed = {name: event.get(name) for name in _ECHOED}
             report.event(
                 "partial_image",
                 partial_image_b64=image,
                 partial_image_index=index if isinstance(index, int) else 0,
-                **_without_none(shown),
+                **_without_none(echoed),
             )
 
 
-# With these a server refuses fields that it does not know, such as `stream`.
+# Statuses with which servers reject unknown fields, such as `stream`.
 _REFUSED_FIELDS = (400, 404, 422, 501)
 
 _PROMPT = "What the image should show, or how it should be changed, in every detail that matters."
@@ -241,7 +241,7 @@ def _without_none(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 def images_of(items: Sequence[Item]) -> Iterator[InputImage]:
-    """Yield the images of a conversation, latest first: those that were made, and those that the caller has sent."""
+    """Yield the images of a conversation, generated or sent by the caller, latest first."""
     for item in reversed(items):
         if item.get("type") == "image_generation_call":
             image = _decoded(item.get("output_format") or "png", item.get("result"))
@@ -269,18 +269,18 @@ def _decoded(form: str, data: object) -> InputImage | None:
         return None
 
 
-def _result_of(made: Mapping[str, object]) -> str:
-    """Return the image in base64; raises `ImageFailed`."""
-    data = made.get("data")
-    entries: Iterable[object] = data if isinstance(data, list) else (made,)
+def _result_of(answer: Mapping[str, object]) -> str:
+    """Return the image of an answer in base64; raises `ImageFailed`."""
+    data = answer.get("data")
+    entries: Iterable[object] = data if isinstance(data, list) else (answer,)
     for entry in entries:
         if isinstance(entry, dict) and isinstance(image := entry.get("b64_json"), str) and image:
             return image
     raise ImageFailed("The backend returned no image in base64.")
 
 
-def _usage(made: Mapping[str, object]) -> dict[str, dict[str, int]]:
-    usage = made.get("usage")
+def _usage(answer: Mapping[str, object]) -> dict[str, dict[str, int]]:
+    usage = answer.get("usage")
     if not isinstance(usage, dict):
         return {}
     counts = {name: usage[name] for name in ("input_tokens", "output_tokens", "total_tokens") if _is_count(usage, name)}
@@ -311,22 +311,22 @@ class ImagesAPI:
         self, options: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None, partial: int
     ) -> AsyncIterator[dict[str, Any]]:
         """
-        Yield the events of making one image: partial ones where the backend streams them, and the answer last.
+        Generate or edit one image; yield partial images if the backend streams them, and the answer last.
 
         Raises `ImageFailed`.
         """
         fields = _without_none(options)
         if str(fields.get("model") or "").startswith(("dall-e", "sd", "flux")):
-            fields["response_format"] = "b64_json"  # others know nothing else, and refuse the field
+            fields["response_format"] = "b64_json"  # other models always return base64, and reject the field
         streamed = {"stream": True, "partial_images": partial} if partial else {}
         try:
-            async with self._asked({**fields, **streamed}, images, mask) as response:
+            async with self._request({**fields, **streamed}, images, mask) as response:
                 if not streamed or response.status_code not in _REFUSED_FIELDS:
                     async for event in _events(response):
                         yield event
                     return
-            # A server that does not stream images refuses the fields; nothing has been made.
-            async with self._asked(fields, images, mask) as response:
+            # A server that cannot stream images rejects the fields before generating anything: retry without them.
+            async with self._request(fields, images, mask) as response:
                 async for event in _events(response):
                     yield event
         except OutboundRefused as error:
@@ -336,7 +336,7 @@ class ImagesAPI:
         except httpx.HTTPError:
             raise ImageFailed("The backend that makes images cannot be reached.") from None
 
-    def _asked(
+    def _request(
         self, fields: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None
     ) -> AbstractAsyncContextManager[httpx.Response]:
         if not images:
@@ -362,7 +362,7 @@ def _as_form(value: object) -> str:
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[dict[str, object]]:
-    """Yield what a backend answers: its events, or its one JSON object."""
+    """Yield the events of an answer, or its single JSON object; raises `ImageFailed`."""
     if response.status_code != 200:
         raise ImageFailed(_refusal(response.status_code, await response.aread()))
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -387,7 +387,7 @@ def _object(data: bytes | str) -> dict[str, object]:
 
 
 def _refusal(status: int, body: bytes) -> str:
-    """Return why a backend did not make an image: its own words for what the prompt did wrong, else the status."""
+    """Return the message for a refused request: the backend's own for an invalid prompt (400), else the status."""
     try:
         message = _message(orjson.loads(body))
     except ValueError:

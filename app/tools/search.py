@@ -1,7 +1,7 @@
 """
-The search for tools that the server runs: `{"type": "tool_search"}`, where functions of hosted tools are deferred.
+The hosted tool `tool_search`, for deferred functions of hosted tools: `{"type": "tool_search"}`.
 
-A model with many tools is offered the search alone, and what it finds from then on.
+A model with many tools is first offered only the search, and then the functions in its results.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from app.core.request.tool_types import TOOL_SEARCH
 from app.core.types.request import Item
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall
 
-_FOUND = 5  # tools that are found where the model does not say how many
-_MOST = 20
+_DEFAULT_LIMIT = 5  # results, if the model does not send a limit
+_MAX_LIMIT = 20
 
 
 class ToolSearch:
@@ -31,11 +31,11 @@ class ToolSearch:
         return None if declaration.tool.get("execution") == "client" else _session()
 
     async def check(self) -> Mapping[str, str | None]:
-        """It needs nothing."""
+        """Return no checks: the search has no dependencies."""
         return {}
 
     async def aclose(self) -> None:
-        """It has nothing."""
+        """Do nothing: the search has no resources."""
 
 
 @asynccontextmanager
@@ -47,27 +47,27 @@ class ToolSearchSession:
     """The search during one response."""
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the search itself; it is offered only where there is something to be found."""
+        """Return the search function; the loop offers it only if there are deferred functions."""
         return [HostedFunction("tool_search", "tool_search_call", **TOOL_SEARCH, fields={"execution": "server"})]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Find deferred functions: they are in a `tool_search_output`, by which they are offered from then on."""
-        limit = call.arguments.get("limit")
-        most = min(max(limit, 1), _MOST) if isinstance(limit, int) else _FOUND
-        found = best(str(call.arguments.get("query") or ""), call.deferred)[:most]
-        item = report.add("tool_search_output", call_id=call.call_id, execution="server", tools=_namespaces(found))
+        """Search the deferred functions. The results are a `tool_search_output`, which makes the loop offer them."""
+        argument = call.arguments.get("limit")
+        limit = min(max(argument, 1), _MAX_LIMIT) if isinstance(argument, int) else _DEFAULT_LIMIT
+        results = best(str(call.arguments.get("query") or ""), call.deferred)[:limit]
+        item = report.add("tool_search_output", call_id=call.call_id, execution="server", tools=_namespaces(results))
         item.close("completed")
-        names = ", ".join(function.name for function in found)
-        return Outcome(f"Found: {names}" if found else "No tools were found.")
+        names = ", ".join(function.name for function in results)
+        return Outcome(f"Found: {names}" if results else "No tools were found.")
 
 
 def _namespaces(functions: Sequence[HostedFunction]) -> list[dict[str, object]]:
-    """Return functions as declarations of tools, those of each server in a namespace."""
-    spaces: dict[str, dict[str, Any]] = {}
+    """Return functions as tool declarations, with a namespace for each server."""
+    namespaces: dict[str, dict[str, Any]] = {}
     for function in functions:
         name = function.server_label
-        space = spaces.setdefault(name, {"type": "namespace", "name": name, "description": "", "tools": []})
-        space["tools"].append(
+        namespace = namespaces.setdefault(name, {"type": "namespace", "name": name, "description": "", "tools": []})
+        namespace["tools"].append(
             {
                 "type": "function",
                 "name": function.name,
@@ -77,12 +77,16 @@ def _namespaces(functions: Sequence[HostedFunction]) -> list[dict[str, object]]:
                 "defer_loading": True,
             }
         )
-    return list(spaces.values())
+    return list(namespaces.values())
 
 
 def best(query: str, functions: Sequence[HostedFunction]) -> list[HostedFunction]:
-    """Return the functions that a query names words of, the best first: rare words count for more, and names twice."""
-    words = [Counter([*_words(one.name), *_words(one.name), *_words(one.description)]) for one in functions]
+    """
+    Return the functions that share words with a query, best first.
+
+    Rare words have a higher weight, and words of a function's name count twice.
+    """
+    words = [Counter([*_words(entry.name) * 2, *_words(entry.description)]) for entry in functions]
     common = Counter(word for counts in words for word in counts)
     weights = {word: math.log(1 + len(words) / common[word]) for word in set(_words(query)) if word in common}
     scores = [sum(weight * counts[word] / (counts[word] + 1) for word, weight in weights.items()) for counts in words]

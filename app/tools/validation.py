@@ -1,4 +1,4 @@
-"""Check what a tool is given: its table of the settings, and the declarations of requests."""
+"""Validation of a tool's table in the settings, and of the declarations in requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_table(model: type[M], table: Mapping[str, Any]) -> M:
-    """Return a table as a model; raises `ValueError`, which names the keys at fault and never repeats a value."""
+    """Validate a table; raises `ValueError`, which names the invalid keys and never their values."""
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
@@ -24,9 +24,9 @@ def read_table(model: type[M], table: Mapping[str, Any]) -> M:
 
 def read_declaration(model: type[M], declaration: Mapping[str, Any], place: str) -> M:
     """
-    Return a declaration, or a part of one, as a model; raises `InvalidRequest` for its first field at fault.
+    Validate a declaration, or a part of one; raises `InvalidRequest` for its first invalid field.
 
-    `place` is where it stands in the request, such as `tools[0]`.
+    `place` is its path in the request, such as `tools[0]`.
     """
     try:
         return model.model_validate(dict(declaration))
@@ -44,7 +44,7 @@ def _details(error: ValidationError) -> Sequence[Any]:
 
 
 def _path(detail: Mapping[str, Any]) -> list[str | int]:
-    """Return the path of a field. Where a value may have several shapes, pydantic adds the shape's name to it."""
+    """Return the path of a field, without the names that pydantic adds for the members of a union."""
     path = detail["loc"]
     return [step for step in path if isinstance(step, int) or re.fullmatch(r"[a-z_][\w.-]*", step, re.ASCII)]
 

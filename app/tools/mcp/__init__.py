@@ -1,10 +1,10 @@
 """
 MCP servers as tools: `{"type": "mcp", "server_label": "lab", ...}`.
 
-A server is declared by the operator, in the table `[tools.mcp.servers.lab]`, and named by callers through its label (or
-`connector_id`); or it is named by a caller, in a `server_url` that the operator's `allow_urls` has a pattern for. Which
-is asked what, and what needs an approval, is decided here; `session` talks to one server during one response,
-`connection` holds the SDK's client, and `http` its way out.
+A server is declared by the operator, in the table `[tools.mcp.servers.lab]`, and selected by callers through its label
+(or `connector_id`); or a caller sends a `server_url` that matches a pattern of the operator's `allow_urls`. This module
+decides which server is used and which calls need an approval; `session` uses one server during one response,
+`connection` holds the SDK's client, and `http` sends its requests.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
 from app.tools.mcp.session import MCPSession, open_connection, opened
 from app.tools.mcp.settings import Approval, MCPServer, MCPSettings, ToolFilter, read_settings
 
-Given = TypeVar("Given")
+T = TypeVar("T")
 
-_CLOSE_SECONDS = 10  # for the goodbyes of all sessions, when the server stops
+_CLOSE_SECONDS = 10  # for closing all sessions at shutdown
 _APPROVAL: TypeAdapter[Approval] = TypeAdapter(Approval)
 _ALLOWED: TypeAdapter[list[str] | ToolFilter] = TypeAdapter(list[str] | ToolFilter)
 
-# Headers that are the transport's own, and what would make a request look like somebody else's.
+# Headers that the transport sets itself, and headers that could forge the origin of a request.
 _RESERVED = frozenset(
     (
         "accept",
@@ -67,36 +67,36 @@ class MCPTool:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPTool:
-        """Make the tool of its table; raises `ValueError`."""
+        """Create the tool from its table; raises `ValueError`."""
         if find_spec("mcp") is None:
             raise ValueError("needs more packages: pip install 'antiphon[mcp]'")
         return cls(read_settings(table, host.environment, host.directory), host.max_result_chars)
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession]:
-        """Return the session for a declaration; raises `InvalidRequest` for a server that may not be asked."""
+        """Return the session for a declaration; raises `InvalidRequest` for a server that may not be used."""
         tool, place = declaration.tool, declaration.place
         label = tool.get("server_label")
         if not isinstance(label, str) or not label or len(label) > 128:
             raise InvalidRequest("An MCP server needs a label of 1 to 128 characters.", param=f"{place}.server_label")
         name, server = self._declared(declaration, label)
         if server is None:
-            address = self._named_by_caller(declaration)
-            allowed, approval = [], [_given(_APPROVAL, declaration, "require_approval", "always")]
+            address = self._callers_server(declaration)
+            allowed, approval = [], [_validated(_APPROVAL, declaration, "require_approval", "always")]
         else:
             address = server_address(server)
             address = replace(address, headers=_with_token(name, address.headers, declaration))
-            own = server.require_approval
-            approval = [self._settings.require_approval if own is None else own]
-            approval.append(_given(_APPROVAL, declaration, "require_approval", "never"))
+            setting = server.require_approval
+            approval = [self._settings.require_approval if setting is None else setting]
+            approval.append(_validated(_APPROVAL, declaration, "require_approval", "never"))
             allowed = [server.allowed]
-        wanted = _given(_ALLOWED, declaration, "allowed_tools", ToolFilter())
-        allowed.append(wanted if isinstance(wanted, ToolFilter) else ToolFilter(tool_names=wanted))
+        requested = _validated(_ALLOWED, declaration, "allowed_tools", ToolFilter())
+        allowed.append(requested if isinstance(requested, ToolFilter) else ToolFilter(tool_names=requested))
         tools = MCPServerTools(allowed, approval, deferred=tool.get("defer_loading") is True)
         redactor = redactor_for(address.url, address.headers, address.env.values())
         return opened(MCPSession(label, address, tools, redactor, self._max_chars), self._close)
 
     def _declared(self, declaration: Declaration, label: str) -> tuple[str, MCPServer | None]:
-        """Return the operator's server that a declaration means, and its name; None where it names a URL of its own."""
+        """Return the name of the declared server, and the operator's settings for it; None if it has its own URL."""
         tool, place, url = declaration.tool, declaration.place, _url_of(declaration)
         if tool.get("tunnel_id"):
             raise InvalidRequest("Tunnels are not known here; name a server.", param=f"{place}.tunnel_id")
@@ -113,7 +113,7 @@ class MCPTool:
             raise InvalidRequest(f"This server knows no MCP server named '{name}'.", param=f"{place}.{field}")
         return name, server
 
-    def _named_by_caller(self, declaration: Declaration) -> ServerAddress:
+    def _callers_server(self, declaration: Declaration) -> ServerAddress:
         field = f"{declaration.place}.server_url"
         settings = self._settings
         if not settings.allow_urls:
@@ -127,15 +127,15 @@ class MCPTool:
             raise InvalidRequest(str(error), param=field) from None
         return ServerAddress(url=url, headers=_headers_of(declaration), reach=reach)
 
-    def _close(self, goodbyes: asyncio.Task[None]) -> None:
-        self._closing.add(goodbyes)
-        goodbyes.add_done_callback(self._closing.discard)
+    def _close(self, closing: asyncio.Task[None]) -> None:
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def check(self) -> Mapping[str, str | None]:
-        """Connect to every declared server and list its tools."""
+        """Connect to every declared server and list its tools; return the error of each, or None."""
         servers = self._settings.servers.values()
-        found = await asyncio.gather(*(self._check(server_address(server)) for server in servers))
-        return dict(zip(self._settings.servers, found, strict=True))
+        errors = await asyncio.gather(*(self._check(server_address(server)) for server in servers))
+        return dict(zip(self._settings.servers, errors, strict=True))
 
     async def _check(self, address: ServerAddress) -> str | None:
         try:
@@ -143,14 +143,14 @@ class MCPTool:
             try:
                 await connection.list_tools()
             finally:
-                if goodbyes := connection.close():
-                    await goodbyes
+                if closing := connection.close():
+                    await closing
         except MCPFailure as failure:
             return redactor_for(address.url, address.headers, address.env.values())(failure.message)
         return None
 
     async def aclose(self) -> None:
-        """Wait a little for the sessions that are being ended."""
+        """Wait for the sessions that are being closed, up to a timeout."""
         if self._closing:
             _, late = await asyncio.wait(self._closing, timeout=_CLOSE_SECONDS)
             for task in late:
@@ -158,7 +158,7 @@ class MCPTool:
 
 
 def server_address(server: MCPServer) -> ServerAddress:
-    """Return where a declared server is, and what is sent to it."""
+    """Return the address of a server that the operator has declared."""
     headers = {header: value.get_secret_value() for header, value in server.headers.items()}
     return ServerAddress(
         url=server.url or "",
@@ -174,7 +174,7 @@ def server_address(server: MCPServer) -> ServerAddress:
 
 
 def _with_token(name: str, headers: Mapping[str, str], declaration: Declaration) -> Mapping[str, str]:
-    """Add the token that a caller gives for a declared server; headers are the operator's alone."""
+    """Add the token that a caller sends for a declared server; other headers can only be set by the operator."""
     if _secret(declaration, "headers"):
         message = f"The headers of the MCP server '{name}' are set by its operator; send `authorization` alone."
         raise InvalidRequest(message, param=f"{declaration.place}.headers")
@@ -206,12 +206,12 @@ def _authorization(declaration: Declaration) -> dict[str, str]:
 
 
 def _headers_of(declaration: Declaration) -> dict[str, str]:
-    """Return the headers that a caller gives for a server that it names."""
-    given, field = _secret(declaration, "headers") or {}, f"{declaration.place}.headers"
-    if not isinstance(given, Mapping):
+    """Return the headers that a caller sends to a server of its own; raises `InvalidRequest`."""
+    declared, field = _secret(declaration, "headers") or {}, f"{declaration.place}.headers"
+    if not isinstance(declared, Mapping):
         raise InvalidRequest("`headers` is an object of strings.", param=field)
     headers = _authorization(declaration)
-    for name, value in given.items():
+    for name, value in declared.items():
         if not isinstance(value, str) or not _is_header_value(value) or not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name):
             raise InvalidRequest("`headers` is an object of names and values that can be sent as headers.", param=field)
         lower = name.lower()
@@ -226,8 +226,8 @@ def _is_header_value(value: str) -> bool:
     return value.isascii() and not re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value)
 
 
-def _given(adapter: TypeAdapter[Given], declaration: Declaration, field: str, default: Given) -> Given:
-    """Return a field of a declaration as what it should be; raises `InvalidRequest`."""
+def _validated(adapter: TypeAdapter[T], declaration: Declaration, field: str, default: T) -> T:
+    """Return a validated field of a declaration, or the default; raises `InvalidRequest`."""
     value = declaration.tool.get(field)
     if value is None:
         return default

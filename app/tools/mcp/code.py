@@ -1,8 +1,8 @@
 """
-`code_interpreter` by an MCP server: `provider = "mcp:NAME"` in the table `[tools.code_interpreter]`.
+`code_interpreter` through an MCP server: `provider = "mcp:NAME"` in the table `[tools.code_interpreter]`.
 
-The server has a tool that runs code, such as `run_python`. Where the tool takes a session, it is given one for each
-container, so that state may stay between calls and turns; what else a container is, the server decides.
+The server has a tool that runs code, such as `run_python`. If the tool has a session argument, each container gets a
+session of its own, so that the server can preserve state between calls and turns.
 """
 
 from __future__ import annotations
@@ -78,19 +78,19 @@ class MCPCodeInterpreter:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPCodeInterpreter:
-        """Make the tool of its table; raises `ValueError`."""
+        """Create the tool from its table; raises `ValueError`."""
         settings = read_table(MCPCodeSettings, table)
         if find_spec("mcp") is None:
             raise ValueError("needs more packages: pip install 'antiphon[mcp]'")
         servers = read_settings(host.tables.get("mcp", {}), host.environment, host.directory).servers
         name = settings.provider.removeprefix("mcp:")
         if name not in servers:
-            known = f"there are {', '.join(servers)}" if servers else "there is none"
-            raise ValueError(f"provider: there is no MCP server {name!r} in [tools.mcp.servers]; {known}")
+            declared = f"there are {', '.join(servers)}" if servers else "there is none"
+            raise ValueError(f"provider: there is no MCP server {name!r} in [tools.mcp.servers]; {declared}")
         return cls(settings, servers[name], host.max_result_chars)
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession] | None:
-        """Return the session for a declaration; None for a caller that may not use the server."""
+        """Return the session for a declaration, or None if the caller may not use the server."""
         if not self._server.serves(declaration.owner):
             return None
         place, container = f"{declaration.place}.container", declaration.tool.get("container")
@@ -103,27 +103,27 @@ class MCPCodeInterpreter:
         session = MCPCodeSession(self._settings, self._address, declaration, container, self._max_chars)
         return opened(session, self._close)
 
-    def _close(self, goodbyes: asyncio.Task[None]) -> None:
-        self._closing.add(goodbyes)
-        goodbyes.add_done_callback(self._closing.discard)
+    def _close(self, closing: asyncio.Task[None]) -> None:
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def check(self) -> Mapping[str, str | None]:
-        """Connect to the server, and look for its tool."""
+        """Connect to the server, and check that it has a tool for code."""
         try:
             connection = await open_connection(self._address, stderr=True)
             try:
                 listed, _ = await connection.list_tools()
                 code_function(listed, self._settings.function)
             finally:
-                if goodbyes := connection.close():
-                    await goodbyes
+                if closing := connection.close():
+                    await closing
         except MCPFailure as failure:
             redact = redactor_for(self._address.url, self._address.headers, self._address.env.values())
             return {self._settings.provider: redact(failure.message)}
         return {self._settings.provider: None}
 
     async def aclose(self) -> None:
-        """Wait a little for the sessions that are being ended."""
+        """Wait for the sessions that are being closed, up to a timeout."""
         if self._closing:
             _, late = await asyncio.wait(self._closing, timeout=10)
             for task in late:
@@ -131,7 +131,7 @@ class MCPCodeInterpreter:
 
 
 class CodeFunction(NamedTuple):
-    """The tool of a server that runs code."""
+    """The MCP server's tool that runs code."""
 
     name: str
     code: str  # the argument for the code
@@ -139,21 +139,21 @@ class CodeFunction(NamedTuple):
 
 
 def code_function(tools: Sequence[Mapping[str, Any]], name: str = "") -> CodeFunction:
-    """Return the tool of that name, else the first one with an argument for code; raises `MCPFailure`."""
+    """Return the tool with this name, or the first tool with an argument for code; raises `MCPFailure`."""
     for tool in tools:
         schema = tool.get("inputSchema")
         arguments = schema.get("properties") if isinstance(schema, Mapping) else None
         if name not in ("", tool.get("name")) or not isinstance(arguments, Mapping):
             continue
-        if code := next((one for one in _CODE if one in arguments), None):
-            session = next((one for one in _SESSION if one in arguments), None)
+        if code := next((argument for argument in _CODE if argument in arguments), None):
+            session = next((argument for argument in _SESSION if argument in arguments), None)
             return CodeFunction(name=str(tool.get("name")), code=code, session=session)
-    wanted = f"no tool {name!r} with" if name else "no tool with"
-    raise MCPFailure(f"The MCP server has {wanted} an argument for code ({', '.join(_CODE)}).")
+    missing = f"no tool {name!r} with" if name else "no tool with"
+    raise MCPFailure(f"The MCP server has {missing} an argument for code ({', '.join(_CODE)}).")
 
 
 class MCPCodeSession(MCPSession):
-    """`code_interpreter` during one response. The server is asked nothing before the model runs code."""
+    """`code_interpreter` during one response. The server is not contacted before the model runs code."""
 
     def __init__(
         self,
@@ -171,10 +171,10 @@ class MCPCodeSession(MCPSession):
         self._code_function: CodeFunction | None = None
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the one function; a conversation stays in the container that its latest call ran in."""
+        """Return the function that runs code; a conversation continues in the container of its latest call."""
         calls = (item for item in reversed(items) if item.get("type") == "code_interpreter_call")
-        known = (id for item in calls if isinstance(id := item.get("container_id"), str))
-        self._container = self._container or next(known, None) or f"cntr_{self._digest(self._chain, 48)}"
+        earlier = (id for item in calls if isinstance(id := item.get("container_id"), str))
+        self._container = self._container or next(earlier, None) or f"cntr_{self._digest(self._chain, 48)}"
         description = _STATEFUL if self._settings.stateful else _DESCRIPTION
         fields = {"container_id": self._container}
         return [HostedFunction("code_interpreter", "code_interpreter_call", description, _SCHEMA, fields=fields)]
@@ -190,7 +190,7 @@ class MCPCodeSession(MCPSession):
                 listed, _ = await connection.list_tools()
                 self._code_function = code_function(listed, self._settings.function)
             function = self._code_function
-            # A caller may name any container, but reaches its own alone.
+            # The owner is part of the session id: a caller may send any container id, but reaches only its own.
             arguments = {function.code: code}
             if function.session:
                 arguments[function.session] = self._digest(self._container, 32)
@@ -205,7 +205,7 @@ class MCPCodeSession(MCPSession):
 
 
 def _outcome(result: Outcome) -> Outcome:
-    """Return the result of an MCP call as that of code: logs and images."""
+    """Return the result of an MCP call as the outcome of a `code_interpreter_call`: logs and images."""
     parts = result.output if isinstance(result.output, list) else [{"type": "input_text", "text": result.output}]
     logs = "".join(str(part["text"]) for part in parts if part["type"] == "input_text")
     outputs: list[dict[str, object]] = [{"type": "logs", "logs": logs}] if logs else []

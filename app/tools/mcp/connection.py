@@ -1,10 +1,10 @@
 """
 One MCP session, in a task of its own.
 
-The SDK's client opens cancel scopes of anyio, which have to be left in the task that entered them; but a response is
-closed from wherever its end is met. So the task of a `ServerConnection` alone enters and leaves the client, takes
-requests from a queue, and runs each of them in a child task. Whoever makes one awaits a future, and may be cancelled at
-any time: then the request is cancelled as well, and the server hears of it.
+The SDK's client opens anyio cancel scopes, which must be left in the task that entered them, but a response may be
+closed in any task. So only the task of a `ServerConnection` enters and leaves the client; it takes requests from a
+queue and runs each in a child task. A caller awaits a future, and may be cancelled at any time: the request is then
+cancelled too, and the server is notified.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from app.tools.mcp.http import MAX_RESULT_BYTES, Exchange, exchange, http_client
 from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure, ServerAddress
 
 MAX_PAGES = 50  # of a list of tools
-_CLOSE_SECONDS = 5  # for the goodbyes of a session
-_OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # what a server of the old transport says to the new one
+_CLOSE_SECONDS = 5  # for closing a session
+_OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # answers of an SSE server to streamable HTTP
 
-# It logs URLs, session ids and messages. What a caller or an operator has to know is in the failures below.
+# The SDK logs URLs, session ids and messages. Failures are reported to callers as `MCPFailure` instead.
 for _name in ("mcp", "client", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
@@ -54,10 +54,10 @@ class _Request:
 
 
 class ServerConnection:
-    """A session with one MCP server. Every method raises `MCPFailure` where the server fails."""
+    """A session with one MCP server. Every method raises `MCPFailure` if the server fails."""
 
     def __init__(self, address: ServerAddress, *, stderr: bool = False) -> None:
-        """With `stderr`, what a program writes to its standard error goes to ours."""
+        """With `stderr`, the standard error of a server program is that of this process; otherwise it is dropped."""
         self._address = address
         self._stderr = stderr
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
@@ -69,11 +69,11 @@ class ServerConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the session can be asked something."""
+        """Whether the session accepts requests."""
         return self._task is not None and not self._task.done() and self._failed is None
 
     async def open(self) -> None:
-        """Connect, and agree on a version of the protocol."""
+        """Connect, and negotiate the protocol version."""
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(opened), name="mcp-session")
         try:
@@ -83,24 +83,24 @@ class ServerConnection:
             raise
 
     async def list_tools(self) -> tuple[list[dict[str, object]], bool]:
-        """Return the server's tools, as it describes them, and whether these are all."""
-        tools, whole = await self._ask(partial(_list_tools, seconds=self._address.open_seconds))
-        return tools, whole
+        """Return the server's tools as it describes them, and whether the list is complete."""
+        tools, complete = await self._request(partial(_list_tools, seconds=self._address.open_seconds))
+        return tools, complete
 
     async def call_tool(self, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
-        """Return the result of a call: `content`, `structuredContent`, `isError`."""
+        """Call a tool and return its result: `content`, `structuredContent`, `isError`."""
         call = partial(_call_tool, name=name, arguments=dict(arguments), seconds=self._address.call_seconds)
-        result: dict[str, object] = await self._ask(call)
+        result: dict[str, object] = await self._request(call)
         return result
 
     def close(self) -> asyncio.Task[None] | None:
-        """End the session; returns the task in which it says its goodbyes, for a few seconds at most."""
+        """Close the session; return the task that does so, within a few seconds, or None if it was never opened."""
         if self._task and not self._task.done():
             self._requests.put_nowait(None)
             self._scope.deadline = min(self._scope.deadline, anyio.current_time() + _CLOSE_SECONDS)
         return self._task
 
-    async def _ask(self, work: Callable[[Client], Awaitable[object]]) -> Any:
+    async def _request(self, work: Callable[[Client], Awaitable[object]]) -> Any:
         if not self.is_open:
             raise self._failed or MCPFailure("The session with the MCP server has ended.")
         request = _Request(work, asyncio.get_running_loop().create_future(), anyio.CancelScope())
@@ -136,7 +136,7 @@ class ServerConnection:
             for future in (opened, *(request.answer for request in self._pending)):
                 if not future.done():
                     future.set_exception(failure)
-                    future.exception()  # there may be nobody left to hear it
+                    future.exception()  # marks it as retrieved: nothing may await the future any more
 
     async def _connect(self, stack: AsyncExitStack, seen: Exchange) -> Client:
         *others, last = self._transports()
@@ -148,7 +148,7 @@ class ServerConnection:
                     raise
                 seen.status = None
         if last == "sse":
-            # The SDK's task that writes to such a server ends where it is refused, and says so to nobody.
+            # The SDK's task that writes to an SSE server ends silently when a request is refused.
             self._sse, seen.on_refusal = True, self._scope.cancel
         return await stack.enter_async_context(self._client(last))
 
@@ -162,7 +162,7 @@ class ServerConnection:
 
     def _client(self, kind: str) -> Client:
         info = mcp_types.Implementation(name="antiphon", version=__version__)
-        # An old server of the transport before streamable HTTP knows no other handshake.
+        # Servers from before streamable HTTP support only the legacy handshake.
         return Client(self._transport(kind), client_info=info, cache=None, mode="legacy" if kind == "sse" else "auto")
 
     def _transport(self, kind: str) -> AbstractAsyncContextManager[Any]:
@@ -197,8 +197,8 @@ class ServerConnection:
                 answer = await request.work(client)
         except Exception as error:
             failure = failure_of(error, seen.status)
-            if failure.error["code"] in (CONNECTION_CLOSED, 404):  # 404: it has forgotten the session
-                self._failed = failure  # what runs may end; nothing new is begun
+            if failure.error["code"] in (CONNECTION_CLOSED, 404):  # 404: the server has dropped the session
+                self._failed = failure  # running requests may finish; new ones are refused
             if not request.answer.done():
                 request.answer.set_exception(failure)
             return
@@ -238,19 +238,19 @@ async def _call_tool(client: Client, name: str, arguments: dict[str, object], se
     parameters = mcp_types.CallToolRequestParams(name=name, arguments=arguments)
     request = mcp_types.CallToolRequest(params=parameters)
     with anyio.fail_after(seconds):
-        # And not `client.call_tool`, which reads the list again and validates what the model is to judge.
+        # Not `client.call_tool`, which lists the tools again and validates the result, which is up to the model.
         try:
             result = await client.session.send_request(request, mcp_types.CallToolResult)
         except MCPError as error:
             if error.code != mcp_types.HEADER_MISMATCH:
                 raise
-            await client.list_tools(cache_mode="bypass")  # arguments that go into headers are known from the list
+            await client.list_tools(cache_mode="bypass")  # the list tells the SDK which arguments are sent as headers
             result = await client.session.send_request(request, mcp_types.CallToolResult)
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
-    """Say what an exception of the SDK means, with the HTTP status that was met, if there was one."""
+    """Return the failure for an exception of the SDK, and the HTTP status of the refused request, if any."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, MCPFailure):

@@ -1,8 +1,8 @@
 """
-How requests to an MCP server go out: the guard's rules, for `httpx2`, which is what the MCP SDK asks with.
+The HTTP client for MCP servers: the guard's rules applied to `httpx2`, which the MCP SDK uses.
 
-`exchange` is the variable by which a call learns the HTTP status of its own request: the SDK tells it no more than that
-there was an error, but sends each message in the context of whoever wrote it.
+`exchange` is a context variable through which a call gets the HTTP status of its own request: the SDK reports only that
+there was an error, but sends each message in the context of the caller.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _MAX_STREAM_BYTES = 8 * MAX_RESULT_BYTES  # of a whole event stream
 
 @dataclass
 class Exchange:
-    """What came of the requests that one call made."""
+    """The outcome of the HTTP requests of one call."""
 
-    status: int | None = None  # of the last one that was not answered with 2xx
-    on_refusal: Callable[[], None] | None = None  # called when there is one
+    status: int | None = None  # of the last response with a status of 300 or more
+    on_refusal: Callable[[], None] | None = None  # called when a POST gets such a response
 
 
 exchange: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 
 
 class ResponseTooLarge(httpx2.StreamError):
-    """A response is larger than it may be. The SDK takes it for one that cannot be read, and goes on."""
+    """A response exceeds the size limit. The SDK treats it as unreadable, and continues."""
 
 
 def http_client(
     url: str, headers: Mapping[str, str], reach: Reach, *, seconds: float, resolver: Resolver = resolve
 ) -> httpx2.AsyncClient:
-    """Return a client for the one server at a URL; a response may be silent for so many seconds."""
+    """Return a client for the server at a URL only; `seconds` is the timeout of each step, such as a read."""
     return httpx2.AsyncClient(
         transport=_GuardedTransport(httpx2.URL(url), reach, resolver),
         headers=dict(headers),
@@ -48,7 +48,7 @@ def http_client(
 
 
 class _GuardedTransport(httpx2.AsyncBaseTransport):
-    """Asks one origin alone, at addresses that were checked, and bounds what comes back."""
+    """Sends requests to one origin only, at checked addresses, and limits the size of responses."""
 
     def __init__(self, url: httpx2.URL, reach: Reach, resolver: Resolver) -> None:
         self._origin = (url.scheme, url.host, url.port)
@@ -57,7 +57,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._http._pool = httpcore2.AsyncConnectionPool(ssl_context=tls(), network_backend=network)  # type: ignore[arg-type]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, and note a status that says that it was refused."""
+        """Send a request, and record a status of 300 or more in the current `Exchange`."""
         if (request.url.scheme, request.url.host, request.url.port) != self._origin:
             raise OutboundRefused("The MCP server leads to another server, which is not asked.")
         request.headers["accept-encoding"] = "identity"

@@ -1,4 +1,4 @@
-"""What comes back from an MCP server, as the model and the caller are shown it."""
+"""Results of MCP servers as outcomes for the model and the caller, without secrets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from app.tools import Outcome
 Block: TypeAlias = Mapping[str, Any]  # of a result's `content`, as the protocol has it
 
 CUT = "\n[The rest of the result was cut off.]"
-_LONG_SEGMENT = 16  # characters of a URL's path from which on it is taken for a secret
+_LONG_SEGMENT = 16  # characters from which on a segment of a URL's path is treated as a secret
 
 
 def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: Iterable[str] = ()) -> Redactor:
-    """Return what redacts the secrets of one server: those of its URL, of header values (whatever their scheme)."""
+    """Return a redactor for the secrets of one server: in its URL, its header values (with any scheme), and `more`."""
     values = [*more, *_secrets_of(url)]
     for value in (headers or {}).values():
         values += [value, value.partition(" ")[2]]
@@ -30,14 +30,14 @@ def without_secrets(value: object, redactor: Redactor) -> object:
     if isinstance(value, str):
         return redactor.without_known(value)
     if isinstance(value, list):
-        return [without_secrets(one, redactor) for one in value]
+        return [without_secrets(element, redactor) for element in value]
     if isinstance(value, dict):
-        return {redactor.without_known(name): without_secrets(one, redactor) for name, one in value.items()}
+        return {redactor.without_known(name): without_secrets(field, redactor) for name, field in value.items()}
     return value
 
 
 def _secrets_of(url: str) -> list[str]:
-    """Return what may be secret of a URL: what follows its host may be a key, as some servers want it."""
+    """Return the parts of a URL that may be secrets: some servers expect a key in the path or the query."""
     parts = urlsplit(url)
     path = [segment for segment in parts.path.split("/") if len(segment) >= _LONG_SEGMENT]
     whole = [f"{parts.path}?{parts.query}"] if parts.query else []
@@ -45,47 +45,47 @@ def _secrets_of(url: str) -> list[str]:
 
 
 def outcome_of(result: Mapping[str, Any], redactor: Redactor, max_chars: int) -> Outcome:
-    """Return what came of a call that the server answered: a result of `tools/call`."""
+    """Return the outcome of a call that the server answered with a result of `tools/call`."""
     blocks: list[Block] = result.get("content") or []
     text = cut(redactor.without_known(_text(blocks, result.get("structuredContent"))), max_chars)
     if result.get("isError"):
         content = [{"type": "text", "text": text}]
         error = {"type": "mcp_tool_execution_error", "content": content}
         return Outcome.failed(f"Error: {text}", {"output": None, "error": error})
-    shown: str | list[Part] = text
+    output: str | list[Part] = text
     if images := [image for block in blocks if (image := _image(block))]:
-        shown = [{"type": "input_text", "text": text}, *images]
-    return Outcome(shown, {"output": text, "error": None})
+        output = [{"type": "input_text", "text": text}, *images]
+    return Outcome(output, {"output": text, "error": None})
 
 
 def failed(error: Mapping[str, object], redactor: Redactor) -> Outcome:
-    """Return what came of a call that the server did not answer, with the `error` of an `mcp_call` item."""
+    """Return the outcome of a call that got no result; `error` is the `error` of the `mcp_call` item."""
     message = redactor(str(error["message"]))
     return Outcome.failed(f"Error: {message}", {"output": None, "error": {**error, "message": message}})
 
 
 def cut(text: str, max_chars: int) -> str:
-    """Return a text that is not longer than it may be, and says so where it was."""
+    """Truncate a text to `max_chars` characters, including a note that it was cut."""
     return text if len(text) <= max_chars else text[: max(0, max_chars - len(CUT))] + CUT
 
 
 def _text(blocks: Iterable[Block], structured: object) -> str:
-    """Return the text of a result: that of its blocks; of its structure only where these have none."""
+    """Return the text of a result's blocks; its structured content is added only if there is no text block."""
     blocks = list(blocks)
     if structured is not None and not any(block.get("type") == "text" for block in blocks):
-        return "\n".join([json.dumps(structured, ensure_ascii=False), *filter(None, map(_in_words, blocks))])
-    return "\n".join(filter(None, map(_in_words, blocks)))
+        return "\n".join([json.dumps(structured, ensure_ascii=False), *filter(None, map(_block_text, blocks))])
+    return "\n".join(filter(None, map(_block_text, blocks)))
 
 
-def _in_words(block: Block) -> str:
+def _block_text(block: Block) -> str:
     match block.get("type"):
         case "text":
             return str(block.get("text") or "")
         case "image" | "audio" as kind:
             return f"[{kind}: {block.get('mimeType')}]"
         case "resource_link":
-            about = f": {block['description']}" if block.get("description") else ""
-            return f"[{block.get('name') or 'resource'}]({block.get('uri')}){about}"
+            description = f": {block['description']}" if block.get("description") else ""
+            return f"[{block.get('name') or 'resource'}]({block.get('uri')}){description}"
         case "resource":
             resource = block.get("resource") or {}
             if isinstance(text := resource.get("text"), str):
@@ -95,12 +95,12 @@ def _in_words(block: Block) -> str:
 
 
 def _image(block: Block) -> Part | None:
-    """Return a block that is an image, or a resource that is one, as input content."""
+    """Return an image block, or an embedded image resource, as an `input_image` part; None for other blocks."""
     if block.get("type") == "resource":
         resource = block.get("resource") or {}
-        kind, data = resource.get("mimeType"), resource.get("blob")
+        media_type, data = resource.get("mimeType"), resource.get("blob")
     else:
-        kind, data = block.get("mimeType"), block.get("data")
-    if not isinstance(kind, str) or not isinstance(data, str) or not kind.startswith("image/"):
+        media_type, data = block.get("mimeType"), block.get("data")
+    if not isinstance(media_type, str) or not isinstance(data, str) or not media_type.startswith("image/"):
         return None
-    return {"type": "input_image", "image_url": f"data:{kind};base64,{data}"}
+    return {"type": "input_image", "image_url": f"data:{media_type};base64,{data}"}

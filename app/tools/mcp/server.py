@@ -1,4 +1,4 @@
-"""Where an MCP server is, what a caller may ask of it, and how it fails. Nothing here needs the SDK."""
+"""The address of an MCP server, the tools that a response may call, and failures. Does not import the SDK."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from app.tools.mcp.settings import Approval, ToolFilter, needs_approval
 
 TransportName: TypeAlias = Literal["auto", "http", "sse"]
 
-CONNECTION_CLOSED = -32000  # the codes of JSON-RPC errors that the SDK has for what befalls a connection
+CONNECTION_CLOSED = -32000  # JSON-RPC error codes that the SDK uses for failed connections
 REQUEST_TIMEOUT = -32001
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where an MCP server is, and what is sent to it. Its text shows no secret."""
+    """The address of an MCP server, with its headers and timeouts. Its `repr` contains no secrets."""
 
     url: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     transport: TransportName = "auto"
     reach: Reach = "public"
     command: Sequence[str] = field(default=(), repr=False)  # a program to run, in place of the URL
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the program, beside the ordinary variables
-    directory: str | None = None  # that the program is run in
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # more environment variables of the program
+    directory: str | None = None  # the working directory of the program
     open_seconds: float = 30
     call_seconds: float = 120
     resolver: Resolver = field(default=resolve, repr=False)
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same server; it tells nobody where that is."""
+        """A hash that identifies the server without revealing its address."""
         return sha256("\n".join([self.url, *self.command]).encode(errors="replace")).hexdigest()[:32]
 
 
 class MCPFailure(Exception):
     """
-    What an MCP server did not do, in words fit for the model and the caller.
+    A failure of an MCP server; the message is fit for the model and the caller.
 
-    `error` is the `error` of an `mcp_call` item.
+    `error` is the `error` of the `mcp_call` item.
     """
 
     def __init__(self, message: str, code: int = CONNECTION_CLOSED, type: str = "mcp_protocol_error") -> None:
@@ -52,28 +52,28 @@ class MCPFailure(Exception):
 
 @dataclass(frozen=True)
 class MCPServerTools:
-    """Which tools of a server may be called in a response, and which calls need an approval."""
+    """The tools of a server that may be called in a response, and the calls that need an approval."""
 
-    allowed: Sequence[ToolFilter]  # all of them have to match
-    approval: Sequence[Approval]  # one of them is enough
-    deferred: bool = False  # are the tools offered once a search has found them?
+    allowed: Sequence[ToolFilter]  # all have to match
+    approval: Sequence[Approval]  # a call needs an approval if any requires it
+    deferred: bool = False  # whether the tools are offered only after a tool search has returned them
 
     def allows(self, tool: Mapping[str, Any]) -> bool:
-        """Tell whether a tool may be called, as an `mcp_list_tools` item describes it."""
-        return all(one.matches(tool["name"], is_read_only(tool)) for one in self.allowed)
+        """Return whether a tool, as described in an `mcp_list_tools` item, may be called."""
+        return all(tool_filter.matches(tool["name"], is_read_only(tool)) for tool_filter in self.allowed)
 
     def needs_approval(self, tool: Mapping[str, Any]) -> bool:
-        """Tell whether its calls have to be approved."""
-        return any(needs_approval(one, tool["name"], is_read_only(tool)) for one in self.approval)
+        """Return whether calls of a tool have to be approved."""
+        return any(needs_approval(approval, tool["name"], is_read_only(tool)) for approval in self.approval)
 
     @property
     def fingerprint(self) -> str:
-        """The same where the same tools may be called."""
+        """A hash that identifies the set of allowed tools."""
         return sha256(repr(self.allowed).encode(errors="replace")).hexdigest()[:32]
 
 
 def is_read_only(tool: Mapping[str, object]) -> bool:
-    """Tell whether a server says of a tool that it changes nothing, in MCP's words or in those of OpenAI."""
+    """Return whether a tool is annotated as read-only, by MCP's `readOnlyHint` or OpenAI's `read_only`."""
     annotations = tool.get("annotations")
     if not isinstance(annotations, Mapping):
         return False

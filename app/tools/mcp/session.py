@@ -1,4 +1,4 @@
-"""One MCP server during one response: its tools as functions, and the calls of them."""
+"""One MCP server during one response: its tools as functions, and their calls."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 _CONNECTION = "app.tools.mcp.connection"
 
-# What an item keeps of how it was made, where callers do not see it.
+# The note that is stored with a list item, invisible to callers: from which server and filters it was made.
 _SOURCE = "source"
 
 
 async def open_connection(address: ServerAddress, *, stderr: bool = False) -> ServerConnection:
-    """Return an open session with a server; raises `MCPFailure`. The SDK is imported by the first that is opened."""
+    """Open a session with a server; raises `MCPFailure`. The first call imports the SDK."""
     if _CONNECTION not in sys.modules:
-        await asyncio.to_thread(importlib.import_module, _CONNECTION)  # which takes more than a second
+        await asyncio.to_thread(importlib.import_module, _CONNECTION)  # takes more than a second
     from app.tools.mcp.connection import ServerConnection
 
     connection = ServerConnection(address, stderr=stderr)
@@ -36,7 +36,7 @@ async def open_connection(address: ServerAddress, *, stderr: bool = False) -> Se
 
 
 class MCPSession:
-    """A `ToolSession`: connects when it first has to ask something, and anew where a session was lost."""
+    """A `ToolSession` that connects on its first request, and again if the session was lost."""
 
     def __init__(
         self, label: str, address: ServerAddress, tools: MCPServerTools, redactor: Redactor, max_chars: int
@@ -50,10 +50,10 @@ class MCPSession:
         self._connections: list[ServerConnection] = []
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the tools that may be called; they are listed once in a conversation, by an item that stays in it."""
+        """Return the tools that may be called. They are listed once per conversation; later turns use the list item."""
         source = f"{self._address.fingerprint}:{self._tools.fingerprint}"
-        known = self._known(items, report, source)
-        tools = known if known is not None else await self._list(report, source)
+        earlier = self._earlier_list(items, report, source)
+        tools = earlier if earlier is not None else await self._list(report, source)
         return [self._function(tool) for tool in tools if self._tools.allows(tool)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
@@ -66,14 +66,14 @@ class MCPSession:
         return outcome_of(result, self._redactor, self._max_chars)
 
     def close(self) -> list[asyncio.Task[None]]:
-        """End what is open; returns the tasks in which the goodbyes are said."""
-        return [goodbyes for connection in self._connections if (goodbyes := connection.close())]
+        """Close all connections; return the tasks that do so."""
+        return [closing for connection in self._connections if (closing := connection.close())]
 
-    def _known(self, items: Sequence[Item], report: Report, source: str) -> list[dict[str, object]] | None:
-        """Return the tools of the latest list in the conversation, if it is one of this server."""
+    def _earlier_list(self, items: Sequence[Item], report: Report, source: str) -> list[dict[str, object]] | None:
+        """Return the tools of the conversation's latest list of this server; None if there is none to reuse."""
         for item in reversed(items):
             if item["type"] == "mcp_list_tools" and item.get("server_label") == self._label:
-                # An item that came from elsewhere has no notes: its label has to do.
+                # Items that were not created here have no notes, and are accepted by their label.
                 if item.get("error") or report.notes(item).get(_SOURCE, source) != source:
                     return None
                 return [tool for tool in map(_read, item.get("tools") or ()) if tool]
@@ -83,16 +83,18 @@ class MCPSession:
         item = report.add("mcp_list_tools", server_label=self._label)
         try:
             connection = await self._connection()
-            listed, whole = await connection.list_tools()
+            listed, complete = await connection.list_tools()
         except MCPFailure as failure:
             message = self._redactor(failure.message)
             item.close("failed", error=message)
             report.warn(f"The tools of the MCP server {self._label!r} cannot be used: {message}")
             return []
-        if not whole:
+        if not complete:
             report.warn(f"The list of the tools of the MCP server {self._label!r} has no end; it was cut off.")
         tools = [
-            tool for one in listed if (tool := _read(without_secrets(one, self._redactor))) and self._tools.allows(tool)
+            tool
+            for description in listed
+            if (tool := _read(without_secrets(description, self._redactor))) and self._tools.allows(tool)
         ]
         item.note(**{_SOURCE: source})
         item.close("completed", tools=tools)
@@ -118,7 +120,7 @@ class MCPSession:
 
 
 def _read(tool: object) -> dict[str, object] | None:
-    """Read a tool, of a server's list or of an item, as an `mcp_list_tools` item has it; None for one that is none."""
+    """Return a tool, from a server's list or an item, in the shape of `mcp_list_tools`; None if it is malformed."""
     if not isinstance(tool, Mapping) or not isinstance(name := tool.get("name"), str) or not name:
         return None
     schema = tool.get("inputSchema", tool.get("input_schema"))
@@ -132,9 +134,9 @@ def _read(tool: object) -> dict[str, object] | None:
 
 @asynccontextmanager
 async def opened(session: MCPSession, closing: Callable[[asyncio.Task[None]], None]) -> AsyncIterator[MCPSession]:
-    """Give a session, and end it without waiting for its goodbyes, which go to `closing`."""
+    """Yield a session, and close it without waiting: `closing` is called with each task that closes a connection."""
     try:
         yield session
     finally:
-        for goodbyes in session.close():
-            closing(goodbyes)
+        for task in session.close():
+            closing(task)

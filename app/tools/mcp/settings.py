@@ -1,5 +1,5 @@
 """
-The settings of MCP servers: the table `[tools.mcp]`, and files in the `mcpServers` form that other programs share.
+The settings of MCP servers: the table `[tools.mcp]`, and files in the `mcpServers` format of other programs.
 
     [tools.mcp]
     allow_urls = ["https://*.example.com/*"]      # what callers may name in `server_url`
@@ -42,19 +42,19 @@ class _Settings(BaseModel):
 
 
 class ToolFilter(_Settings):
-    """Some of a server's tools: those of these names, and of them those that only read, or do not."""
+    """Selects tools of a server by name, and by whether they are read-only."""
 
     tool_names: list[str] | None = None
     read_only: bool | None = None
 
     def matches(self, name: str, read_only: bool) -> bool:
-        """Tell whether a tool is one of these; `*` in a name stands for anything."""
-        named = self.tool_names is None or any(fnmatchcase(name, pattern) for pattern in self.tool_names)
-        return named and self.read_only in (None, read_only)
+        """Return whether a tool is selected; `tool_names` are globs."""
+        name_matches = self.tool_names is None or any(fnmatchcase(name, pattern) for pattern in self.tool_names)
+        return name_matches and self.read_only in (None, read_only)
 
 
 class ApprovalFilter(_Settings):
-    """Which calls want an approval: `always` counts for more than `never`, and what neither names wants one."""
+    """Selects the calls that need an approval: `always` overrides `never`, and a tool in neither needs one."""
 
     always: ToolFilter | None = None
     never: ToolFilter | None = None
@@ -64,7 +64,7 @@ Approval: TypeAlias = Literal["always", "never"] | ApprovalFilter
 
 
 def needs_approval(setting: Approval, name: str, read_only: bool) -> bool:
-    """Tell whether calls of a tool want an approval by that setting."""
+    """Return whether calls of a tool need an approval by this setting."""
     if isinstance(setting, str):
         return setting == "always"
     if setting.always and setting.always.matches(name, read_only):
@@ -92,14 +92,14 @@ def _pattern(pattern: object) -> object:
 
 
 def _server(server: object) -> object:
-    """Take a URL or a command alone, as `antiphon serve --mcp` does."""
+    """Accept a plain URL or command, as `antiphon serve --mcp` does."""
     if not isinstance(server, str):
         return server
     return {"url": server} if re.match(r"https?://", server) else {"command": server}
 
 
 class MCPServer(_Settings):
-    """One server that the operator declares."""
+    """A server declared by the operator."""
 
     url: Annotated[str, AfterValidator(_url)] | None = None
     """Of its endpoint, by streamable HTTP or SSE."""
@@ -141,7 +141,7 @@ class MCPServer(_Settings):
         return allowed if isinstance(allowed, ToolFilter) else ToolFilter(tool_names=allowed)
 
     def serves(self, owner: str) -> bool:
-        """Tell whether a caller may use it, by the owner that the caller's key is the hash of."""
+        """Return whether a caller may use the server; `owner` is the hash of the caller's key."""
         return self.keys is None or any(_owner(key.get_secret_value()) == owner for key in self.keys)
 
 
@@ -175,19 +175,19 @@ class MCPSettings(_Settings):
 
 def read_settings(table: Mapping[str, object], environment: Mapping[str, str], directory: Path) -> MCPSettings:
     """
-    Read the table `[tools.mcp]`, and the file that it names, from that directory.
+    Read the table `[tools.mcp]`, and its `file`, which is relative to `directory`.
 
-    The values of `headers_env` are put into `headers`. Raises `ValueError` with the key at fault.
+    The values of `headers_env` are added to `headers`. Raises `ValueError`, which names the invalid key.
     """
     file = table.get("file")
-    others = read_file(directory / file, environment) if isinstance(file, str) else {}
+    from_file = read_file(directory / file, environment) if isinstance(file, str) else {}
     servers = table.get("servers")
-    merged = {**table, "servers": {**others, **servers}} if isinstance(servers, Mapping) else dict(table)
-    if not isinstance(servers, Mapping) and others:
-        merged["servers"] = others
+    merged = {**table, "servers": {**from_file, **servers}} if isinstance(servers, Mapping) else dict(table)
+    if not isinstance(servers, Mapping) and from_file:
+        merged["servers"] = from_file
     settings = read_table(MCPSettings, merged)
-    filled = {name: _with_headers(name, server, environment) for name, server in settings.servers.items()}
-    return settings.model_copy(update={"servers": filled})
+    with_headers = {name: _with_headers(name, server, environment) for name, server in settings.servers.items()}
+    return settings.model_copy(update={"servers": with_headers})
 
 
 def _with_headers(name: str, server: MCPServer, environment: Mapping[str, str]) -> MCPServer:
@@ -207,10 +207,10 @@ def _with_headers(name: str, server: MCPServer, environment: Mapping[str, str]) 
 
 def read_file(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     """
-    Return the servers of a file in the `mcpServers` form, as tables `[tools.mcp.servers.NAME]`.
+    Return the servers of a file in the `mcpServers` format, as tables `[tools.mcp.servers.NAME]`.
 
-    `${NAME}`, `${env:NAME}` and `${NAME:-default}` stand for variables. What is `disabled` is left out. Raises
-    `ValueError`.
+    `${NAME}`, `${env:NAME}` and `${NAME:-default}` are replaced by environment variables. Disabled servers are left
+    out. Raises `ValueError`.
     """
     try:
         document = json.loads(path.expanduser().read_text(encoding="utf-8-sig"))
@@ -235,7 +235,7 @@ _SAME = ("url", "env", "headers", "headers_env", "description", "allowed_tools",
 
 
 def _table(server: Mapping[str, Any]) -> dict[str, object]:
-    """Read one server of such a file; what programs keep there for themselves is passed over."""
+    """Translate one server of such a file to our settings; settings of other programs are ignored."""
     table: dict[str, Any] = {name: server[name] for name in _SAME if server.get(name) is not None}
     if url := server.get("serverUrl") or server.get("httpUrl"):
         table.setdefault("url", url)
@@ -260,17 +260,17 @@ _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)(?::-([^}]*))?\}")
 
 def _expanded(value: object, environment: Mapping[str, str], place: str) -> Any:
     if isinstance(value, dict):
-        return {name: _expanded(one, environment, f"{place}.{name}") for name, one in value.items()}
+        return {name: _expanded(field, environment, f"{place}.{name}") for name, field in value.items()}
     if isinstance(value, list):
-        return [_expanded(one, environment, place) for one in value]
+        return [_expanded(element, environment, place) for element in value]
     if not isinstance(value, str):
         return value
 
     def expand(match: re.Match[str]) -> str:
         name, default = match.groups()
-        found = environment.get(name) or default
-        if found is None:
+        expanded = environment.get(name) or default
+        if expanded is None:
             raise ValueError(f"file: {place}: the environment variable {name} is not set")
-        return found
+        return expanded
 
     return _VARIABLE.sub(expand, value)

@@ -1,4 +1,4 @@
-"""Web pages as text: fetched through the guard, and read in a thread."""
+"""Web pages as text: fetched through the guard, and parsed in a thread."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from app.tools.guard import FetchedPage, OutboundRefused, Reach, URLPattern, fet
 MAX_TEXT_CHARS = 400_000  # of one page
 MAX_MATCHES = 20
 _CONTEXT = 200  # characters on each side of a match
-_READERS = asyncio.Semaphore(2)  # pages that are read at once: it takes CPU
+_READERS = asyncio.Semaphore(2)  # pages that are parsed concurrently, which takes CPU
 
 
 class PageFailed(Exception):
-    """A page that cannot be shown; the message is fit for the model and the caller."""
+    """A page could not be fetched or read; the message is fit for the model and the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class PageText:
 
 async def open_page(url: str, *, domains: Sequence[str], reach: Reach, seconds: float) -> PageText:
     """
-    Return a page of the web; raises `PageFailed`.
+    Fetch a web page and return its text; raises `PageFailed`.
 
-    `domains` are those that the page, and each redirect on the way, has to be in; empty: any.
+    The page and each redirect must be in one of the `domains`; an empty list allows all. `seconds` limits the fetch.
     """
     try:
         page = await fetch(url, allowed=_patterns(domains, reach), reach=reach, seconds=seconds)
@@ -52,7 +52,7 @@ async def open_page(url: str, *, domains: Sequence[str], reach: Reach, seconds: 
 
 
 def _patterns(domains: Sequence[str], reach: Reach) -> list[URLPattern] | None:
-    """Return the patterns of what may be fetched; None where any https URL may be."""
+    """Return the patterns of allowed URLs; None if every https URL is allowed."""
     hosts = [host for domain in domains for host in (domain, f"*.{domain}")]
     if reach == "public" and not hosts:
         return None
@@ -96,14 +96,14 @@ def _read_html(url: str, content: bytes) -> PageText:
 
 
 def matches(text: str, pattern: str) -> list[str]:
-    """Return the places of a text that have a pattern in them, each with what stands around it; case does not count."""
-    places: list[str] = []
+    """Return the parts of a text around each match of a pattern, ignoring case; at most `MAX_MATCHES`."""
+    excerpts: list[str] = []
     last = -1
     for match in re.finditer(re.escape(pattern.strip()), text, re.IGNORECASE):
         if match.start() <= last:
-            continue  # shown with the one before
+            continue  # in the previous excerpt
         last = match.end() + _CONTEXT
-        places.append(text[max(0, match.start() - _CONTEXT) : last].strip())
-        if len(places) == MAX_MATCHES:
+        excerpts.append(text[max(0, match.start() - _CONTEXT) : last].strip())
+        if len(excerpts) == MAX_MATCHES:
             break
-    return places
+    return excerpts

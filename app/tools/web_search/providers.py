@@ -1,8 +1,8 @@
 """
-Search services: how each is queried, and how its results are read.
+Search services: their requests, and the results in their answers.
 
-A service is a row of `PROVIDERS`: one request, and where in its JSON the results are. Any other is a class at an import
-path, with the methods of `SearchProvider`.
+A service is a row of `PROVIDERS`, which describes its request and where its results are in the JSON answer. Any other
+service is a class at an import path, with the methods of `SearchProvider`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MAX_ANSWER_BYTES = 8_000_000  # of a search service; Tavily and Exa send the tex
 
 
 class SearchFailed(Exception):
-    """A search without results to show; the message is fit for the model and the caller."""
+    """A search failed; the message is fit for the model and the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What to search for."""
+    """A search query with its options."""
 
     text: str
     count: int = 8  # of results, at most
@@ -43,18 +43,18 @@ class SearchQuery:
         return " ".join(filter(None, (self.text, f"({sites})" if " OR " in sites else sites, excluded)))
 
     def permits(self, url: str) -> bool:
-        """Tell whether a URL is in the domains that were asked for."""
+        """Return whether a URL is in the domains of the query."""
         return is_in_domains(url, self.allowed_domains, self.blocked_domains)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """One page that a search found."""
+    """One result of a search."""
 
     url: str
     title: str
     text: str = ""
-    published: str | None = None  # when, as the service writes it
+    published: str | None = None  # the date, in the service's own format
 
 
 class SearchProvider(Protocol):
@@ -65,7 +65,7 @@ class SearchProvider(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close what the provider has open."""
+        """Release the provider's resources."""
         ...
 
 
@@ -77,12 +77,12 @@ class SearchAPI:
     results: tuple[str, ...]  # the keys that lead to the list of results
     text: Callable[[Mapping[str, Any]], Iterable[object]]  # the pieces of text of a result, best first
     params: Callable[[SearchQuery], dict[str, Any]]  # of the query string, or the JSON body where `method` is POST
-    url: str | None = None  # of the service, where there is one for all
+    url: str | None = None  # base URL of the service; None if each operator has a server
     method: str = "GET"
-    key_header: str | None = None  # the header of the key; None: the service needs none
+    key_header: str | None = None  # the header of the key; None if the service needs no key
     key_prefix: str = ""
     published: str = "publishedDate"
-    hints: Mapping[int, str] = field(default_factory=dict)  # what to do about a status
+    hints: Mapping[int, str] = field(default_factory=dict)  # advice for the operator, by HTTP status
 
 
 PROVIDERS: dict[str, SearchAPI] = {
@@ -138,7 +138,7 @@ PROVIDERS: dict[str, SearchAPI] = {
 
 
 class HTTPSearchProvider:
-    """A service of the table, asked over HTTP."""
+    """A search service of `PROVIDERS`, queried over HTTP."""
 
     def __init__(
         self, api: SearchAPI, url: str, key: str | None, *, params: Mapping[str, object], timeout: float, name: str
@@ -157,7 +157,7 @@ class HTTPSearchProvider:
 
     @classmethod
     def from_settings(cls, settings: WebSearchSettings, key: str | None) -> HTTPSearchProvider:
-        """Return the provider that the settings name; raises `ValueError`."""
+        """Return the provider of the settings; raises `ValueError`."""
         api = PROVIDERS[settings.provider]
         url = settings.url or api.url
         if url is None:
@@ -217,7 +217,7 @@ class HTTPSearchProvider:
 
 
 def urlsplit_host(url: str) -> str | None:
-    """Return the host of an HTTP URL, in lower case; None for what is none."""
+    """Return the host of an HTTP URL, in lower case; None for any other string."""
     try:
         parts = urlsplit(url)
         host = parts.hostname
@@ -227,7 +227,7 @@ def urlsplit_host(url: str) -> str | None:
 
 
 def is_in_domains(url: str, allowed: Sequence[str], blocked: Sequence[str] = ()) -> bool:
-    """Tell whether a URL is in one of the allowed domains, subdomains included, and in none of the blocked ones."""
+    """Return whether a URL is in an allowed domain or its subdomains (an empty list allows all), and not blocked."""
     host = urlsplit_host(url)
     if host is None:
         return False
