@@ -1,4 +1,4 @@
-"""Objects that the settings name."""
+"""Imports of objects by a name in the settings."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 def import_object(name: str, table: Mapping[str, str] | None = None) -> Any:
     """
-    Return the object that `table` has a path for under this name; other names are such paths themselves.
+    Import the object at the path that `table` has for a name; a name that is not in the table is itself a path.
 
-    A path is `package.module:attribute`. Raises `ImportError` and `AttributeError`.
+    A path is `package.module:attribute`. Raises `ImportError` or `AttributeError`.
     """
     module, _, attribute = (table or {}).get(name, name).partition(":")
     return getattr(importlib.import_module(module), attribute)

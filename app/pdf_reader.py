@@ -1,8 +1,8 @@
 """
-The text of PDFs.
+Text extraction from PDFs.
 
-As a program it reads a PDF from standard input, and writes `{"text": ...}` or `{"error": ...}`: PDFs come from
-strangers, and can be made to take very long or very much memory to read, so that this process may be killed.
+As a program, it reads a PDF from standard input and writes `{"text": ...}` or `{"error": ...}`. PDFs are untrusted, and
+can make a parser take very long or use too much memory; a separate process can be killed.
 """
 
 import io
@@ -22,7 +22,7 @@ class EncryptedPDF(Exception):
 
 
 def pdf_pages(source: Path | IO[bytes]) -> Iterator[str]:
-    """Yield the text of each page; raises `EncryptedPDF`, and what pypdf raises for a PDF that is broken."""
+    """Yield the text of each page; raises `EncryptedPDF`, or pypdf's errors for a malformed PDF."""
     from pypdf import PdfReader
 
     reader = PdfReader(source)
@@ -32,18 +32,18 @@ def pdf_pages(source: Path | IO[bytes]) -> Iterator[str]:
         yield page.extract_text()
 
 
-def _bound_this_process() -> None:
-    """Let this process take only so much of the machine."""
+def _limit_this_process() -> None:
+    """Limit the memory and CPU time of this process."""
     try:
         import resource
-    except ImportError:  # no such thing on Windows
+    except ImportError:  # not available on Windows
         return
     resource.setrlimit(resource.RLIMIT_AS, (MAX_PDF_MEMORY, MAX_PDF_MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_PDF_SECONDS, MAX_PDF_SECONDS))
 
 
 def _read(source: IO[bytes]) -> dict[str, str]:
-    """Return the text of a PDF, or what keeps it from being read."""
+    """Return `text`, or an `error` that explains why the PDF cannot be read."""
     pages = []
     size = 0
     try:
@@ -63,5 +63,5 @@ def _read(source: IO[bytes]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    _bound_this_process()
-    json.dump(_read(io.BytesIO(sys.stdin.buffer.read())), sys.stdout)  # ASCII: halves of characters are escaped
+    _limit_this_process()
+    json.dump(_read(io.BytesIO(sys.stdin.buffer.read())), sys.stdout)  # ASCII: lone surrogates are escaped

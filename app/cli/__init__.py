@@ -109,10 +109,10 @@ def serve(
     reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes, for development.")] = False,
 ) -> None:
     """Start the server. Options override the variables (ANTIPHON_HOST etc.); `antiphon settings` prints all of them."""
-    given = {name: value for name, value in locals().items() if name not in ("reload", "mcp") and value is not None}
+    options = {name: value for name, value in locals().items() if name not in ("reload", "mcp") and value is not None}
     if mcp:
-        given["mcp"] = _mcp_servers(mcp)
-    os.environ.update({f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()})
+        options["mcp"] = _mcp_servers(mcp)
+    os.environ.update({f"{PREFIX}{name.upper()}": str(value) for name, value in options.items()})
     settings = _settings(status=2)
     _try_to_build(settings)
     sockets = _listen(settings)
@@ -323,7 +323,7 @@ def _tools_of(path: Path) -> list[object]:
 
 
 def _first_model(url: str, key: str | None, *, proxied: bool) -> str | None:
-    """Ask a server for the first of its models; None if there is none, or no server."""
+    """Return the first model that a server lists; None if it lists none or cannot be reached."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         listed = httpx.get(f"{url}/models", headers=headers, timeout=_MODELS_TIMEOUT, trust_env=proxied)
@@ -333,7 +333,7 @@ def _first_model(url: str, key: str | None, *, proxied: bool) -> str | None:
 
 
 def _has_web_search(url: str, key: str | None) -> bool:
-    """Ask a server whether it searches the web for callers with this key; False where it cannot be asked."""
+    """Return whether a server offers web search to callers with this key; False if it cannot be reached."""
     try:
         with ServerClient(url, key, proxied=True, timeout=_MODELS_TIMEOUT) as client:
             tools = client.get("antiphon/about").get("tools")

@@ -21,7 +21,7 @@ def _root() -> None:
     """Make API keys with names."""
 
 
-def _what_to_do(name: str) -> str:
+def _instructions(name: str) -> str:
     with suppress(SettingsError):
         if name in load_settings().keys:
             return (
@@ -55,10 +55,10 @@ def make_key(
         if not (key and key.isascii() and key.isprintable()):
             typer.echo("The key should be printable ASCII: a header cannot hold anything else.", err=True)
             raise typer.Exit(2)
-        owner = owner or digest_of(key)[:32]  # what it has stored so far
+        owner = owner or digest_of(key)[:32]  # the owner of the objects that it has stored so far
     else:
         key = f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
         typer.echo(f"The key of {name}, which is not shown again:\n\n  {key}\n", err=True)
-        typer.echo(f"{_what_to_do(name)}\n", err=True)
+        typer.echo(f"{_instructions(name)}\n", err=True)
     fields = {"owner": owner} if owner else {}
     typer.echo(key_table(name, hash_of(key), **fields), nl=False)

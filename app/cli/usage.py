@@ -1,4 +1,4 @@
-"""Print what keys have used: `antiphon usage`."""
+"""Print the usage of keys: `antiphon usage`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _COUNTS = {
 
 
 def show_usage(client: ServerClient, console: Console, query: Mapping[str, str | None], *, as_json: bool) -> None:
-    """Print the usage that a server lists for a query; raises `ServerError`."""
-    given = {name: value for name, value in query.items() if value}
-    listed = client.get(f"antiphon/usage?{urlencode(given)}")
+    """Print a server's usage list for a query; raises `ServerError`."""
+    parameters = {name: value for name, value in query.items() if value}
+    listed = client.get(f"antiphon/usage?{urlencode(parameters)}")
     if as_json:
         console.print_json(data=listed)
         return
@@ -37,7 +37,7 @@ def show_usage(client: ServerClient, console: Console, query: Mapping[str, str |
         table.add_column(heading, footer=_number(listed["total"][name]), justify="right", no_wrap=True)
     for entry in listed["data"]:
         table.add_row(*(safe(entry[name]) for name in groups), *(_number(entry[name]) for name in _COUNTS))
-    if not console.is_terminal:  # nobody cuts off the lines of a file
+    if not console.is_terminal:  # do not truncate lines in a file
         console.width = max(console.width, 200)
     console.print(table)
 

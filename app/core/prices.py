@@ -1,5 +1,5 @@
 """
-What responses cost, in exact integers: 1,000,000,000 of `NANO` are one unit of the operator's currency.
+Prices of models and costs of responses, in integers: amounts are in nanos, billionths of a unit of the currency.
 
     prices = PriceList({"gpt-5*": Price.per_million(Decimal("1.25"), Decimal("10"))})
     prices.cost("gpt-5-mini", usage)   # 1250000, which is 0.00125
@@ -13,11 +13,11 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 NANO = 10**9
-_CACHED = 1000  # models whose price is remembered
+_CACHED = 1000  # models whose price is cached
 
 
 class Price(NamedTuple):
-    """The price of a model: billionths of a thousandth of a unit, for one token."""
+    """The price of a model per token, in thousandths of a nano."""
 
     input: int
     cached_input: int
@@ -25,32 +25,32 @@ class Price(NamedTuple):
 
     @classmethod
     def per_million(cls, input: Decimal, output: Decimal, cached_input: Decimal | None = None) -> Price:
-        """Return the price from those of a million tokens; without one of its own, cached input costs as any other."""
+        """Return the price from those per million tokens; `cached_input` defaults to the price of input."""
         cached = input if cached_input is None else cached_input
         return cls(*(int(price * 10**6) for price in (input, cached, output)))
 
     def cost(self, input: int, cached: int, output: int) -> int:
-        """Return the cost in nanos of so many tokens; those of the input include the cached ones."""
+        """Return the cost of numbers of tokens, in nanos; `input` includes the cached tokens."""
         return (self.input * (input - cached) + self.cached_input * cached + self.output * output + 500) // 1000
 
 
 class PriceList:
-    """The prices of models, by glob: the first that matches is a model's."""
+    """The prices of models, by glob; the first glob that matches a model applies."""
 
     def __init__(self, prices: Mapping[str, Price] | None = None) -> None:
         self._prices = dict(prices or {})
-        self._of_models: dict[str, Price | None] = {}
+        self._cache: dict[str, Price | None] = {}  # by model
 
     def price(self, model: str) -> Price | None:
         """Return the price of a model; None if it has none."""
         try:
-            return self._of_models[model]
+            return self._cache[model]
         except KeyError:
             pass
-        found = next((price for glob, price in self._prices.items() if fnmatchcase(model, glob)), None)
-        if len(self._of_models) < _CACHED:
-            self._of_models[model] = found
-        return found
+        match = next((price for glob, price in self._prices.items() if fnmatchcase(model, glob)), None)
+        if len(self._cache) < _CACHED:
+            self._cache[model] = match
+        return match
 
     def cost(self, model: str, usage: Mapping[str, Any]) -> int | None:
         """Return the cost in nanos of the usage of a response; None for a model without a price."""
@@ -61,6 +61,6 @@ class PriceList:
 
 
 def format_money(nanos: int) -> str:
-    """Return an amount as a decimal number without needless zeros, such as `0.00125`."""
+    """Return an amount in nanos as a decimal number without trailing zeros, such as `0.00125`."""
     text = f"{nanos // NANO}.{nanos % NANO:09d}".rstrip("0")
     return text.rstrip(".")

@@ -28,10 +28,10 @@ from app.core.prices import NANO, Price
 from app.settings.loading import environment
 from app.settings.validation import check_header_value
 
-KEY_PREFIX = "sk-antiphon-"  # of keys that `antiphon key new` makes; logs redact what begins like this
+KEY_PREFIX = "sk-antiphon-"  # of keys that `antiphon key new` creates; logs redact strings with this prefix
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
-# The others are names of keys without a table, in logs and usage.
+# The excluded names stand for keys without a table, in logs and usage.
 _NAME = re.compile(r"(?!(?:anonymous|unnamed|other|key_[0-9a-f]{8})$)[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 
 
@@ -41,12 +41,12 @@ def digest_of(key: str) -> str:
 
 
 def hash_of(key: str) -> str:
-    """Return a key as the settings have it, such as `sha256:9f86d0...`."""
+    """Return the hash of a key in the format of the settings, such as `sha256:9f86d0...`."""
     return f"sha256:{digest_of(key)}"
 
 
 def check_key_name(name: str) -> str:
-    """Return the name of a key; raises `ValueError` if it cannot be one."""
+    """Return a valid name of a key unchanged; raises `ValueError` for any other."""
     if not _NAME.fullmatch(name):
         raise ValueError(
             "a key's name should be up to 64 letters, digits and any of _ . @ -, and none of: anonymous, unnamed, "
@@ -75,7 +75,7 @@ Money = Annotated[Decimal, Field(ge=0, le=10**9, decimal_places=6, allow_inf_nan
 
 
 class PriceSettings(BaseModel):
-    """The price of models, a table `[prices."GLOB"]`, in any currency, for a million tokens."""
+    """The price of models per million tokens, in any currency: a table `[prices."GLOB"]`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -84,12 +84,12 @@ class PriceSettings(BaseModel):
     cached_input: Money | None = None
 
     def price(self) -> Price:
-        """Return the price in whole numbers."""
+        """Return the price in integers."""
         return Price.per_million(self.input, self.output, self.cached_input)
 
 
 class BudgetSettings(BaseModel):
-    """What a key may use in a day or a month of UTC; money is in the currency of the prices."""
+    """The budget of a key per day and month, in UTC; money is in the currency of the prices."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -104,7 +104,7 @@ class BudgetSettings(BaseModel):
         return self.money_per_day is not None or self.money_per_month is not None
 
     def limits(self) -> tuple[BudgetLimit, ...]:
-        """Return the limits in whole numbers."""
+        """Return the limits that are set, in integers."""
         return tuple(
             BudgetLimit(name, int(amount * NANO) if name.startswith("money") else int(amount))
             for name, amount in self
@@ -147,7 +147,7 @@ class KeySettings(BaseModel):
     """Whether the key sees the usage of all keys, and `/metrics` where it is behind a key; it sees no content but its
     own."""
 
-    _keys: tuple[SecretStr, ...] = PrivateAttr(())  # compared, too, so a reload notices a changed variable
+    _keys: tuple[SecretStr, ...] = PrivateAttr(())  # part of comparisons, so that a reload notices a changed variable
 
     @field_validator("env")
     @classmethod
@@ -173,7 +173,7 @@ class KeySettings(BaseModel):
 
     @property
     def secrets(self) -> list[SecretStr]:
-        """The keys themselves, where the settings have them."""
+        """The keys themselves, as far as they come from a variable."""
         return [*self._keys]
 
     @property
@@ -183,7 +183,7 @@ class KeySettings(BaseModel):
         return [*hashes, *(digest_of(key.get_secret_value()) for key in self._keys)]
 
     def access(self, name: str) -> KeyAccess:
-        """Return what the key of this name may do."""
+        """Return the permissions of the key under this name."""
         return KeyAccess(
             name=name,
             owner=owner_id(self.owner or name),
@@ -199,9 +199,9 @@ class KeySettings(BaseModel):
 
 
 def key_table(name: str, hash: str, **fields: Any) -> str:
-    """Return a table `[keys.NAME]` of a TOML file; `fields` are further strings of it."""
+    """Return a table `[keys.NAME]` for a TOML file; `fields` are more strings in it."""
     quoted = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
-    # JSON's strings are TOML's, too, but for DEL.
+    # JSON strings are valid TOML, except for DEL.
     strings = {field: json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f") for field, text in fields.items()}
     lines = [f"[keys.{quoted}]", f'hash = "{hash}"', *(f"{field} = {text}" for field, text in strings.items())]
     return "\n".join(lines) + "\n"

@@ -1,13 +1,13 @@
 """
-What keys use and what it costs: recorded in the store, limited by budgets.
+Usage and cost of API keys: recorded in the store, limited by budgets.
 
     state = await accounting.check(access)          # raises BudgetExceeded, a 429 with `Retry-After`
     ...
     cost = accounting.record(access, lifecycle)     # at the end of a response
 
-Records are added up in memory and written in batches, so no response waits for them. What a key with a budget used is
-written at once, and its next request first waits for that: a budget is exceeded by no more than what was in progress.
-A batch that may not have been written is written again, and the store counts it once.
+Records are added up in memory and written in batches, so responses do not wait for them. The usage of a key with a
+budget is written at once, and the key's next request waits for that: a budget can be exceeded only by responses that
+were in progress. A batch that may not have been written is written again; the store counts it once.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from app.stores.usage import Spending, UsageLedger, UsageRow
 logger = logging.getLogger(__name__)
 
 WRITE_INTERVAL = 0.25  # seconds between two writes
-RETRY_INTERVAL = 2.0  # seconds after which a failed write is repeated
-BUDGET_TIMEOUT = 1.0  # seconds that a check of a budget waits for a write
-LAST_WRITE_TIMEOUT = 5.0  # seconds for the last write
+RETRY_INTERVAL = 2.0  # seconds before a failed write is retried
+BUDGET_TIMEOUT = 1.0  # seconds that a budget check waits for the store
+LAST_WRITE_TIMEOUT = 5.0  # seconds for the last write at shutdown
 FORGET_INTERVAL = 3600.0  # seconds between deletions of old rows
-_COUNTS = 6  # of a `UsageRow`
-_MODELS = 200  # of one key in one process; callers may make up names, so the others are `other`
+_COUNTS = 6  # fields of a `UsageRow` with counts
+_MODELS = 200  # per key and process; further models are recorded as `other`, since callers may invent names
 
 
 class BudgetState(NamedTuple):
-    """How much of one limit of a budget is used."""
+    """The state of one limit of a budget."""
 
     limit: BudgetLimit
     used: int
@@ -49,7 +49,7 @@ class BudgetState(NamedTuple):
 
     @property
     def remaining(self) -> int:
-        """What may still be used; 0 or less if the limit is reached."""
+        """The remaining amount; 0 or less if the limit is reached."""
         return self.limit.amount - self.used
 
     def format(self, amount: int) -> str:
@@ -72,15 +72,15 @@ class BudgetExceeded(TooManyRequests):
         self._resets = resets
 
     def headers(self) -> dict[str, str]:
-        """The headers of the HTTP response. OpenAI's clients are told not to retry by themselves."""
+        """The headers of the HTTP response; `x-should-retry` stops the automatic retries of OpenAI's clients."""
         return {**super().headers(), "x-should-retry": "false", "x-antiphon-budget-reset": self._resets}
 
 
 class Accounting:
     """
-    The usage of all keys.
+    Records the usage of all keys, and checks their budgets.
 
-    `on_usage` is called with the rows that are written, and `on_refusal` with the name of a limit that is reached.
+    `on_usage` is called with each row before it is written, and `on_refusal` with the name of a limit that is reached.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Accounting:
         journal: UsageJournal | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Rows are kept for so many `days`; `clock` gives the Unix time. `journal` has what is not in the store yet."""
+        """Rows are deleted after `days`; `clock` returns the Unix time. `journal` holds usage not in the store yet."""
         self.ledger = ledger
         self._prices = prices or PriceList()
         self._days = days
@@ -105,30 +105,30 @@ class Accounting:
         self._today = ("", 0.0)  # the day, and the Unix time of its end
         self._models: dict[str, BoundedLabels] = {}
         self._unpriced = BoundedLabels(_MODELS)
-        # What is not written yet: the counts of `UsageRow`, by its names.
+        # Usage that is not written yet: the counts of a `UsageRow`, by its day, key, model and backend.
         self._pending: dict[tuple[str, str, str, str], list[int]] = {}
-        self._accesses: dict[str, KeyAccess] = {}  # of keys that were used, by name
-        self._known: dict[str, tuple[str, Spending]] = {}  # of keys with budgets: the day, and what was used by then
+        self._accesses: dict[str, KeyAccess] = {}  # of keys that have been used, by name
+        self._spent: dict[str, tuple[str, Spending]] = {}  # of keys with budgets: the last spending, and its day
         self._batch = 1  # number of the batch that will be written next
         self._batch_id = secrets.token_hex(16)
         self._batches: dict[str, int] = {}  # by key: the last batch that it has rows in
         self._written = 0  # number of the last batch that was written
         self._progress = asyncio.Event()  # replaced after each write
-        self._hurry = asyncio.Event()
+        self._flush = asyncio.Event()  # set to write without waiting for the interval
         self._writing: asyncio.Task[None] | None = None
         self._recovery: asyncio.Task[None] | None = None
-        self._next_write = 0.0  # in loop time: after a pause the next record is written at once
-        self._forgotten = -FORGET_INTERVAL
+        self._next_write = 0.0  # earliest time of the next write, in loop time
+        self._last_deletion = -FORGET_INTERVAL
         self._closing = False
 
     def replace_prices(self, prices: PriceList) -> None:
-        """Count with these prices from now on."""
+        """Use these prices from now on."""
         self._prices = prices
 
     # Recording.
 
     def record(self, access: KeyAccess, lifecycle: ResponseLifecycle) -> int | None:
-        """Count the usage of a response that has ended; return its cost in nanos, None for a model without a price."""
+        """Record the usage of a finished response; return its cost in nanos, None for a model without a price."""
         usage = lifecycle.usage
         if not usage or not (usage["input_tokens"] or usage["output_tokens"]):
             return None
@@ -151,15 +151,15 @@ class Accounting:
             usage["output_tokens_details"]["reasoning_tokens"],
             cost or 0,
         )
-        for place, count in enumerate(added):
-            counts[place] += count
+        for index, count in enumerate(added):
+            counts[index] += count
         if self._journal:
             self._journal.append(self._batch_id, row, added)
         self._accesses[name] = access
         self._batches[name] = self._batch
         if access.budget:
             self._count(name, row[0], usage["input_tokens"] + usage["output_tokens"], cost or 0)
-            self._hurry.set()
+            self._flush.set()
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
         return cost
@@ -180,10 +180,10 @@ class Accounting:
             logger.warning("a model without a price costs nothing of a budget", extra={"model": model, "key": key})
 
     def _count(self, key: str, today: str, tokens: int, cost: int) -> None:
-        """Add to what is known of a key, for when the store is unavailable."""
-        day, known = self._known.get(key, (today, Spending()))
-        added = zip(_on_day(known, day, today), (tokens, cost, tokens, cost), strict=True)
-        self._known[key] = today, Spending(*(one + more for one, more in added))
+        """Add to the last spending of a key, which is used if the store is unavailable."""
+        day, spending = self._spent.get(key, (today, Spending()))
+        amounts = zip(_on_day(spending, day, today), (tokens, cost, tokens, cost), strict=True)
+        self._spent[key] = today, Spending(*(used + added for used, added in amounts))
 
     # Writing.
 
@@ -195,8 +195,8 @@ class Accounting:
                 if wait > 0 and not self._closing:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(wait):
-                            await self._hurry.wait()
-                self._hurry.clear()
+                            await self._flush.wait()
+                self._flush.clear()
                 self._next_write = asyncio.get_running_loop().time() + WRITE_INTERVAL
                 rows = [UsageRow(*names, *counts) for names, counts in self._pending.items()]
                 self._pending = {}
@@ -221,15 +221,15 @@ class Accounting:
             except StoreUnavailable:
                 if self._closing:
                     requests = sum(row.requests for row in rows)
-                    where = "kept in the journal" if self._journal else "lost"
+                    place = "kept in the journal" if self._journal else "lost"
                     logger.error(
-                        "usage not stored, but %s: the store is unavailable", where, extra={"requests": requests}
+                        "usage not stored, but %s: the store is unavailable", place, extra={"requests": requests}
                     )
                     return
                 if not failed:
                     logger.warning("usage is not stored yet: the store is unavailable")
                 failed = True
-                self._progress.set()  # whoever waits does without
+                self._progress.set()  # budget checks continue with the last spending
                 await asyncio.sleep(RETRY_INTERVAL)
                 self._progress.clear()
         if self._journal:
@@ -238,15 +238,15 @@ class Accounting:
             logger.info("usage is stored again")
 
     async def _forget(self) -> None:
-        if (now := time.monotonic()) - self._forgotten < FORGET_INTERVAL:
+        if (now := time.monotonic()) - self._last_deletion < FORGET_INTERVAL:
             return
-        self._forgotten = now
+        self._last_deletion = now
         before = datetime.fromtimestamp(self._clock(), UTC).date() - timedelta(days=self._days)
         with suppress(StoreUnavailable):
             await self.ledger.forget(before.isoformat())
 
     def start(self) -> None:
-        """Write what processes that have died had not written."""
+        """Start writing the usage in the journals of processes that have died."""
         if self._journal:
             self._recovery = asyncio.get_running_loop().create_task(self._recover(self._journal))
 
@@ -261,15 +261,15 @@ class Accounting:
 
     async def settle(self) -> None:
         """Wait, up to `BUDGET_TIMEOUT`, until what this process has recorded is in the store."""
-        self._hurry.set()
+        self._flush.set()
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(BUDGET_TIMEOUT):
                 await self._until_written(self._batch if self._pending else self._batch - 1)
 
     async def aclose(self) -> None:
-        """Write what is pending."""
+        """Write pending usage, and close the journal."""
         self._closing = True
-        self._hurry.set()
+        self._flush.set()
         if tasks := {task for task in (self._writing, self._recovery) if task}:
             await asyncio.wait(tasks, timeout=LAST_WRITE_TIMEOUT)
         if self._journal:
@@ -278,7 +278,7 @@ class Accounting:
     # Budgets.
 
     async def check(self, access: KeyAccess) -> list[BudgetState]:
-        """Return how much of the limits of a key's budget is used; raises `BudgetExceeded`."""
+        """Return the state of each limit of a key's budget; raises `BudgetExceeded`."""
         if not access.budget:
             return []
         day = self.today()
@@ -296,15 +296,15 @@ class Accounting:
         return states
 
     async def _spending(self, key: str, day: str) -> Spending:
-        """Return what a key has used, by all processes; if the store is unavailable, what is known of it here."""
+        """Return a key's spending in all processes; if the store is unavailable, the last value of this process."""
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(BUDGET_TIMEOUT):
                 await self._until_written(self._batches.get(key, 0))
                 spending = await self.ledger.spending(key, day)
-            self._known[key] = day, spending
+            self._spent[key] = day, spending
             return spending
-        known_day, known = self._known.get(key, (day, Spending()))
-        return _on_day(known, known_day, day)
+        last_day, last = self._spent.get(key, (day, Spending()))
+        return _on_day(last, last_day, day)
 
     async def _until_written(self, batch: int) -> None:
         """Wait until the batch of this number is in the store; raises `StoreUnavailable` if it cannot be written."""
@@ -315,17 +315,17 @@ class Accounting:
                 raise StoreUnavailable
 
 
-def _on_day(known: Spending, day: str, today: str) -> Spending:
-    """Return what was used by a day as it counts today."""
+def _on_day(spending: Spending, day: str, today: str) -> Spending:
+    """Return the spending of a day as it counts today: zero for a period that has ended."""
     if day == today:
-        return known
+        return spending
     if day[:7] != today[:7]:
         return Spending()
-    return known._replace(tokens_per_day=0, money_per_day=0)
+    return spending._replace(tokens_per_day=0, money_per_day=0)
 
 
 def _end_of(period: str, now: datetime) -> datetime:
-    """Return when the day or month of a time ends."""
+    """Return the end of the current day or month."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     if period == "day":
         return midnight + timedelta(days=1)
@@ -337,7 +337,7 @@ def _utc(time: datetime) -> str:
 
 
 def budget_headers(states: list[BudgetState]) -> dict[str, str]:
-    """Return the headers with what remains of a budget, such as `x-antiphon-budget-remaining-money-per-month`."""
+    """Return headers with the remaining budget, such as `x-antiphon-budget-remaining-money-per-month`."""
     return {
         f"x-antiphon-budget-remaining-{state.limit.name.replace('_', '-')}": state.format(max(0, state.remaining))
         for state in states

@@ -1,9 +1,9 @@
 """
-What was used and is not in the store yet, in files, so that a process that is killed loses nothing.
+A journal of usage that is not in the store yet, in files, so that no usage is lost if a process is killed.
 
-A batch is a file of lines, one for each response, and is deleted when the store has it. A process holds a lock on its
-files, so the files without one are those of processes that have died. The name of a file is the name of its batch,
-which the store adds once.
+A batch is a file with one line per response, and is deleted once the batch is in the store. A process locks its files,
+so unlocked files belong to processes that have died. The name of a file is the id of its batch, which the store counts
+once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.stores.usage import UsageRow, add_rows
 
 try:
     import fcntl
-except ImportError:  # Windows, where the settings refuse a journal
+except ImportError:  # Windows, where the settings do not allow a journal
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _SUFFIX = ".usage"
 
 
 class UsageJournal:
-    """The files of one process in a directory, which several may share."""
+    """The journal files of one process, in a directory that several processes may share."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -37,7 +37,7 @@ class UsageJournal:
         self._failed = False
 
     def append(self, batch: str, names: Sequence[str], counts: Sequence[int]) -> None:
-        """Add a record to the file of a batch; where that fails, the log says so, once."""
+        """Append a record to the file of a batch. Errors are not raised; the first one is logged."""
         try:
             if (file := self._files.get(batch)) is None:
                 file = self._files[batch] = self._open(batch)
@@ -63,14 +63,14 @@ class UsageJournal:
                     yield path.stem, _rows(path.read_bytes())
 
     def close(self) -> None:
-        """Close the files that are left; another process will find them."""
+        """Close the remaining files, which another process can then recover."""
         for file in self._files.values():
             os.close(file)
         self._files.clear()
 
     def _open(self, batch: str) -> int:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Under another name until it is locked, so that nobody takes it for abandoned.
+        # The file has another name until it is locked, so that no other process treats it as abandoned.
         new = self._path(batch).with_suffix(".new")
         file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -78,7 +78,7 @@ class UsageJournal:
         return file
 
     def _lock(self, path: Path) -> int | None:
-        """Return the descriptor of a file that nobody has locked; None if somebody has, or it is gone."""
+        """Lock a file and return its descriptor; None if another process holds the lock, or has deleted the file."""
         try:
             file = os.open(path, os.O_RDONLY)
         except OSError:
@@ -97,7 +97,7 @@ class UsageJournal:
 
 
 def _rows(content: bytes) -> list[UsageRow]:
-    """Return the rows of a file; a line that was cut off is left out."""
+    """Return the rows of a file; incomplete lines are skipped."""
     rows: dict[tuple[str, ...], UsageRow] = {}
     for line in content.splitlines():
         with contextlib.suppress(ValueError, TypeError):

@@ -18,7 +18,7 @@ _MAX_DAYS = 3660
 
 
 class UsageQuery(NamedTuple):
-    """What to list: the days, globs of keys and models, and what to group by."""
+    """A query for usage: the first and last day, globs for keys and models, and the fields to group by."""
 
     first: str
     last: str
@@ -28,7 +28,7 @@ class UsageQuery(NamedTuple):
 
     @classmethod
     def read(cls, first: str | None, last: str | None, key: str | None, model: str | None, group: str) -> UsageQuery:
-        """Return the query of a request's parameters; raises `InvalidRequest`."""
+        """Return the query for a request's parameters; raises `InvalidRequest`."""
         today = datetime.now(UTC).date()
         until = _date(last, "to") if last else today
         since = _date(first, "from") if first else until.replace(day=1)

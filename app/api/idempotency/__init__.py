@@ -1,12 +1,12 @@
 """
-`Idempotency-Key`: a request that is sent again with the same key and body gets the response of the first one.
+`Idempotency-Key`: a request with the same key and body as an earlier request gets that request's response.
 
-    claim = await idempotency.claim(owner, key, digest)   # or the id of the response that there is already
+    claim = await idempotency.claim(owner, key, digest)   # or the id of the existing response
     ...
-    claim.end(response_id)                                # or None, so that the key can be used again
+    claim.end(response_id)                                # None frees the key for a retry
 
-A claim is a record of the store, so it holds for all processes. It has a lease: the claim of a process that died is
-taken over.
+A claim is a record in the store, so it is valid for all processes. It has a lease: when a process dies, another one can
+take over its claims.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ logger = logging.getLogger(__name__)
 HEADER = "idempotency-key"
 REPLAYED_HEADER = "idempotent-replayed"
 MAX_KEY = 255  # characters
-LEASE_SECONDS = 30.0  # after which the claim of a process that died is taken over
-FIRST_POLL, LONGEST_POLL = 0.02, 0.5  # seconds between two looks at a response that is being made
+LEASE_SECONDS = 30.0  # after which the claim of a dead process can be taken over
+FIRST_POLL, LONGEST_POLL = 0.02, 0.5  # seconds between polls for a response that is in progress
 _CLAIM = "claim"  # the name of the record
-_LASTING = ("completed", "incomplete", "cancelled")  # a response that failed does not count: the request may be retried
+_REPLAYABLE = ("completed", "incomplete", "cancelled")  # a failed response is not: its request may be retried
 
 
 class _Record(NamedTuple):
-    """What is stored of a key. Times are Unix times."""
+    """The stored claim of a key. Times are Unix times."""
 
     digest: str  # of the request's body
     created: float
-    token: str  # of the process that makes the response; the record `lease:TOKEN` is there as long as it does
+    token: str  # of the claim; the record `lease:TOKEN` exists until the response ends or the claim is taken over
     until: float  # when the lease expires
     response_id: str | None = None  # once the response has ended
 
@@ -54,10 +54,10 @@ class _Record(NamedTuple):
 
 
 class Idempotency:
-    """The idempotency keys of all owners, each remembered for `ttl` seconds."""
+    """The idempotency keys of all owners, each stored for `ttl` seconds."""
 
     def __init__(self, store: Store, ttl: float, clock: Callable[[], float] = time.time) -> None:
-        """`clock` gives the Unix time."""
+        """`clock` returns the Unix time."""
         self._store = store
         self._ttl = ttl
         self._clock = clock
@@ -65,9 +65,9 @@ class Idempotency:
 
     async def claim(self, owner: str, key: str, digest: str) -> KeyClaim | str:
         """
-        Return the claim to a key, or the id of the response that it already has; wait while that is being made.
+        Claim a key, or return the id of its existing response; waits while that response is in progress.
 
-        Raises `InvalidRequest` (400 for a key that is none, 409 for one that was used with another body).
+        Raises `InvalidRequest`: 400 for an invalid key, 409 for a key that was used with another body.
         """
         if not (0 < len(key) <= MAX_KEY and key.isprintable()):
             message = f"Invalid 'Idempotency-Key': should be 1 to {MAX_KEY} printable characters."
@@ -77,28 +77,28 @@ class Idempotency:
         while True:
             now = self._clock()
             data = await self._store.get(bucket, _CLAIM)
-            known = _Record(**json.loads(data)) if data else None
-            if known and known.response_id and known.created + self._ttl <= now:
-                await self._store.apply(Change(bucket, {}, delete=[_CLAIM, known.lease], given=_CLAIM))
+            existing = _Record(**json.loads(data)) if data else None
+            if existing and existing.response_id and existing.created + self._ttl <= now:
+                await self._store.apply(Change(bucket, {}, delete=[_CLAIM, existing.lease], given=_CLAIM))
                 continue
-            if known and known.digest != digest:
+            if existing and existing.digest != digest:
                 message = "This 'Idempotency-Key' was used with another request. Use a new key for a new request."
                 raise InvalidRequest(message, param="Idempotency-Key", code="idempotency_key_reused", status=409)
-            if known and known.response_id:
-                return known.response_id
-            if known is None or known.until <= now:
+            if existing and existing.response_id:
+                return existing.response_id
+            if existing is None or existing.until <= now:
                 record = _Record(digest, now, secrets.token_hex(8), now + LEASE_SECONDS)
-                if await self._take(bucket, record, known):
+                if await self._take(bucket, record, existing):
                     return KeyClaim(self, bucket, record)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_POLL)
 
     async def _take(self, bucket: str, record: _Record, expired: _Record | None) -> bool:
-        """Store a claim, in place of an expired one if there is one; return whether no other process was faster."""
+        """Store a claim, replacing an expired one if there is one; return False if another process was faster."""
         if expired:
             put = {_CLAIM: record.encoded(), record.lease: b"1"}
             return await self._store.apply(Change(bucket, put, delete=[expired.lease], given=expired.lease))
-        # The lease first: every claim that can be seen has one, which whoever takes it over deletes.
+        # The lease is stored first, so that every visible claim has one: a process that takes it over deletes it.
         await self._store.put(bucket, record.lease, b"1")
         if await self._store.add(bucket, _CLAIM, record.encoded()):
             return True
@@ -106,31 +106,31 @@ class Idempotency:
         return False
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something beside the request; `aclose` waits for it."""
+        """Run a coroutine in a task that `aclose` waits for."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def replace(self, bucket: str, old: _Record, new: _Record | None) -> bool:
-        """Replace a claim of this process, or remove it; return whether it still was this process's."""
+        """Replace or remove a claim of this process; return False if another process has taken it over."""
         put = {_CLAIM: new.encoded()} if new else {}
         ended = new is None or new.response_id is not None
         delete = [*([] if new else [_CLAIM]), *([old.lease] if ended else [])]
         return await self._store.apply(Change(bucket, put, delete=delete, given=old.lease))
 
     def renewed(self, record: _Record) -> _Record:
-        """Return a claim with a lease from now on."""
+        """Return a claim with a lease that starts now."""
         return record._replace(until=self._clock() + LEASE_SECONDS)
 
     async def aclose(self) -> None:
-        """Wait until what has ended is stored."""
+        """Wait until ended claims are stored, up to a timeout."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
 
 
 class KeyClaim:
-    """The right to make the response of a key. As an observer of the response it ends with it."""
+    """The exclusive right to create the response of a key. It observes the response, and ends with it."""
 
     def __init__(self, keys: Idempotency, bucket: str, record: _Record) -> None:
         self._keys = keys
@@ -151,8 +151,8 @@ class KeyClaim:
         """Do nothing."""
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Keep the response under the key, unless it failed or was interrupted."""
-        self.end(lifecycle.response["id"] if lifecycle.status in _LASTING else None)
+        """Store the response's id under the key, unless it failed or was interrupted."""
+        self.end(lifecycle.response["id"] if lifecycle.status in _REPLAYABLE else None)
 
     async def _store(self, response_id: str | None) -> None:
         new = self._record._replace(response_id=response_id) if response_id else None

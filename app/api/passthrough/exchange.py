@@ -1,4 +1,4 @@
-"""One request that is passed on, and its answer, which is written to the client as it arrives."""
+"""A forwarded request, whose answer is written to the client as it arrives."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _TOO_LONG = APIError("The answer took longer than this server allows.", status=5
 
 class PassthroughExchange:
     """
-    A request to a backend, and the answer.
+    A forwarded request and its answer.
 
-    `fields` are those of a JSON body. An error before the first byte of the answer is raised; later an event stream
-    ends with an error event, and any other answer is cut off, so that it cannot be taken for a complete one.
+    `fields` is the JSON body. An error before the first byte of the answer is raised; a later one ends an event stream
+    with an error event, and breaks off any other answer, so that it cannot be mistaken for a complete one.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class PassthroughExchange:
         self._answer: RawAnswer | None = None
         self._started = False  # whether the head has been sent
         self._streams = False  # whether the answer is an event stream
-        self._unsent = b""  # the piece that a slow client holds up
+        self._unsent = b""  # the piece that is being written to a slow client
         self._watch: asyncio.Future[None] | None = None
 
     async def run(self, scope: Scope, receive: Receive, send: Send, *, received: bool) -> None:
         """
         Send the request, and write the answer.
 
-        `received`: whether all of the request has been; otherwise call `watch` when it has.
+        `received` is whether the whole request has been read; otherwise `watch` has to be called when it has.
         """
         task = asyncio.current_task()
         assert task
@@ -105,7 +105,7 @@ class PassthroughExchange:
             lifecycle.response["status"] = "completed"
 
     def _log_end(self) -> None:
-        """Add the model, the outcome and the usage to the line of the request."""
+        """Add the model, the status and the usage to the log line of the request."""
         if line := log_context.request_line():
             lifecycle = self._lifecycle
             line.fields = {
@@ -120,7 +120,7 @@ class PassthroughExchange:
                 failure.reported = True
 
     async def _write(self, answer: RawAnswer, send: Send, send_piece: Send) -> None:
-        """Write the head with the first bytes, so that a failure before them can still be an error or a fallback."""
+        """Write the head together with the first bytes: a failure before them can still be raised or fall back."""
         try:
             piece = await anext(answer)
         except StopAsyncIteration:
@@ -132,11 +132,11 @@ class PassthroughExchange:
             self._lifecycle.first = clock()
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         self._started = True
-        whole = not piece or fields.get(b"content-length") == b"%d" % len(piece)
+        complete = not piece or fields.get(b"content-length") == b"%d" % len(piece)
         self._unsent = piece
-        await send_piece({"type": "http.response.body", "body": piece, "more_body": not whole})
+        await send_piece({"type": "http.response.body", "body": piece, "more_body": not complete})
         self._unsent = b""
-        if whole:
+        if complete:
             return
         async for piece in answer:
             self._unsent = piece
@@ -146,13 +146,13 @@ class PassthroughExchange:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _end(self, send: Send, error: APIError) -> None:
-        """End an answer that has begun with an error."""
+        """End a started event stream with an error event."""
         if self._started and self._streams:
             event = b"\n\ndata: " + orjson.dumps(error.body()) + b"\n\n"
             await send({"type": "http.response.body", "body": self._unsent + event, "more_body": False})
 
     def _usage(self) -> Mapping[str, Any]:
-        """Return the usage that the answer reported; else an estimate for endpoints that generate text."""
+        """Return the usage that the answer reports, or an estimate for endpoints that generate text."""
         answer = self._answer
         if answer is None:
             return {}
@@ -166,7 +166,7 @@ class PassthroughExchange:
 
 
 def chat_prompt(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the messages and tools of a body that nobody has validated."""
+    """Return the messages and tools of a body that has not been validated."""
     return {name: value for name in ("messages", "tools") if isinstance(value := fields.get(name), list)}
 
 

@@ -1,8 +1,8 @@
 """
-A form (`multipart/form-data`) that is passed on as it arrives, once its field `model` has been read.
+A form (`multipart/form-data`) that is forwarded as it arrives, once its field `model` has been read.
 
-What precedes the model is kept, in memory or in a temporary file. A small form is read to its end, so that it can be
-sent again.
+The bytes before the model are buffered in memory or in a temporary file. A small form is read to its end, so that it
+can be sent again.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from app.errors import InvalidRequest
 MAX_MODEL = 1000  # bytes of a model's name
 MAX_PART_COUNT = 1000
 MAX_BOUNDARY = 200  # bytes; RFC 2046 has 70
-_PIECE = 256 * 1024  # bytes that are read back at once
+_PIECE = 256 * 1024  # bytes per read of the buffer
 
 
 class ModelField:
-    """Finds the field `model` of a form: `value`, and at which byte of the form it starts."""
+    """Parses a form to find its field `model`: the `value`, and its `start` in bytes."""
 
     def __init__(self, boundary: bytes) -> None:
         self.value = bytearray()
         self.start: int | None = None
-        self.complete = False  # whether all of the value has been read
-        self.ended = False  # whether all of the form has
-        self._fed = 0  # bytes before those being parsed
+        self.complete = False  # whether the whole value has been read
+        self.ended = False  # whether the whole form has been read
+        self._fed = 0  # number of bytes parsed by earlier calls
         self._parts = 0
         self._name = self._content = b""
         self._disposition = b""
@@ -88,7 +88,7 @@ class ModelField:
             return
         if self.start is not None:
             raise InvalidRequest("The form has the field 'model' twice.", param="model", code="invalid_value")
-        self.start = self._headers_end + 4  # behind the empty line
+        self.start = self._headers_end + 4  # after the empty line
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._inside:
@@ -105,7 +105,7 @@ class ModelField:
 
 
 class ReceivedForm:
-    """A form as it comes in: what has been read of it, and the rest, which is read as it is sent on."""
+    """A form that is being received: a buffer with the bytes read so far, and the rest, which is read while sending."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class ReceivedForm:
     ) -> None:
         self.field = field
         self.length = length
-        self.on_received: Callable[[], None] = lambda: None  # called when the last byte has come
+        self.on_received: Callable[[], None] = lambda: None  # called when the last byte has been received
         self._read = read
         self._rest = rest
         self._size = read.tell()
@@ -124,7 +124,7 @@ class ReceivedForm:
 
     @classmethod
     async def read(cls, request: Request, limit: int) -> ReceivedForm:
-        """Read a form up to its model, or to its end if it is small or names none; raises `InvalidRequest`."""
+        """Read a form up to its model, or to its end if it is small or has no model; raises `InvalidRequest`."""
         _, options = parse_options_header(request.headers.get("content-type"))
         boundary = options.get(b"boundary")
         if not boundary or len(boundary) > MAX_BOUNDARY:
@@ -151,7 +151,7 @@ class ReceivedForm:
 
     @property
     def complete(self) -> bool:
-        """Whether all of the form has been received."""
+        """Whether the whole form has been received."""
         return self.field.ended
 
     @property
@@ -160,7 +160,7 @@ class ReceivedForm:
         return self.field.ended or not self._sending
 
     def content(self, model: bytes) -> bytes | AsyncIterator[bytes]:
-        """Return the bytes with that model in place of the form's own: whole if they are in memory, or as they come."""
+        """Return the form with `model` in place of its own: bytes if it is in memory, otherwise a stream."""
         start = self.field.start
         if not self.complete or self._size > SMALL:
             return self._pieces(model)
@@ -170,18 +170,18 @@ class ReceivedForm:
 
     async def _pieces(self, model: bytes) -> AsyncIterator[bytes]:
         start = self._size if self.field.start is None else self.field.start
-        async for piece in self._kept(0, start):
+        async for piece in self._buffered(0, start):
             yield piece
         if self.field.start is not None:
             yield model
-            async for piece in self._kept(start + len(self.field.value), self._size):
+            async for piece in self._buffered(start + len(self.field.value), self._size):
                 yield piece
         self._sending = True
         async for piece in self._rest:
             yield piece
         self.on_received()
 
-    async def _kept(self, start: int, end: int) -> AsyncIterator[bytes]:
+    async def _buffered(self, start: int, end: int) -> AsyncIterator[bytes]:
         while start < end:
             piece = await asyncio.to_thread(self._read_at, start, min(_PIECE, end - start))
             start += len(piece)
@@ -198,7 +198,7 @@ class ReceivedForm:
 
 
 class FormBody:
-    """A form with a model, its own or another."""
+    """A form to forward, with its own model or another one."""
 
     fields: Mapping[str, object] = MappingProxyType({})
 
@@ -210,7 +210,7 @@ class FormBody:
 
     @property
     def model(self) -> str:
-        """The model that the form names; empty if it names none."""
+        """The model of the form; empty if it has none."""
         try:
             return self._model.decode()
         except UnicodeDecodeError:
@@ -222,11 +222,11 @@ class FormBody:
         return self._form.replayable
 
     def with_model(self, model: str) -> FormBody:
-        """Return the form with another model; one that names none stays as it is."""
+        """Return the form with another model; a form without the field `model` is unchanged."""
         return FormBody(self._form, model)
 
     def content(self) -> bytes | AsyncIterator[bytes]:
-        """Return the bytes, whole or as they arrive."""
+        """Return the form as bytes, or as a stream while it is being received."""
         return self._form.content(self._model)
 
 

@@ -1,4 +1,4 @@
-"""A JSON body that is passed on: its model, and the same body with another model."""
+"""A JSON body that is forwarded: reads its model, and replaces it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DECODER = JSONDecoder(strict=False)
 
 
 class JSONBody:
-    """A body of JSON: its bytes, decompressed, and the object that they are."""
+    """A JSON body: its decompressed bytes, and the parsed object."""
 
     replayable = True
 
@@ -31,7 +31,7 @@ class JSONBody:
 
     @property
     def model(self) -> str:
-        """The model that the request names; empty if it names none."""
+        """The model of the request; empty if it has none."""
         model = self.fields.get("model")
         if model is None:
             return ""
@@ -40,7 +40,7 @@ class JSONBody:
         return model
 
     def with_model(self, model: str) -> JSONBody:
-        """Return the body with another model; every other byte stays."""
+        """Return the body with another model; all other bytes are unchanged."""
         return JSONBody(replace_model(self._data, model), self.fields)
 
     def content(self) -> bytes:
@@ -49,7 +49,7 @@ class JSONBody:
 
 
 def replace_model(data: bytes, model: str) -> bytes:
-    """Return a JSON object with another value of its field `model`, which is added in front if there is none."""
+    """Return a JSON object with its field `model` replaced, or added as the first field."""
     text = data.decode("utf-8-sig", "surrogatepass")
     encoded = json.dumps(model)
     spans = _values_of(text, "model")
@@ -63,12 +63,12 @@ def replace_model(data: bytes, model: str) -> bytes:
 
 
 def _values_of(text: str, name: str) -> list[tuple[int, int]]:
-    """Return where the values of a field of a valid JSON object begin and end; a field may stand there twice."""
+    """Return the start and end of each value of a field in a valid JSON object; the field may occur twice."""
     spans = []
     at = _skip(text, text.index("{") + 1)
     while text[at] != "}":
         key, at = _DECODER.raw_decode(text, at)
-        start = _skip(text, _skip(text, at) + 1)  # behind the colon
+        start = _skip(text, _skip(text, at) + 1)  # after the colon
         _, end = _DECODER.raw_decode(text, start)
         if key == name:
             spans.append((start, end))

@@ -1,4 +1,4 @@
-"""The routes of the backend's other endpoints. This server's own routes come first where they have the same path."""
+"""The routes of the backend's other endpoints. If the paths are the same, this server's own routes take precedence."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ ENDPOINTS = (
     "/audio",
     "/audio/{rest:path}",
 )
-_GENERATES = ("/chat/completions", "/completions")  # what `ANTIPHON_DEFAULT_MODEL` is for
+_GENERATES = ("/chat/completions", "/completions")  # endpoints to which `ANTIPHON_DEFAULT_MODEL` applies
 _SAFE = re.compile(r"(/[A-Za-z0-9_-]+)+")
-# What tells a conversation from others: so many messages, parts of each, and characters of each part.
+# The prefix that identifies a conversation: number of messages, of parts per message, and of characters per part.
 _FIRST_MESSAGES, _FIRST_PARTS, _PREFIX_TEXT = 4, 4, 4000
 
 
 class FastRoute(Route):
-    """A Starlette route: FastAPI's would match the path twice, and resolve dependencies that there are not."""
+    """A Starlette route: FastAPI's would match the path twice, and resolve dependencies, of which there are none."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Return how well the route matches, with itself as the `route` of the scope: FastAPI sets that, too."""
+        """Match a request; sets `route` in the scope, as FastAPI does."""
         match, child_scope = super().matches(scope)
         return match, {**child_scope, "route": self}
 
@@ -59,7 +59,7 @@ def passthrough_routes(api: ApiContext, *prefixes: str) -> list[FastRoute]:
 
 
 class Passthrough:
-    """An ASGI application that passes requests on to the backend that serves their model."""
+    """An ASGI application that forwards requests to the backend that serves their model."""
 
     def __init__(self, api: ApiContext, prefix: str) -> None:
         self._api = api
@@ -95,7 +95,7 @@ class Passthrough:
     def _request(
         self, request: Request, endpoint: str, body: JSONBody | FormBody, fields: dict[str, Any], caller: Caller
     ) -> RawRequest:
-        """Return what is passed on; raises `InvalidRequest` if the body names no model, and none is set for it."""
+        """Return the request to forward; raises `InvalidRequest` if it needs a model and there is no default."""
         responses = self._api.responses
         model = body.model
         if not model and endpoint in _GENERATES:
@@ -122,16 +122,16 @@ class Passthrough:
     ) -> PassthroughExchange:
         responses = self._api.responses
         response: Response = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
-        everybody = [*responses.observers, *observers]
-        lifecycle = ResponseLifecycle(response, "passthrough", everybody, answered_by=raw.answered_by)
+        all_observers = [*responses.observers, *observers]
+        lifecycle = ResponseLifecycle(response, "passthrough", all_observers, answered_by=raw.answered_by)
         return PassthroughExchange(backend, raw, fields, lifecycle, responses.max_output_seconds)
 
 
 def _conversation(fields: dict[str, Any]) -> str:
     """
-    Return what tells a conversation from others, so that all its turns go to the replica that has it in its cache.
+    Return a key for the conversation, so that all its turns are sent to the replica that has its prefix cached.
 
-    That is its `prompt_cache_key`, or else its messages up to the user's first one, which every turn begins with.
+    It is the `prompt_cache_key`, or a hash of the messages up to the first user message, with which every turn starts.
     """
     if isinstance(key := fields.get("prompt_cache_key"), str):
         return key

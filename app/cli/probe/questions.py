@@ -319,8 +319,8 @@ async def thoughts(server: ProbedServer) -> Findings:
         by_template = await server.ask(prompt, **reasoning_off)
         switched = by_template.ok and not by_template.reasoning[0] and "</think>" not in by_template.text
         option = {"request.effort": "chat_template_kwargs.enable_thinking"} if switched else {}
-        said_so = "switches it off" if switched else verdict(by_template, "ignored")
-        findings.append(Finding("chat_template_kwargs", said_so, option))
+        template_effect = "switches it off" if switched else verdict(by_template, "ignored")
+        findings.append(Finding("chat_template_kwargs", template_effect, option))
     server.reasoning_off = reasoning_off if switched else {}
     return findings + await _replayed(server, field)
 
@@ -341,17 +341,17 @@ async def _replayed(server: ProbedServer, field: str) -> Findings:
 
 
 async def parameters(server: ProbedServer) -> Findings:
-    given: dict[str, object] = {
+    sampling: dict[str, object] = {
         "top_p": 0.9,
         "presence_penalty": 0.1,
         "frequency_penalty": 0.1,
         "seed": 1,
         "stop": ["\n\n\n"],
     }
-    together = await shape(server, [user(HELLO)], **given)
+    together = await shape(server, [user(HELLO)], **sampling)
     dropped = []
     if not together.ok:
-        for name, value in given.items():
+        for name, value in sampling.items():
             if (await shape(server, [user(HELLO)], **{name: value})).refused:
                 dropped.append(name)
     about = f"refused: {', '.join(dropped)}" if dropped else verdict(together)
@@ -366,8 +366,8 @@ async def parameters(server: ProbedServer) -> Findings:
 async def _logprobs(server: ProbedServer) -> Finding:
     result = await server.ask(HELLO, tokens=4, logprobs=True, top_logprobs=1)
     choices = [choice for chunk in result.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
-    given = any(choice.get("logprobs") for choice in choices)
-    return Finding("logprobs", "given" if given else verdict(result, "ignored"))
+    returned = any(choice.get("logprobs") for choice in choices)
+    return Finding("logprobs", "given" if returned else verdict(result, "ignored"))
 
 
 async def tokens(server: ProbedServer) -> Findings:
