@@ -285,7 +285,7 @@ async def unless_disconnected(request: Request, response: Coroutine[Any, Any, Re
     try:
         return await response
     except asyncio.CancelledError:
-        if gone and not task.uncancel():  # nobody else has cancelled the task
+        if gone and not task.uncancel():  # no other code has cancelled the task
             return Response(status_code=499)  # for the access log alone
         raise
     finally:

@@ -17,15 +17,15 @@ class EmbeddingsSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     backend: str = "default"
-    """The name of the backend, whose `/embeddings` is asked."""
+    """The name of the backend whose `/embeddings` is used."""
     model: str
     """The name of the model."""
     dimensions: int | None = Field(None, ge=1)
-    """How long its vectors are to be, for models that can make shorter ones."""
+    """The number of dimensions, for models that can return shorter vectors."""
     document_prefix: str = ""
-    """What stands before each text that is kept, such as `search_document: ` for nomic-embed-text."""
+    """A prefix for each stored text, such as `search_document: ` for nomic-embed-text."""
     query_prefix: str = ""
-    """What stands before a query, such as `search_query: `."""
+    """A prefix for each query, such as `search_query: `."""
 
 
 class FileSearchSettings(BaseModel):
@@ -34,11 +34,11 @@ class FileSearchSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
 
     store_url: str = "sqlite:///files.db"
-    """Where files and vector stores are kept: `sqlite:///files.db`, or an import path `package.module:Class`."""
+    """The store of files and vector stores: `sqlite:///files.db`, or an import path `package.module:Class`."""
     max_file_bytes: ByteSize = Field(ByteSize(512 * 1024 * 1024), gt=0)
     """Largest file, in bytes or with a unit, such as `512MiB`."""
     max_key_bytes: ByteSize = Field(ByteSize(0), ge=0)
-    """What all files of one API key may have; 0 for no limit."""
+    """The total size of all files of one API key; 0 for no limit."""
     embeddings: EmbeddingsSettings | None = None
     """The model whose embeddings are searched beside the words; left out: words alone."""
     lease: float = Field(15, gt=0)

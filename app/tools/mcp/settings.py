@@ -106,7 +106,7 @@ class MCPServer(_Settings):
     transport: Literal["auto", "http", "sse"] = "auto"
     """`auto` tries streamable HTTP first, and SSE where the server does not know it."""
     command: Annotated[list[str], BeforeValidator(_command)] = []
-    """A program to run in place of a URL, with its arguments; it is asked over its standard input and output."""
+    """A program to run in place of a URL, with its arguments; it is used over its standard input and output."""
     env: dict[str, SecretStr] = {}
     """Variables for the program. It has none of ours but the ordinary ones, such as PATH and HOME."""
     directory: str | None = None
