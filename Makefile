@@ -5,7 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-JOBS ?= 2
+JOBS ?= 3
 
 # Real clients have environments of their own: they want other versions of what Antiphon has, and of each other.
 CLIENTS := .venv-clients
