@@ -39,6 +39,7 @@ from app.responses.context.documents import PdfTexts
 from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher, EncryptingEventBuilder
 from app.responses.generate import Deadline, Generation, NoAnswer, OneAnswer
+from app.responses.images import StoredImages, images_bucket, load_images, turn_changes
 from app.responses.off_loop import MANY, off_loop
 from app.responses.questions import Questions
 from app.responses.run import Caller, Run, Storage
@@ -185,7 +186,7 @@ class Responses:
         context = await self.context(request, caller, layers)
         response = self._response(request, caller, context)
         lifecycle = ResponseLifecycle(response, transport or _http_transport(request), [*self._observers, *observers])
-        generation = await self._generation(request, caller, context, lifecycle, generate=generate)
+        generation = await self._generation(request, caller, context, lifecycle, layers, generate=generate)
         log_context.bind(response_id=response["id"])
         storage = await off_loop(_is_large(request, context), self._storage, request, caller, context, response, layers)
         run = Run(context, caller, generation, storage, lifecycle)
@@ -201,7 +202,7 @@ class Responses:
     async def stored_turns(self, response_id: str, caller: Caller) -> list[Turn]:
         """Return the turns up to a stored response, oldest first; raises `NotFound`, also if one is missing."""
         turns, _ = await self._loader.stored(response_id, caller.owner, self._layers)
-        return turns
+        return [await load_images(self.store, caller.owner, turn) for turn in turns]
 
     async def stored_context(self, response_id: str, caller: Caller) -> tuple[Turn, Context]:
         """Return the turn of a stored response, and the conversation of its request; raises as `stored_turns`."""
@@ -257,6 +258,7 @@ class Responses:
         caller: Caller,
         context: Context,
         lifecycle: ResponseLifecycle,
+        layers: LayeredStore,
         *,
         generate: bool,
     ) -> Generation:
@@ -267,7 +269,7 @@ class Responses:
         questions = self.questions(request, context, caller, response["model"])
         lifecycle.answered_by = questions.answered_by
         large = _is_large(request, context)
-        if options := self._loop_options(request, caller, context, response, generate=generate):
+        if options := self._loop_options(request, caller, context, response, layers, generate=generate):
             loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle, large=large)
             self.check_size(await off_loop(large, loop.first_body))
             self._loader.keep_prefix(request, caller.owner, questions.prefix)
@@ -287,7 +289,14 @@ class Responses:
         return Deadline(self._max_output_seconds) if self._max_output_seconds else None
 
     def _loop_options(
-        self, request: CreateResponse, caller: Caller, context: Context, response: Response, *, generate: bool
+        self,
+        request: CreateResponse,
+        caller: Caller,
+        context: Context,
+        response: Response,
+        layers: LayeredStore,
+        *,
+        generate: bool,
     ) -> LoopOptions | None:
         """Return the options of the tool loop; None if the response is a single answer. Raises `InvalidRequest`."""
         declared = self._declared(request, caller, context, response) if generate else []
@@ -298,7 +307,8 @@ class Responses:
         if not declared and not compacting:
             return None
         claim = partial(self._approvals.claim, caller.owner)
-        return loop_options(request, context, declared, self._tool_limits, caller.dialect, claim, compacting)
+        images = StoredImages(layers, caller.owner, context.images)
+        return loop_options(request, context, declared, self._tool_limits, caller.dialect, claim, images, compacting)
 
     def _declared(
         self, request: CreateResponse, caller: Caller, context: Context, response: Response
@@ -371,7 +381,7 @@ class Responses:
 
     async def retrieve(self, response_id: str, caller: Caller) -> Response:
         """Return a stored response; raises `NotFound`."""
-        return (await self._load(response_id, caller)).response
+        return (await self._load_shown(response_id, caller)).response
 
     async def follow(self, response_id: str, caller: Caller, after: int = -1) -> EventSubscription:
         """
@@ -379,7 +389,7 @@ class Responses:
 
         Raises `NotFound`, and `InvalidRequest` if its events are not stored.
         """
-        response = await self.retrieve(response_id, caller)
+        response = (await self._load(response_id, caller)).response
         if self._background is None or not response["background"]:
             raise InvalidRequest("Only responses created with `background: true` can be streamed.", param="stream")
         subscription = await self._background.follow(_run_key(response_id, caller), after)
@@ -391,12 +401,15 @@ class Responses:
 
     async def input_items(self, response_id: str, caller: Caller) -> list[Item]:
         """Return the input items of a stored response, of its own turn, oldest first; raises `NotFound`."""
-        return (await self._load(response_id, caller)).input
+        return (await self._load_shown(response_id, caller)).input
 
     async def delete(self, response_id: str, caller: Caller) -> None:
         """Delete a stored response; responses that continue from it cannot be continued any more. Raises `NotFound`."""
         bucket = bucket_of(caller.owner, response_id)
-        deleted = bucket is not None and await self.store.delete(bucket, response_id)
+        deleted = bucket is not None and await self.store.apply(
+            Change(bucket, {}, delete=[response_id], given=response_id),
+            Change(images_bucket(bucket), {}, delete=[response_id]),
+        )
         self._loader.cache.remove_with(caller.owner, response_id)
         if bucket and self._background:  # last: a process that ends the run of a dead worker checks the response first
             await self._background.delete(RunKey(bucket, response_id))
@@ -430,13 +443,18 @@ class Responses:
         id = turn.response["id"]
         bucket = bucket_of(caller.owner, id)
         assert bucket
-        record = await off_loop(is_large(turn.input), turn.record)
-        if turn.response["store"]:
-            change = Change(bucket, {id: record}, given=id if again else None, entries={id: turn.entry()})
-            await apply_with(layers.store, change, addition)
-            self._loader.keep_turn(caller.owner, turn, change.put[id])
+        stored = turn.response["store"]
+        given = id if again and stored else None
+        changes = await off_loop(is_large(turn.input), turn_changes, bucket, turn, given=given, listed=stored)
+        if stored:
+            await apply_with(layers.store, changes, addition)
+            self._loader.keep_turn(caller.owner, turn, changes[0].put[id])
         else:
-            await layers.remember(bucket, id, record)
+            await layers.remember(*changes)
+
+    async def _load_shown(self, response_id: str, caller: Caller) -> Turn:
+        """Return a stored turn with its images; raises `NotFound`."""
+        return await load_images(self.store, caller.owner, await self._load(response_id, caller))
 
     async def _load(self, response_id: str, caller: Caller) -> Turn:
         bucket = bucket_of(caller.owner, response_id)

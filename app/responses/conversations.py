@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from app.core.history.images import references, with_image, without_images
 from app.core.history.turns import Turn, find_item, input_item
 from app.core.redaction import ToolSecrets
 from app.core.stream.event_builder import Upstream
@@ -25,6 +26,7 @@ from app.core.types.items import ITEM_TYPES
 from app.core.types.request import CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound, Warnings
 from app.responses.encryption import ContentCipher, decrypt_items
+from app.responses.images import images_bucket, load_image, load_images, turn_changes
 from app.stores import Change, Store
 
 _CONVERSATION = "conversation"
@@ -52,8 +54,12 @@ class Conversations:
             "metadata": dict(metadata or {}),
         }
         turn = await self._turn(id, owner, items, {})
-        added = {self._name(): turn.record()} if turn.input else {}
-        await self._store.apply(Change(_bucket(id, owner), {_CONVERSATION: orjson.dumps(conversation), **added}))
+        described = {_CONVERSATION: orjson.dumps(conversation)}
+        if turn.input:
+            addition, *images = self._added(_bucket(id, owner), turn)
+            await self._store.apply(addition._replace(put={**described, **addition.put}, given=None), *images)
+        else:
+            await self._store.apply(Change(_bucket(id, owner), described))
         return conversation
 
     async def retrieve(self, id: str, owner: str) -> dict[str, Any]:
@@ -72,11 +78,14 @@ class Conversations:
 
     async def delete(self, id: str, owner: str) -> None:
         """Delete a conversation and its items, but not its responses."""
-        if not await self._store.drop(_bucket(id, owner)):
+        bucket = _bucket(id, owner)
+        dropped = await self._store.drop(bucket)
+        await self._store.drop(images_bucket(bucket))  # only now: nothing is added any more
+        if not dropped:
             raise _not_found(id)
 
     async def turns(self, id: str, owner: str, *, param: str | None = None) -> list[Turn]:
-        """Return the additions, oldest first; each has its items in `input` or `response["output"]`."""
+        """Return the additions, oldest first, without images; their items are in `input` or `response["output"]`."""
         records = await self._store.all(_bucket(id, owner, param))
         if _CONVERSATION not in records:
             raise _not_found(id, param)
@@ -84,13 +93,15 @@ class Conversations:
 
     async def items(self, id: str, owner: str) -> list[Item]:
         """Return the items, oldest first."""
-        return [item for turn in await self.turns(id, owner) for item in turn.items]
+        turns = await self.turns(id, owner)
+        return [item for turn in turns for item in (await load_images(self._store, owner, turn)).items]
 
     async def item(self, id: str, item_id: str, owner: str) -> Item:
         """Return one item; raises `NotFound`."""
-        for item in await self.items(id, owner):
-            if item["id"] == item_id:
-                return item
+        for turn in await self.turns(id, owner):
+            for item in turn.items:
+                if item["id"] == item_id:
+                    return await self._with_image(item, turn, owner)
         raise NotFound(f"Item with id '{item_id}' not found in conversation '{id}'.", param="item_id")
 
     async def add(self, id: str, owner: str, items: Sequence[Item]) -> list[Item]:
@@ -104,8 +115,8 @@ class Conversations:
         if _CONVERSATION not in records:
             raise _not_found(id)
         turn = await self._turn(id, owner, items, records)
-        if turn.input:
-            await self._put(id, owner, self._name(), turn.record())
+        if turn.input and not await self._store.apply(*self._added(_bucket(id, owner), turn)):
+            raise _not_found(id)
         return turn.input
 
     def addition(self, request: CreateResponse, owner: str, turn: Turn) -> list[Change]:
@@ -118,8 +129,7 @@ class Conversations:
         if not (request.conversation and request.store and response["status"] in ("completed", "incomplete")):
             return []
         shortened: Response = {"id": response["id"], "model": response["model"], "output": response["output"]}
-        added = turn._replace(response=shortened)
-        return [Change(_bucket(request.conversation, owner), {self._name(): added.record()}, given=_CONVERSATION)]
+        return self._added(_bucket(request.conversation, owner), turn._replace(response=shortened))
 
     async def delete_item(self, id: str, item_id: str, owner: str) -> dict[str, Any]:
         """Delete one item, and return the conversation; raises `NotFound`."""
@@ -130,8 +140,8 @@ class Conversations:
         rewriting = True
         while rewriting:  # repeated if another process has rewritten the same record
             records = await self._store.all(bucket)
-            changes = [_rewritten(bucket, name, record, item_id) for name, record in records.items()]
-            rewriting = not all([await self._store.apply(change) for change in changes if change])
+            changes = [await self._rewritten(bucket, name, record, item_id) for name, record in records.items()]
+            rewriting = not all([await self._store.apply(*change) for change in changes if change])
         return conversation
 
     async def _turn(self, id: str, owner: str, items: Sequence[Item], records: Mapping[str, bytes]) -> Turn:
@@ -165,8 +175,42 @@ class Conversations:
         if (id := item.get("id")) is None or (key := chain_key(id)) is None:
             return None
         turns = _turns(await self._store.all(f"{owner}:{key}:conversation"))
-        matches = ((item, turn.upstream.get(id, {})) for turn in turns for item in turn.items if item["id"] == id)
-        return next(matches, None) or find_item((await self._store.all(f"{owner}:{key}")).values(), id)
+        found = next(((item, turn) for turn in turns for item in turn.items if item["id"] == id), None)
+        found = found or find_item((await self._store.all(f"{owner}:{key}")).values(), id)
+        if found is None:
+            return None
+        stored, turn = found
+        return await self._with_image(stored, turn, owner), turn.upstream.get(id, {})
+
+    async def _with_image(self, item: Item, turn: Turn, owner: str) -> Item:
+        """Return an item of a turn with its image, if it has one."""
+        id = str(item.get("id"))
+        reference = references(turn).get(id)
+        return with_image(item, {id: await load_image(self._store, owner, id, reference)}) if reference else item
+
+    def _added(self, bucket: str, turn: Turn) -> list[Change]:
+        """Return what adds a turn to the conversation of a bucket, if that is still there."""
+        return turn_changes(bucket, turn, name=self._name(), given=_CONVERSATION, listed=False)
+
+    async def _rewritten(self, bucket: str, name: str, record: bytes, item_id: str) -> list[Change]:
+        """
+        Return the changes that remove an item from a record; none if the record does not contain it.
+
+        The rewritten record gets a new name with the same position, so that only one of two concurrent changes applies.
+        """
+        if not name.startswith(_ADDED) or item_id.encode() not in record:
+            return []
+        turn = Turn.of(record)
+        left = _without(turn, {item_id})
+        if left == turn:
+            return []  # the record only mentions the id
+        put = {f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}": left.record()} if left.items else {}
+        changes = [Change(bucket, put, delete=[name], given=name)]
+        if item_id in (turn.images or {}):
+            images, id = images_bucket(bucket), turn.response["id"]
+            kept = without_images(await self._store.get(images, id), {item_id})
+            changes.append(Change(images, {id: kept} if kept else {}, delete=[] if kept else [id]))
+        return changes
 
     async def _put(self, id: str, owner: str, name: str, record: bytes) -> None:
         """Store a record of a conversation; raises `NotFound` if the conversation has been deleted meanwhile."""
@@ -203,23 +247,8 @@ def _without(turn: Turn, deleted: set[str]) -> Turn:
         {**turn.response, "output": output},
         [item for item in turn.input if item["id"] not in deleted],
         {id: fields for id, fields in turn.upstream.items() if id not in deleted},
+        images=turn.images and {id: part for id, part in turn.images.items() if id not in deleted},
     )
-
-
-def _rewritten(bucket: str, name: str, record: bytes, item_id: str) -> Change | None:
-    """
-    Return the change that removes an item from a record; None if the record does not contain it.
-
-    The rewritten record gets a new name with the same position, so that only one of two concurrent changes applies.
-    """
-    if not name.startswith(_ADDED) or item_id.encode() not in record:
-        return None
-    turn = Turn.of(record)
-    left = _without(turn, {item_id})
-    if left == turn:
-        return None  # the record only mentions the id
-    put = {f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}": left.record()} if left.items else {}
-    return Change(bucket, put, delete=[name], given=name)
 
 
 def check_id(item: Item, param: str) -> None:

@@ -67,7 +67,7 @@ class Store(Protocol):
 
         If a `given` record is missing, make none of them and return False. Thus nothing is added to a conversation that
         another request deletes at the same time. Buckets belong to one chain if their names are equal up to the second
-        colon (`owner:chain`, `owner:chain:conversation`).
+        colon (`owner:chain`, `owner:chain:conversation`, `owner:chain:images`).
         """
         ...
 
@@ -126,6 +126,6 @@ def owner_of(bucket: str) -> str:
     return bucket.partition(":")[0]
 
 
-async def apply_with(store: Store, change: Change, more: Sequence[Change]) -> bool:
-    """Make a change, together with `more` if all can be made; return whether the change itself was made."""
-    return await store.apply(change, *more) or (bool(more) and await store.apply(change))
+async def apply_with(store: Store, changes: Sequence[Change], more: Sequence[Change]) -> bool:
+    """Make changes, together with `more` if all can be made; return whether the changes themselves were made."""
+    return await store.apply(*changes, *more) or (bool(more) and await store.apply(*changes))

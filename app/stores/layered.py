@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from app.errors import StoreUnavailable
-from app.stores import Store
+from app.stores import Change, Store
 
 
 class LayeredStore:
@@ -34,11 +34,22 @@ class LayeredStore:
         """Return whether the store has all records with those names in a bucket, and renew the bucket."""
         return (await self.store.names(bucket)).issuperset(names)
 
-    async def remember(self, bucket: str, name: str, record: bytes) -> None:
-        """Put a record into the memory, from which it may be evicted at any time, or at once if it is too large."""
+    async def get(self, bucket: str, name: str) -> bytes | None:
+        """Return one record, of either layer, and renew the bucket; raises `StoreUnavailable`."""
+        record = None if self.memory is None else await self.memory.get(bucket, name)
+        return await self.store.get(bucket, name) if record is None else record
+
+    async def renew(self, bucket: str) -> None:
+        """Renew a bucket in both layers, without reading its records; raises `StoreUnavailable`."""
+        await self.store.names(bucket)
+        if self.memory is not None:
+            await self.memory.names(bucket)
+
+    async def remember(self, *changes: Change) -> None:
+        """Make changes in the memory; it may evict the buckets at any time, and does at once if they are too large."""
         if self.memory is not None:
             with suppress(StoreUnavailable):
-                await self.memory.put(bucket, name, record)
+                await self.memory.apply(*changes)
 
     async def forget(self, bucket: str, name: str) -> None:
         """Delete a record from the memory, but not from the store."""

@@ -196,7 +196,7 @@ class ReportedItem(Protocol):
 
 
 class Report(Protocol):
-    """Reports the progress of a session. Its methods do not block, and do nothing after the end of the response."""
+    """Reports the progress of a session. What it reports after the end of the response is ignored."""
 
     def event(self, name: str, **fields: object) -> None:
         """Emit a `progress` event of the running call's item, such as `partial_image`; not while listing."""
@@ -208,6 +208,14 @@ class Report(Protocol):
 
     def notes(self, item: Item) -> Mapping[str, object]:
         """Return the notes stored with an item of the conversation; {} for items of other servers."""
+        ...
+
+    def has_stored_image(self, item: Item) -> bool:
+        """Tell whether the `result` of an `image_generation_call` of an earlier turn can be loaded: it is not in it."""
+        ...
+
+    async def stored_image(self, item: Item) -> str | None:
+        """Return that `result`, in base64; None if there is none any more. Raises `StoreUnavailable`."""
         ...
 
     def warn(self, message: str) -> None:

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.core.profile import TransportOptions
 from app.core.redaction import redact
 from app.core.types.request import Item
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, StoreUnavailable
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost, ToolSession
 from app.tools.guard import GuardedTransport, OutboundRefused
 from app.tools.validation import read_declaration, read_table
@@ -156,7 +156,7 @@ class ImageSession:
         """Return the function; it can edit if the conversation has images."""
         properties: dict[str, object] = {"prompt": {"type": "string", "description": _PROMPT}}
         action = self._declared.action or "auto"
-        edits = action != "generate" and next(images_of(items), None) is not None
+        edits = action != "generate" and next(_images_of(items, report), None) is not None
         if edits and action == "auto":
             properties["action"] = {"type": "string", "enum": ["generate", "edit"], "description": _ACTION}
         if self._declared.model and self._model() != self._declared.model:
@@ -182,7 +182,10 @@ class ImageSession:
         prompt = call.arguments.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             return Outcome.failed("`prompt` should be a text that says what to make.")
-        images = self._images_to_edit(call)
+        try:
+            images = await self._images_to_edit(call, report)
+        except StoreUnavailable:
+            return Outcome.failed("The image to be edited could not be loaded.")
         action = "edit" if images else "generate"
         options = {**self._declared.options(), "model": self._model(), "prompt": prompt}
         if not images:
@@ -207,13 +210,19 @@ class ImageSession:
             usage=_usage(answer),
         )
 
-    def _images_to_edit(self, call: ToolCall) -> list[InputImage]:
+    async def _images_to_edit(self, call: ToolCall, report: Report) -> list[InputImage]:
         """Return the images to edit, oldest first; none to generate a new image."""
         declared = self._declared.action or "auto"
         action = call.arguments.get("action") if declared == "auto" else declared
         if action != "edit":
             return []
-        latest = [image for image, _ in zip(images_of(call.items), range(MAX_EDITED_IMAGES), strict=False)]
+        latest: list[InputImage] = []
+        for found in _images_of(call.items, report):
+            image = found if isinstance(found, InputImage) else _made_image(found, await report.stored_image(found))
+            if image:
+                latest.append(image)
+            if len(latest) == MAX_EDITED_IMAGES:
+                break
         return latest[::-1]
 
     def _report_partial(self, event: Mapping[str, object], report: Report) -> None:
@@ -240,17 +249,28 @@ def _without_none(fields: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def images_of(items: Sequence[Item]) -> Iterator[InputImage]:
-    """Yield the images of a conversation, generated or sent by the caller, latest first."""
+def _images_of(items: Sequence[Item], report: Report) -> Iterator[InputImage | Item]:
+    """
+    Yield the images of a conversation, generated or sent by the caller, latest first.
+
+    For an image that has to be loaded, yield its item instead.
+    """
+    stored: set[str] = set()  # the ids of those that were yielded: a client may have sent an item again
     for item in reversed(items):
         if item.get("type") == "image_generation_call":
-            image = _decoded(item.get("output_format") or "png", item.get("result"))
-            if image:
+            if image := _made_image(item, item.get("result")):
                 yield image
+            elif report.has_stored_image(item) and item["id"] not in stored:
+                stored.add(item["id"])
+                yield item
         elif item.get("type") == "message" and isinstance(content := item.get("content"), list):
             for part in reversed(content):
                 if isinstance(part, dict) and part.get("type") == "input_image" and (image := _image_of(part)):
                     yield image
+
+
+def _made_image(item: Item, result: object) -> InputImage | None:
+    return _decoded(str(item.get("output_format") or "png"), result)
 
 
 def _image_of(source: object) -> InputImage | None:

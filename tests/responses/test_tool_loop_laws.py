@@ -179,7 +179,7 @@ async def _check_replay(responses: Responses, response: dict[str, Any]) -> None:
     turn = await responses.store.all(f"anonymous:{response['id'][-24:]}")
     (record,) = turn.values()
     stored = json.loads(record)
-    assert stored["response"]["output"] == response["output"]
+    assert (await responses.retrieve(response["id"], Caller()))["output"] == response["output"]
     items = [*stored["input"], *response["output"], {"type": "message", "role": "user", "content": "And?"}]
     request = CreateResponse.model_validate({"model": "m", "input": "And?", "tools": []})
     for name in profile_names():

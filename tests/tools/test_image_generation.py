@@ -31,6 +31,7 @@ class ImagesServer:
         self.requests: list[tuple[str, dict[str, Any], dict[str, str]]] = []
         self.status = 200
         self.streams = True
+        self.image = PNG
         self.app = FastAPI()
         self.app.post("/v1/images/generations")(self.generate)
         self.app.post("/v1/images/edits")(self.edit)
@@ -57,12 +58,17 @@ class ImagesServer:
                 return JSONResponse({"error": {"message": "Unknown parameter: 'stream'."}}, 400)
             kind = "image_generation" if path == "generations" else "image_edit"
             events = [
-                {"type": f"{kind}.partial_image", "b64_json": PNG, "partial_image_index": 0, "size": "1024x1024"},
-                {"type": f"{kind}.completed", "b64_json": PNG, "size": "1024x1024", "usage": usage},
+                {
+                    "type": f"{kind}.partial_image",
+                    "b64_json": self.image,
+                    "partial_image_index": 0,
+                    "size": "1024x1024",
+                },
+                {"type": f"{kind}.completed", "b64_json": self.image, "size": "1024x1024", "usage": usage},
             ]
             frames = (f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
             return StreamingResponse(frames, media_type="text/event-stream")
-        data = [{"b64_json": PNG, "revised_prompt": "A red cat, painted."}]
+        data = [{"b64_json": self.image, "revised_prompt": "A red cat, painted."}]
         return {"created": 1, "data": data, "size": "1024x1024", "quality": "high", "usage": usage}
 
 

@@ -27,6 +27,7 @@ from app.core.types.ids import bucket_of
 from app.core.types.request import Event
 from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.responses import Caller, Run
+from app.responses.images import images_bucket
 from app.responses.off_loop import off_loop
 from app.stores import Store
 from app.stores.layered import LayeredStore
@@ -180,6 +181,7 @@ class WebSocketConnection:
         previous = create.previous_response_id or ""
         if failed and (bucket := bucket_of(self._caller.owner, previous)):
             await self._layers.forget(bucket, previous)
+            await self._layers.forget(images_bucket(bucket), previous)
 
     async def _send_run(self, run: Run, stream_id: str | None) -> None:
         """Send the events of a response; raises `APIError` if it fails before the first one."""

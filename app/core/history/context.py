@@ -6,11 +6,12 @@ This is the whole pipeline, in order; `app.responses.context` loads its data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.core.history.approvals import ApprovedCall, answers_approvals, find_approvals
 from app.core.history.compaction import has_compaction, is_compaction, without_compacted
+from app.core.history.images import ImageReference
 from app.core.history.past import Past
 from app.core.history.rewrites import drop_repeated_prompt, last_effort, rewrite_items
 from app.core.history.turns import Turn, check_outputs
@@ -36,6 +37,7 @@ class Context:
     effort: str | None = None  # of reasoning, if an item of the conversation changes it
     prefixes: Sequence[TranslatedPrefix] = ()  # of `items`, from earlier requests
     settled: int = 0  # items at the beginning that are the same in all requests that continue this past; without files
+    images: Mapping[str, ImageReference] = field(default_factory=dict)  # that are stored beside the items, by item id
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ def join(past: Past, new: list[Item], input: NewInput, key: str, approvals: Sequ
         approvals=approvals,
         effort=effort,
         settled=settled,
+        images=past.images,
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from app.core.history.compaction import has_compaction, without_compacted
+from app.core.history.images import ImageReference, references
 from app.core.history.rewrites import last_effort, rewrite_items
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import Upstream
@@ -31,6 +32,7 @@ class Past:
     has_files: bool = False  # whether an item of `sent` contains a file or a file id
     effort: str | None = None  # see `last_effort`
     warnings: Sequence[str] = ()  # about items that cannot be sent
+    images: Mapping[str, ImageReference] = field(default_factory=dict)  # that are stored beside the items, by item id
 
     @staticmethod
     def of(turns: Iterable[Turn]) -> Past:
@@ -41,13 +43,14 @@ class Past:
         """Return the conversation with more turns."""
         response_ids, items, sent, upstream = [*self.response_ids], [*self.items], [*self.sent], {**self.upstream}
         model, has_unstored = self.model, self.has_unstored
-        warnings = Warnings()
+        warnings, images = Warnings(), {**self.images}
         for turn in turns:
             new = turn.items
             response_ids.append(turn.response["id"])
             items += new
             sent += rewrite_items(new, warnings)
             upstream |= turn.upstream
+            images |= references(turn)
             model = turn.response.get("model", model)
             has_unstored = has_unstored or turn.response.get("store") is False
         before, added = self, sent[len(self.sent) :]
@@ -63,6 +66,7 @@ class Past:
             has_files=before.has_files or any(map(_has_file, added)),
             effort=last_effort(added) or before.effort,
             warnings=[*self.warnings, *warnings],
+            images=images,
         )
 
     def items_by_id(self) -> dict[str, Item]:

@@ -30,6 +30,7 @@ class Turn(NamedTuple):
     upstream: dict[str, Upstream]  # the fields that the backend sent, by item id
     request: Mapping[str, object] | None = None  # see `recorded_request`; None in older records
     warnings: Sequence[str] | None = None  # what was left out or changed of the request
+    images: Mapping[str, str] | None = None  # of the items whose images are stored beside: see `history.images`
 
     def record(self) -> bytes:
         """Return the turn as it is stored."""
@@ -137,8 +138,8 @@ def path(records: Mapping[str, bytes], response_id: str, known: Container[str] =
     return turns[::-1]
 
 
-def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Upstream] | None:
-    """Return an item of a chain by its id, with the fields that the backend sent for it."""
+def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Turn] | None:
+    """Return an item of a chain by its id, with the turn that it is in."""
     mark = item_id.encode()
     for record in records:
         if mark not in record:
@@ -146,7 +147,7 @@ def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Upstream] |
         turn = Turn.of(record)
         for item in turn.items:
             if item.get("id") == item_id:
-                return item, turn.upstream.get(item_id, {})
+                return item, turn
     return None
 
 

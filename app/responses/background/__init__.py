@@ -28,7 +28,8 @@ from app.errors import APIError, StoreUnavailable, TooManyRequests
 from app.responses.background.subscription import EventSubscription
 from app.responses.background.webhooks import Webhooks
 from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
-from app.stores import Change, Store
+from app.responses.images import images_bucket, load_images, turn_changes
+from app.stores import Change, Store, owner_of
 from app.stores.event_log import EventLog, RunKey
 
 __all__ = ["Background", "EventSubscription", "Run"]
@@ -194,6 +195,7 @@ class Background:
             if now - work.renewed >= self._ttl / 4:
                 work.renewed = now
                 await self._store.get(run.bucket, "")  # reading renews the bucket, even if the record is missing
+                await self._store.names(images_bucket(run.bucket))
 
     async def _sweep_periodically(self) -> None:
         """End the runs of dead workers, at random intervals so that processes do not all do it at the same time."""
@@ -217,7 +219,7 @@ class Background:
 
     async def _end_claimed(self, run: RunKey) -> None:
         record = await self._store.get(*run)
-        turn = record and Turn.of(record)
+        turn = record and await load_images(self._store, owner_of(run.bucket), Turn.of(record))
         events = [event async for event in self._events(run)]
         if not turn or (turn.response["status"] in TERMINAL and not events):
             await self._log.delete(run)  # there is nothing to end
@@ -229,8 +231,7 @@ class Background:
             builder.fail_abandoned(APIError(WORKER_DIED))
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
             failed = turn._replace(response=builder.response)
-            change = Change(run.bucket, {run.id: failed.record()}, given=run.id, entries={run.id: failed.entry()})
-            if not await self._store.apply(change):
+            if not await self._store.apply(*turn_changes(run.bucket, failed, given=run.id)):
                 await self._log.delete(run)  # it was deleted meanwhile
                 return
             logger.warning("response lost", extra={"response_id": run.id})

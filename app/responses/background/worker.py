@@ -14,6 +14,7 @@ from app.core.sse import encoder
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, StoreUnavailable
+from app.responses.images import turn_changes
 from app.stores import Change, Store, apply_with
 from app.stores.event_log import Batch, EventLog, LeaseState, RunKey
 
@@ -103,8 +104,7 @@ class RunWorker:
         events, turn = self._run.queue(), self._run.turn()
         queued: Response = {**turn.response, "output": []}
         await self._log.begin(self._run.key, self._worker)
-        bucket, id = self._run.key
-        await self._store.apply(Change(bucket, {id: turn.record()}, entries={id: turn.entry()}))
+        await self._store.apply(*turn_changes(self._run.key.bucket, turn))
         await self._log.append(self._run.key, self._worker, batch_of(events))
         return queued
 
@@ -216,8 +216,7 @@ class RunWorker:
         async def put() -> None:
             if (await self._log.renew(self._worker, [self._run.key]))[self._run.key] == "lost":
                 raise LeaseLost("another worker took it over")
-            change = Change(bucket, {id: turn.record()}, given=id, entries={id: turn.entry()})
-            if not await apply_with(self._store, change, addition):
+            if not await apply_with(self._store, turn_changes(bucket, turn, given=id), addition):
                 raise LeaseLost("it was deleted")
 
         try:

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from app.core.history import turns as history
 from app.core.history.approvals import APPROVAL_REQUEST, APPROVAL_RESPONSE
+from app.core.history.images import references, with_image
 from app.core.history.past import Past
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import Upstream
@@ -16,6 +17,7 @@ from app.core.types.items import type_of
 from app.core.types.request import Item
 from app.errors import NotFound, StoreUnavailable
 from app.responses.context.cache import CachedPast, HistoryCache
+from app.responses.images import StoredImages, load_image
 from app.stores.layered import LayeredStore
 
 
@@ -50,6 +52,13 @@ class TurnLookup:
             return turns, None
         return history.path(records, response_id), None
 
+    async def renew_images(self, past: Past) -> None:
+        """Let the images of a conversation not expire before it; they are not read."""
+        buckets = (bucket_of(self.owner, image.turn_id, image.part) for image in past.images.values())
+        for bucket in dict.fromkeys(buckets):
+            if bucket:
+                await self.layers.renew(bucket)
+
     async def resolved(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """
         Return input items with the items in place of references to them, and with results of hosted tools.
@@ -61,7 +70,10 @@ class TurnLookup:
         resolved = []
         for index, item in enumerate(items):
             if item["type"] == "item_reference" and item["id"] in known:
-                item = known[item["id"]]
+                id, item = item["id"], known[item["id"]]
+                if id in past.images:
+                    images = StoredImages(self.layers, self.owner, past.images)
+                    item = with_image(item, {id: await images.load(id)})
             elif item["type"] == "item_reference":
                 match = await self._find(item["id"], buckets)
                 if match is None:
@@ -90,21 +102,31 @@ class TurnLookup:
         return item
 
     async def _find(self, id: str, buckets: dict[str, Mapping[str, bytes]]) -> tuple[Item, Upstream] | None:
-        """Return a stored item, with the fields that the backend sent for it; `buckets` are those read so far."""
+        """
+        Return a stored item, with its image, and the fields that the backend sent for it.
+
+        `buckets` are those read so far.
+        """
         if (bucket := bucket_of(self.owner, id)) is None:
             return None
         if bucket not in buckets:
             buckets[bucket] = await self.layers.all(bucket)
-        return history.find_item(buckets[bucket].values(), id)
+        match = history.find_item(buckets[bucket].values(), id)
+        if match is None:
+            return None
+        item, turn = match
+        if reference := references(turn).get(id):
+            item = with_image(item, {id: await load_image(self.layers, self.owner, id, reference)})
+        return item, turn.upstream.get(id, {})
 
     async def with_stored_requests(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """Return items with requests for approval as they were stored, in place of a client's copies of them."""
         known = past.items_by_id()
-        return [match[0] if (match := await self._stored_request(item, known, upstream)) else item for item in items]
+        return [await self._stored_request(item, known, upstream) or item for item in items]
 
     async def _stored_request(
         self, item: Item, known: Mapping[str, Item], upstream: dict[str, Upstream]
-    ) -> tuple[Item, Upstream] | None:
+    ) -> Item | None:
         id = item.get("id")
         if (
             item["type"] != APPROVAL_REQUEST
@@ -114,9 +136,11 @@ class TurnLookup:
         ):
             return None
         match = history.find_item((await self.layers.all(bucket)).values(), id)
-        if match:
-            upstream[id] = match[1]
-        return match
+        if match is None:
+            return None
+        stored, turn = match
+        upstream[id] = turn.upstream.get(id, {})
+        return stored
 
     async def related(self, items: Sequence[Item]) -> list[Turn]:
         """Return all turns of the chains whose requests for approval the items answer, siblings too."""

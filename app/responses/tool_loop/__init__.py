@@ -36,6 +36,7 @@ from app.errors import APIError, BackendError
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle, RoundRecord
 from app.responses.compaction import CompactionBuilder
 from app.responses.generate import Deadline, DeadlineExceeded, Question, ending_of, finish_response, respond, unreadable
+from app.responses.images import StoredImages
 from app.responses.off_loop import MANY, off_loop
 from app.responses.questions import Questions
 from app.responses.tool_loop.options import LoopOptions
@@ -513,6 +514,11 @@ class ToolLoop:
             return OpenCall(None, {"type": kind.type, "id": self.builder.new_id(kind.prefix)}, kind)
         self._changed.set()
         return self.builder.add_item(kind, fields)
+
+    @property
+    def images(self) -> StoredImages | None:
+        """The images of earlier turns."""
+        return self._options.images
 
     def progress(self, item: OpenCall, name: str, fields: Mapping[str, Any]) -> None:
         """Emit a progress event of a running call or of an item that a session added."""

@@ -13,6 +13,7 @@ from app.core.stream.event_builder import Upstream
 from app.core.types.hosted import HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.responses.compaction import CompactionOptions
+from app.responses.images import StoredImages
 from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction
 from app.tools import ToolLimits
 
@@ -36,6 +37,7 @@ class LoopOptions:
     approvals: Sequence[ApprovedCall] = ()
     claim: Claim | None = None
     shows_tool_usage: bool = False
+    images: StoredImages | None = None  # of earlier turns
     compaction: CompactionOptions | None = None  # when to compact the conversation; None: never
 
     def hosted(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
@@ -65,6 +67,7 @@ def loop_options(
     limits: ToolLimits,
     dialect: Dialect,
     claim: Claim,
+    images: StoredImages,
     compaction: CompactionOptions | None = None,
 ) -> LoopOptions:
     """Return the options that a request sets for its hosted tools."""
@@ -80,6 +83,7 @@ def loop_options(
         max_output_tokens=request.max_output_tokens,
         approvals=context.approvals,
         claim=claim,
+        images=images,
         shows_tool_usage=dialect.schema,
         compaction=compaction,
     )

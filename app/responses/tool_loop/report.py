@@ -35,6 +35,16 @@ class LoopReport:
         """Return the notes of sessions on an item."""
         return self._loop.session_notes(item)
 
+    def has_stored_image(self, item: Item) -> bool:
+        """Tell whether the image of an item is stored beside its turn."""
+        images = self._loop.images
+        return images is not None and item.get("id") in images
+
+    async def stored_image(self, item: Item) -> str | None:
+        """Return the image that is stored beside the turn of an item."""
+        images = self._loop.images
+        return await images.load(item["id"]) if images and item.get("id") in images else None
+
     def warn(self, message: str) -> None:
         """Add a warning for the caller."""
         self._loop.warn(message)

@@ -1,0 +1,79 @@
+"""
+Store turns with their images beside them, and load the images where they are shown or edited.
+
+The images of a bucket of turns, `owner:chain`, are in the bucket `owner:chain:images`, and those of a conversation in
+`owner:chain:conversation:images`. They are written in the same change as the turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.core.history.images import ImageReference, attach_images, detach_images, read_images, references
+from app.core.history.turns import Turn
+from app.core.types.ids import bucket_of
+from app.stores import Change
+
+
+class RecordSource(Protocol):
+    """What records are read from: a store, or layers of them."""
+
+    async def get(self, bucket: str, name: str) -> bytes | None:
+        """Return one record, and renew the bucket."""
+        ...
+
+
+def images_bucket(bucket: str) -> str:
+    """Return the bucket of the images that belong to a bucket of turns."""
+    return f"{bucket}:images"
+
+
+def turn_changes(
+    bucket: str, turn: Turn, *, name: str | None = None, given: str | None = None, listed: bool = True
+) -> list[Change]:
+    """
+    Return the changes that store a turn: that of its own bucket first, then that of its images, if it has any.
+
+    `name` is that of the record, by default the response's id; the images always have that id. `listed` is whether the
+    turn is put with an entry.
+    """
+    id = turn.response["id"]
+    images = images_bucket(bucket)
+    stored, record = detach_images(turn, images.split(":", 2)[2])
+    entries = {id: stored.entry()} if listed else {}
+    change = Change(bucket, {name or id: stored.record()}, given=given, entries=entries)
+    return [change, Change(images, {id: record})] if record else [change]
+
+
+async def load_images(source: RecordSource, owner: str, turn: Turn) -> Turn:
+    """Return a stored turn with its images. The `result` of one that is gone is None."""
+    reference = next(iter(references(turn).values()), None)  # they are all in one record
+    return attach_images(turn, await _record(source, owner, reference)) if reference else turn
+
+
+async def load_image(source: RecordSource, owner: str, id: str, reference: ImageReference) -> str | None:
+    """Return the image of an item, in base64; None if it is gone."""
+    return read_images(await _record(source, owner, reference)).get(id)
+
+
+async def _record(source: RecordSource, owner: str, reference: ImageReference) -> bytes | None:
+    bucket = bucket_of(owner, reference.turn_id, reference.part)
+    return await source.get(bucket, reference.turn_id) if bucket else None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImages:
+    """The images of the earlier turns of a conversation, by item id."""
+
+    source: RecordSource
+    owner: str
+    references: Mapping[str, ImageReference]
+
+    def __contains__(self, id: object) -> bool:
+        return id in self.references
+
+    async def load(self, id: str) -> str | None:
+        """Return an image, in base64; None if it is gone. Raises `StoreUnavailable`."""
+        return await load_image(self.source, self.owner, id, self.references[id])
