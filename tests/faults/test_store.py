@@ -82,7 +82,8 @@ async def test_store(fault: Fault, upstream: Upstream, tmp_path: Path) -> None:
         # Before the question.
         await place.harm()
         if fault.first:
-            assert (await caller.ask("json")).outcome == fault.first
+            # Or the usage of the request before was written only now, and that write has found the outage.
+            assert (await caller.ask("json")).outcome in (fault.first, fault.before)
         asked = len(upstream.requests)
         outcomes = [seen.outcome for seen in (await caller.ask_all()).values()]
         unstored = [(await caller.ask(way, store=False)).outcome for way in FOREGROUND]

@@ -124,7 +124,7 @@ async def test_nothing_is_left_of_runs_that_are_deleted_by_another_replica_as_th
             ids = [(await traffic.ask(background=True))["id"] for _ in range(50)]
             while len(upstream.requests) < len(ids):
                 await asyncio.sleep(0.01)
-            assert tasks()["RunWorker._make"] == len(ids)
+            assert tasks()["RunWorker._generate"] == len(ids)
             for id in ids:
                 assert (await deleting.http.delete(f"/v1/responses/{id}")).status_code == 200
             go.set()
