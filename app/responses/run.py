@@ -161,7 +161,7 @@ class Run:
         """Return the turn to store, with the response in its current state."""
         upstream = {id: settled(fields) for id, fields in self._builder.upstream.items()}
         input, request = (self._storage.input, self._storage.request) if self._storage else ([], {})
-        upstream = self._context.brought | upstream
+        upstream = self._context.decrypted | upstream
         return Turn(self.response, input, upstream, request, self.warnings[:_WARNINGS_STORED])
 
     async def drain(self) -> Response:

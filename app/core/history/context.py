@@ -30,7 +30,7 @@ class Context:
     items: list[Item]  # as a model is sent them, oldest first
     new: list[Item]  # those that the request adds
     upstream: dict[str, Upstream]  # the fields that the backend sent, by item id
-    brought: dict[str, Upstream]  # the part of it that the request contained in encrypted form
+    decrypted: dict[str, Upstream]  # the part of it that the request contained in encrypted form
     compacts: bool  # whether a summary is requested instead of an answer
     warnings: Warnings
     approvals: Sequence[ApprovedCall] = ()  # the calls that the request approves
@@ -46,7 +46,7 @@ class NewInput:
 
     items: list[Item]
     upstream: dict[str, Upstream] = field(default_factory=dict)  # of the conversation, and of items from elsewhere
-    brought: dict[str, Upstream] = field(default_factory=dict)  # see `Context`
+    decrypted: dict[str, Upstream] = field(default_factory=dict)  # see `Context`
     related: Sequence[Turn] = ()  # the turns of the chains whose requests for approval it answers
     warnings: Warnings = field(default_factory=Warnings)
 
@@ -95,8 +95,8 @@ def join(past: Past, new: list[Item], input: NewInput, key: str, approvals: Sequ
         model=past.model,
         items=items,
         new=new,
-        upstream=input.upstream | input.brought,
-        brought=input.brought,
+        upstream=input.upstream | input.decrypted,
+        decrypted=input.decrypted,
         compacts=compacts,
         warnings=warnings,
         approvals=approvals,
@@ -110,8 +110,8 @@ def _settled(past: Past, input: NewInput) -> int:
     """Return how many items at the beginning are translated as in every other request that continues the past."""
     if past.has_files:
         return 0  # which may be gone by now
-    if input.brought or len(input.upstream) > len(past.upstream):
-        added = input.brought.keys() | (input.upstream.keys() - past.upstream.keys())
+    if input.decrypted or len(input.upstream) > len(past.upstream):
+        added = input.decrypted.keys() | (input.upstream.keys() - past.upstream.keys())
         if any(item.get("id") in added for item in past.items):
             return 0  # the input has an item of the past again, with other fields for the backend
     return len(past.sent)

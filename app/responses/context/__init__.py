@@ -150,11 +150,11 @@ class ContextLoader:
         warnings = Warnings()
         upstream = {**past.upstream}
         new = await lookup.resolved(items, past, upstream)
-        new, brought = decrypt_items(new, self.seals, lookup.owner, key=key, known=upstream, warnings=warnings)
+        new, decrypted = decrypt_items(new, self.seals, lookup.owner, key=key, known=upstream, warnings=warnings)
         if not answers_approvals(new):
-            return NewInput(new, upstream, brought, warnings=warnings)
+            return NewInput(new, upstream, decrypted, warnings=warnings)
         new = await lookup.with_stored_requests(new, past, upstream)
-        return NewInput(new, upstream, brought, await lookup.related(new), warnings)
+        return NewInput(new, upstream, decrypted, await lookup.related(new), warnings)
 
     async def _with_files(self, context: Context, owner: str) -> Context:
         if self.files is None:
