@@ -272,12 +272,12 @@ class Responses:
         if options := self._loop_options(request, caller, context, response, layers, generate=generate):
             loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle, large=large)
             self.check_size(await off_loop(large, loop.first_body))
-            self._loader.keep_prefix(request, caller.owner, questions.prefix)
+            self._loader.cache_prefix(request, caller.owner, questions.prefix)
             return loop
         if not generate:
             return NoAnswer(builder)
         question = await off_loop(large, questions.first, builder)
-        self._loader.keep_prefix(request, caller.owner, questions.prefix)
+        self._loader.cache_prefix(request, caller.owner, questions.prefix)
         self.check_size(question.request.body)
         return OneAnswer(builder, question, self._deadline())
 
@@ -448,7 +448,7 @@ class Responses:
         changes = await off_loop(is_large(turn.input), turn_changes, bucket, turn, given=given, listed=stored)
         if stored:
             await apply_with(layers.store, changes, addition)
-            self._loader.keep_turn(caller.owner, turn, changes[0].put[id])
+            self._loader.cache_turn(caller.owner, turn, changes[0].put[id])
         else:
             await layers.remember(*changes)
 

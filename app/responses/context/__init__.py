@@ -60,12 +60,12 @@ class ContextLoader:
             context = replace(context, prefixes=prefixes)
         return await self._with_files(context, owner)
 
-    def keep_prefix(self, request: CreateResponse, owner: str, prefix: TranslatedPrefix | None) -> None:
+    def cache_prefix(self, request: CreateResponse, owner: str, prefix: TranslatedPrefix | None) -> None:
         """Cache the translated messages of the conversation, for the next request that continues it."""
         if prefix and request.previous_response_id:
             self.cache.add_prefix(owner, request.previous_response_id, prefix)
 
-    def keep_turn(self, owner: str, turn: Turn, record: bytes) -> None:
+    def cache_turn(self, owner: str, turn: Turn, record: bytes) -> None:
         """Cache a turn that was stored as that record, if the turns before it are cached."""
         previous = turn.response["previous_response_id"]
         if previous and (base := self.cache.get(owner, previous)) and turn.response["status"] in TERMINAL:
