@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, settled
+from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, resolve_upstream
 from app.core.stream.event_types import ToolBinding
 from app.core.types.ids import new_id
 from app.core.types.items import ITEM_TYPES, OUTPUTS, id_prefix
@@ -171,7 +171,7 @@ class EncryptingEventBuilder(EventBuilder):
         for id in item_ids:
             upstream = self.upstream.get(id, {})
             if upstream.get(NOTES, {}).keys() & _SHOWN or upstream.keys() - {NOTES}:
-                self._call_fields[id] = settled(upstream)
+                self._call_fields[id] = resolve_upstream(upstream)
         if self._call_fields:
             self._add_signature()
 

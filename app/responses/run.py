@@ -17,7 +17,7 @@ from app.core.dialects import DIALECTS, Dialect
 from app.core.history.context import Context
 from app.core.history.turns import Turn
 from app.core.stream.event_batch import EventBatch
-from app.core.stream.event_builder import settled
+from app.core.stream.event_builder import resolve_upstream
 from app.core.types import Usage
 from app.core.types.request import Item, Response
 from app.errors import APIError
@@ -159,7 +159,7 @@ class Run:
 
     def turn(self) -> Turn:
         """Return the turn to store, with the response in its current state."""
-        upstream = {id: settled(fields) for id, fields in self._builder.upstream.items()}
+        upstream = {id: resolve_upstream(fields) for id, fields in self._builder.upstream.items()}
         input, request = (self._storage.input, self._storage.request) if self._storage else ([], {})
         upstream = self._context.decrypted | upstream
         return Turn(self.response, input, upstream, request, self.warnings[:_WARNINGS_STORED])

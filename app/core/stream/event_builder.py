@@ -115,7 +115,7 @@ class EventBuilder:
         """
         self.response = response
         self.new_id = new_id
-        self.upstream: dict[str, Upstream] = {}  # by the id of the item; values may be callables: see `settled`
+        self.upstream: dict[str, Upstream] = {}  # by the id of the item; values may be callables: see `resolve_upstream`
         self.failure: APIError | None = None
         self.framework_events = False  # whether the caller has requested `antiphon:*` events
         self._reasoning = reasoning
@@ -478,7 +478,7 @@ class EventBuilder:
         self._close_parts(open_)
         item: Item = {**open_.item, "status": status}
         if self._seal and item["type"] == "reasoning":
-            item["encrypted_content"] = self._seal(settled(self.upstream.get(item["id"], {})))
+            item["encrypted_content"] = self._seal(resolve_upstream(self.upstream.get(item["id"], {})))
         self._done(open_.index, item)
 
 
@@ -487,6 +487,6 @@ def _interruption(kind: ItemType) -> dict[str, Any]:
     return kind.error("The response ended before this was done.") if kind.interrupted == "failed" else {}
 
 
-def settled(upstream: Upstream) -> Upstream:
+def resolve_upstream(upstream: Upstream) -> Upstream:
     """Return a backend's fields, with each callable (a value that was still being assembled) replaced by its result."""
     return {name: value() if callable(value) else value for name, value in upstream.items()}

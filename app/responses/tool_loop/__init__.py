@@ -23,7 +23,7 @@ from app.core.history.approvals import ApprovedCall
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.citations import cited_by
 from app.core.stream.event_batch import EventBatch
-from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, settled
+from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, resolve_upstream
 from app.core.stream.event_types import ToolBinding
 from app.core.types import Response, Usage, with_fields
 from app.core.types.hosted import HostedFunction
@@ -255,7 +255,7 @@ class ToolLoop:
 
     def _upstream(self) -> dict[str, Upstream]:
         """Return the backend's fields and the notes of the output's items, by id."""
-        return {id: settled(fields) for id, fields in self.builder.upstream.items()}
+        return {id: resolve_upstream(fields) for id, fields in self.builder.upstream.items()}
 
     def _must_compact(self, question: Question) -> bool:
         """Return whether a question exceeds the request's threshold and a compaction would help."""

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from app.core.stream import event_types
 from app.core.stream.chunk_reader import ChunkReader
-from app.core.stream.event_builder import EventBuilder, settled
+from app.core.stream.event_builder import EventBuilder, resolve_upstream
 from app.core.stream.event_types import ToolBinding
 from app.core.types import items
 from app.core.types.chunk import DONE
@@ -427,7 +427,7 @@ def test_what_the_backend_said_is_kept_for_replay() -> None:
     reader.calls.end()
     made.complete()
     reasoning, _, function_call = made.response["output"]
-    assert settled(made.upstream[reasoning["id"]]) == {
+    assert resolve_upstream(made.upstream[reasoning["id"]]) == {
         "reasoning": "hm",
         "reasoning_details": [{"type": "reasoning.text", "index": 0, "text": "hm", "signature": "s"}],
     }
