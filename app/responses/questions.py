@@ -55,16 +55,16 @@ class Questions:
 
     def body(self) -> dict[str, Any]:
         """Return the Chat Completions request of the first question."""
-        return self._prompt(self._request, settled=self._context.settled).body
+        return self._prompt(self._request, shared=self._context.shared).body
 
     def first_request(self) -> tuple[ChatRequest, list[str]]:
         """Return the request of the first question, and warnings about what was left out or changed."""
-        prompt = self._prompt(self._request, settled=self._context.settled)
+        prompt = self._prompt(self._request, shared=self._context.shared)
         return self._chat_request(prompt), prompt.warnings
 
     def first(self, builder: EventBuilder) -> Question:
         """Return the only question of a response without hosted tools."""
-        prompt = self._prompt(self._request, settled=self._context.settled)
+        prompt = self._prompt(self._request, shared=self._context.shared)
         return self._question(prompt, builder)
 
     def in_round(
@@ -85,9 +85,9 @@ class Questions:
         `upstream` are the backend's fields of the output's items; for the other parameters see `ChunkReader`.
         """
         request = self._request.model_copy(update=dict(changes))
-        settled = 0 if has_compaction(output) else self._context.settled
+        shared = 0 if has_compaction(output) else self._context.shared
         items = self._items_with(output)
-        prompt = self._prompt(request, hosted, items, upstream, later=len(output), settled=settled)
+        prompt = self._prompt(request, hosted, items, upstream, later=len(output), shared=shared)
         return self._question(prompt, builder, forbidden=forbidden, hosted_left=hosted_left, call_ids=call_ids)
 
     def compactable_tokens(
@@ -123,9 +123,9 @@ class Questions:
         *,
         later: int = 0,
         margin: float | None = None,
-        settled: int = 0,
+        shared: int = 0,
     ) -> Prompt:
-        """`settled`: see `to_chat`; it counts items of the conversation, also if `items` has more after them."""
+        """`shared`: see `to_chat`; it counts items of the conversation, also if `items` has more after them."""
         conversation = self._items if items is None else items
         translation = partial(
             to_chat,
@@ -138,10 +138,10 @@ class Questions:
         )
 
         def translate(items: Sequence[Item], profile: Profile) -> ChatTranslation:
-            if not settled or items is not conversation:
+            if not shared or items is not conversation:
                 return translation(items, profile)
             prefix = next((prefix for prefix in self._context.prefixes if prefix.profile is profile), None)
-            return translation(items, profile, prefix=prefix, settled=settled)
+            return translation(items, profile, prefix=prefix, shared=shared)
 
         prompt = Prompt(conversation, self._backend.profile(self._model), translate, margin=margin or self._margin)
         self.prefix = prompt.chat.prefix or self.prefix

@@ -36,7 +36,7 @@ class Context:
     approvals: Sequence[ApprovedCall] = ()  # the calls that the request approves
     effort: str | None = None  # of reasoning, if an item of the conversation changes it
     prefixes: Sequence[TranslatedPrefix] = ()  # of `items`, from earlier requests
-    settled: int = 0  # items at the beginning that are the same in all requests that continue this past; without files
+    shared: int = 0  # items at the beginning that are the same in all requests that continue this past; without files
     images: Mapping[str, ImageReference] = field(default_factory=dict)  # that are stored beside the items, by item id
 
 
@@ -86,10 +86,10 @@ def join(past: Past, new: list[Item], input: NewInput, key: str, approvals: Sequ
         warnings.add(warning)
     added = rewrite_items(new, warnings)
     items = [*past.sent, *added]
-    settled, effort = _settled(past, input), last_effort(added) or past.effort
+    shared, effort = _shared(past, input), last_effort(added) or past.effort
     if has_compaction(added):
         items = without_compacted(rewrite_items([*past.items, *new], warnings))
-        settled, effort = 0, last_effort(items)
+        shared, effort = 0, last_effort(items)
     return Context(
         key=key,
         model=past.model,
@@ -101,12 +101,12 @@ def join(past: Past, new: list[Item], input: NewInput, key: str, approvals: Sequ
         warnings=warnings,
         approvals=approvals,
         effort=effort,
-        settled=settled,
+        shared=shared,
         images=past.images,
     )
 
 
-def _settled(past: Past, input: NewInput) -> int:
+def _shared(past: Past, input: NewInput) -> int:
     """Return how many items at the beginning are translated as in every other request that continues the past."""
     if past.has_files:
         return 0  # which may be gone by now

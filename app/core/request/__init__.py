@@ -42,7 +42,7 @@ class ChatTranslation:
     calls: Mapping[str, ToolBinding]  # the binding of each function to its tool, by its name in the request
     allowed: frozenset[str] | None  # the functions that the model may call; None: any, tools or not
     warnings: tuple[str, ...]  # what was left out or changed, one sentence each
-    prefix: TranslatedPrefix | None = None  # of settled items, for the next request of the conversation
+    prefix: TranslatedPrefix | None = None  # of shared items, for the next request of the conversation
 
 
 def to_chat(
@@ -56,7 +56,7 @@ def to_chat(
     later: int = 0,
     strict: bool = False,
     prefix: TranslatedPrefix | None = None,
-    settled: int = 0,
+    shared: int = 0,
 ) -> ChatTranslation:
     """
     Translate a request.
@@ -68,7 +68,7 @@ def to_chat(
     this response so far.
 
     `prefix` is from the translation of an earlier request of the conversation: its items are not translated again, if
-    that makes no difference. The first `settled` items are the same in all requests that continue from here.
+    that makes no difference. The first `shared` items are the same in all requests that continue from here.
 
     Raises `InvalidRequest`, with the field at fault, for what cannot be sent. With `strict` this includes unknown
     fields and tools that cannot be offered, which are otherwise left out with a warning. The spec makes the constraints
@@ -83,7 +83,7 @@ def to_chat(
     start = prefix.items if prefix else 0
     choice = _choice(context, read, tools)
     format, instruction = response_format(context)
-    repeatable = sum(1 for _ in takewhile(is_repeatable, items[start:settled]))
+    repeatable = sum(1 for _ in takewhile(is_repeatable, items[start:shared]))
     places = [start + position - first for position in positions]
     messages, prefix = to_messages(read, context, tools, places, prefix, repeatable)
     messages = _with_instructions(context, messages, instruction, choice)

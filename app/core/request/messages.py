@@ -55,7 +55,7 @@ def to_messages(
     offered: ToolSet,
     places: Sequence[int],
     prefix: TranslatedPrefix | None = None,
-    settled: int = 0,
+    shared: int = 0,
 ) -> tuple[list[Message], TranslatedPrefix | None]:
     """
     Return the messages of a conversation, oldest first, and a prefix for the requests that continue it.
@@ -65,11 +65,11 @@ def to_messages(
     content that cannot be sent.
 
     `prefix` has the messages of the items before these; it is one that they `can_continue`. The prefix that is returned
-    has at most the first `settled` of these items, and is `prefix` itself if it cannot be longer.
+    has at most the first `shared` of these items, and is `prefix` itself if it cannot be longer.
     """
     conversation = _Conversation(items, context, offered, places, prefix)
     for position, item in enumerate(items):
-        if settled and position <= settled:
+        if shared and position <= shared:
             conversation.note_end(position, item)
         conversation.add_item(position, item)
     messages = conversation.messages()

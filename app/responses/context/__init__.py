@@ -56,7 +56,7 @@ class ContextLoader:
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
         input = await self._input(request.items(), past, lookup, key)
         context = continue_past(past, input, request, key)
-        if prefixes and context.settled:
+        if prefixes and context.shared:
             context = replace(context, prefixes=prefixes)
         return await self._with_files(context, owner)
 
@@ -159,9 +159,9 @@ class ContextLoader:
     async def _with_files(self, context: Context, owner: str) -> Context:
         if self.files is None:
             return context
-        settled, items = context.items[: context.settled], context.items[context.settled :]
+        shared, items = context.items[: context.shared], context.items[context.shared :]
         items = await self.files.resolve(items, context.new, owner, context.warnings)
-        return replace(context, items=[*settled, *items])
+        return replace(context, items=[*shared, *items])
 
 
 def _is_unstored(turn: Turn) -> bool:

@@ -42,12 +42,12 @@ class PdfTexts:
 
         A PDF that cannot be read has the reason in its part, which is an error when the part is translated.
         """
-        settled, items = context.items[: context.settled], context.items[context.settled :]
+        shared, items = context.items[: context.shared], context.items[context.shared :]
         pdfs = [] if profile.request.content.files == "pass" else list(filter(is_pdf, _files(items)))
         if not pdfs:
             return context
         read = dict(zip(map(id, pdfs), await asyncio.gather(*map(self._part, pdfs)), strict=True))
-        return replace(context, items=[*settled, *(_replaced(item, read) for item in items)])
+        return replace(context, items=[*shared, *(_replaced(item, read) for item in items)])
 
     async def _part(self, part: Part) -> Part:
         data = file_bytes(part)

@@ -105,7 +105,7 @@ def converse(steps: list[Step], profile: Profile) -> None:
     for number, step in enumerate(steps):
         node = nodes[max(0, len(nodes) - 1 - step.parent)]
         input = step.input(node)
-        made = translated(input, node.items, step.tools, profile, prefix=node.prefix, settled=len(node.items))
+        made = translated(input, node.items, step.tools, profile, prefix=node.prefix, shared=len(node.items))
         anew = translated(input, node.items, step.tools, profile)
         assert whole(made) == whole(anew)
         if not isinstance(made, ChatTranslation) or not isinstance(anew, ChatTranslation):
@@ -129,7 +129,7 @@ def test_only_the_end_of_a_regular_conversation_is_translated_again(kind: str, p
     prefix: TranslatedPrefix | None = None
     input = [{"type": "message", **user("Hello!")}]
     for turn in range(20):
-        made = translated(input, before, [], profile, prefix=prefix, settled=len(before))
+        made = translated(input, before, [], profile, prefix=prefix, shared=len(before))
         assert isinstance(made, ChatTranslation)
         prefix = made.prefix
         left = len(before) - (prefix.items if prefix else 0)
