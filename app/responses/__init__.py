@@ -407,7 +407,7 @@ class Responses:
         """Delete a stored response; responses that continue from it cannot be continued any more. Raises `NotFound`."""
         bucket = bucket_of(caller.owner, response_id)
         deleted = bucket is not None and await self.store.apply(
-            Change(bucket, {}, delete=[response_id], given=response_id),
+            Change(bucket, {}, delete=[response_id], requires=response_id),
             Change(images_bucket(bucket), {}, delete=[response_id]),
         )
         self._loader.cache.remove_with(caller.owner, response_id)
@@ -444,8 +444,8 @@ class Responses:
         bucket = bucket_of(caller.owner, id)
         assert bucket
         stored = turn.response["store"]
-        given = id if again and stored else None
-        changes = await off_loop(is_large(turn.input), turn_changes, bucket, turn, given=given, listed=stored)
+        requires = id if again and stored else None
+        changes = await off_loop(is_large(turn.input), turn_changes, bucket, turn, requires=requires, listed=stored)
         if stored:
             await apply_with(layers.store, changes, addition)
             self._loader.cache_turn(caller.owner, turn, changes[0].put[id])

@@ -57,7 +57,7 @@ class Conversations:
         described = {_CONVERSATION: orjson.dumps(conversation)}
         if turn.input:
             addition, *images = self._added(_bucket(id, owner), turn)
-            await self._store.apply(addition._replace(put={**described, **addition.put}, given=None), *images)
+            await self._store.apply(addition._replace(put={**described, **addition.put}, requires=None), *images)
         else:
             await self._store.apply(Change(_bucket(id, owner), described))
         return conversation
@@ -190,7 +190,7 @@ class Conversations:
 
     def _added(self, bucket: str, turn: Turn) -> list[Change]:
         """Return what adds a turn to the conversation of a bucket, if that is still there."""
-        return turn_changes(bucket, turn, name=self._name(), given=_CONVERSATION, listed=False)
+        return turn_changes(bucket, turn, name=self._name(), requires=_CONVERSATION, listed=False)
 
     async def _rewritten(self, bucket: str, name: str, record: bytes, item_id: str) -> list[Change]:
         """
@@ -205,7 +205,7 @@ class Conversations:
         if left == turn:
             return []  # the record only mentions the id
         put = {f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}": left.record()} if left.items else {}
-        changes = [Change(bucket, put, delete=[name], given=name)]
+        changes = [Change(bucket, put, delete=[name], requires=name)]
         if item_id in (turn.images or {}):
             images, id = images_bucket(bucket), turn.response["id"]
             kept = without_images(await self._store.get(images, id), {item_id})
@@ -214,7 +214,7 @@ class Conversations:
 
     async def _put(self, id: str, owner: str, name: str, record: bytes) -> None:
         """Store a record of a conversation; raises `NotFound` if the conversation has been deleted meanwhile."""
-        if not await self._store.apply(Change(_bucket(id, owner), {name: record}, given=_CONVERSATION)):
+        if not await self._store.apply(Change(_bucket(id, owner), {name: record}, requires=_CONVERSATION)):
             raise _not_found(id)
 
     def _name(self) -> str:

@@ -31,7 +31,7 @@ def images_bucket(bucket: str) -> str:
 
 
 def turn_changes(
-    bucket: str, turn: Turn, *, name: str | None = None, given: str | None = None, listed: bool = True
+    bucket: str, turn: Turn, *, name: str | None = None, requires: str | None = None, listed: bool = True
 ) -> list[Change]:
     """
     Return the changes that store a turn: that of its own bucket first, then that of its images, if it has any.
@@ -43,7 +43,7 @@ def turn_changes(
     images = images_bucket(bucket)
     stored, record = detach_images(turn, images.split(":", 2)[2])
     entries = {id: stored.entry()} if listed else {}
-    change = Change(bucket, {name or id: stored.record()}, given=given, entries=entries)
+    change = Change(bucket, {name or id: stored.record()}, requires=requires, entries=entries)
     return [change, Change(images, {id: record})] if record else [change]
 
 

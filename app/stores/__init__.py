@@ -35,7 +35,7 @@ class Change(NamedTuple):
     bucket: str
     put: Mapping[str, bytes]  # by name
     delete: Collection[str] = ()  # other names; those that do not exist are ignored
-    given: str | None = None  # a record that must be in the bucket, or the change is not made
+    requires: str | None = None  # a record that must be in the bucket, or the change is not made
     # Of the records in `put` that are to be listed: see `Store.recent`.
     entries: Mapping[str, bytes] = MappingProxyType({})
 
@@ -65,9 +65,9 @@ class Store(Protocol):
         """
         Make changes atomically, each to another bucket of one chain, and renew the buckets.
 
-        If a `given` record is missing, make none of them and return False. Thus nothing is added to a conversation that
-        another request deletes at the same time. Buckets belong to one chain if their names are equal up to the second
-        colon (`owner:chain`, `owner:chain:conversation`, `owner:chain:images`).
+        If the record that a change requires is missing, make none of them and return False. Thus nothing is added to a
+        conversation that another request deletes at the same time. Buckets belong to one chain if their names are equal
+        up to the second colon (`owner:chain`, `owner:chain:conversation`, `owner:chain:images`).
         """
         ...
 

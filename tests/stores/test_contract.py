@@ -117,7 +117,7 @@ async def test_changes_of_several_buckets_of_a_chain_are_made_together(store: St
     await store.put(CONVERSATION, "added_1", b"1")
     changes = (
         Change(CHAIN, {"resp_2": b"2", "resp_3": bytes(range(256))}, delete=["resp_1", "resp_never"]),
-        Change(CONVERSATION, {"added_2": b"2"}, given="added_1"),
+        Change(CONVERSATION, {"added_2": b"2"}, requires="added_1"),
         Change(f"{CHAIN}:other", {"new": b""}),
     )
 
@@ -142,7 +142,7 @@ async def test_a_change_that_depends_on_a_missing_record_is_not_made(place: Plac
     before = await store.all(CHAIN), await store.all(CONVERSATION)
     changes = (
         Change(CHAIN, {"resp_2": b"2"}, delete=["resp_1"]),
-        Change(CONVERSATION, {"added_1": b"1"}, given="itself"),
+        Change(CONVERSATION, {"added_1": b"1"}, requires="itself"),
     )
 
     assert await store.apply(*changes) is False
@@ -166,7 +166,7 @@ async def test_what_is_listed_of_a_record_goes_with_it(place: Place, store: Stor
                 place.advance(0.5 * TTL)
                 await store.apply(Change("2f1c9a:other", {"resp_2": b"record"}, entries={"resp_2": b"entry"}))
             await store.purge()
-    gone = Change(CHAIN, {"resp_1": b"record"}, given="resp_1", entries={"resp_1": b"c4n4ry"})
+    gone = Change(CHAIN, {"resp_1": b"record"}, requires="resp_1", entries={"resp_1": b"c4n4ry"})
     assert await store.apply(gone) is False
     assert b"c4n4ry" not in place.contents()
     assert b"c4n4ry" not in (await store.recent("2f1c9a", limit=10) or [])
@@ -176,7 +176,7 @@ async def test_a_record_can_be_replaced_under_another_name_by_one_of_many(store:
     """Whoever rewrites a record that somebody else has rewritten does not bring back what that one took out."""
     await store.put(CHAIN, "version_0", b"ab")
     changes = [
-        Change(CHAIN, {f"version_{n}": b"%d" % n}, delete=["version_0"], given="version_0") for n in range(1, 20)
+        Change(CHAIN, {f"version_{n}": b"%d" % n}, delete=["version_0"], requires="version_0") for n in range(1, 20)
     ]
     made = await asyncio.gather(*(store.apply(change) for change in changes))
 
@@ -188,7 +188,7 @@ async def test_a_change_renews_the_bucket(place: Place, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     for _ in range(3):
         place.advance(0.6 * TTL)
-        assert await store.apply(Change(CHAIN, {"resp_2": b"2"}, given="resp_1"))
+        assert await store.apply(Change(CHAIN, {"resp_2": b"2"}, requires="resp_1"))
     assert await store.all(CHAIN) == {"resp_1": b"1", "resp_2": b"2"}
 
 
@@ -253,7 +253,7 @@ async def test_nothing_is_added_to_what_is_deleted_meanwhile(
     for attempt in range(20):
         bucket = f"{CONVERSATION}:{attempt}"
         await store.put(bucket, "itself", b"0")
-        change = Change(bucket, {"itself" if how == "delete" else "added": b"1"}, given="itself")
+        change = Change(bucket, {"itself" if how == "delete" else "added": b"1"}, requires="itself")
         adding = [asyncio.create_task(store.apply(change)) for _ in range(10)]
         for _ in range(attempt):
             await asyncio.sleep(0)

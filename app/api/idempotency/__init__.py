@@ -79,7 +79,7 @@ class Idempotency:
             data = await self._store.get(bucket, _CLAIM)
             existing = _Record(**json.loads(data)) if data else None
             if existing and existing.response_id and existing.created + self._ttl <= now:
-                await self._store.apply(Change(bucket, {}, delete=[_CLAIM, existing.lease], given=_CLAIM))
+                await self._store.apply(Change(bucket, {}, delete=[_CLAIM, existing.lease], requires=_CLAIM))
                 continue
             if existing and existing.digest != digest:
                 message = "This 'Idempotency-Key' was used with another request. Use a new key for a new request."
@@ -97,7 +97,7 @@ class Idempotency:
         """Store a claim, replacing an expired one if there is one; return False if another process was faster."""
         if expired:
             put = {_CLAIM: record.encoded(), record.lease: b"1"}
-            return await self._store.apply(Change(bucket, put, delete=[expired.lease], given=expired.lease))
+            return await self._store.apply(Change(bucket, put, delete=[expired.lease], requires=expired.lease))
         # The lease is stored first, so that every visible claim has one: a process that takes it over deletes it.
         await self._store.put(bucket, record.lease, b"1")
         if await self._store.add(bucket, _CLAIM, record.encoded()):
@@ -117,7 +117,7 @@ class Idempotency:
         put = {_CLAIM: new.encoded()} if new else {}
         ended = new is None or new.response_id is not None
         delete = [*([] if new else [_CLAIM]), *([old.lease] if ended else [])]
-        return await self._store.apply(Change(bucket, put, delete=delete, given=old.lease))
+        return await self._store.apply(Change(bucket, put, delete=delete, requires=old.lease))
 
     def renewed(self, record: _Record) -> _Record:
         """Return a claim with a lease that starts now."""

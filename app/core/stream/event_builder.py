@@ -115,7 +115,9 @@ class EventBuilder:
         """
         self.response = response
         self.new_id = new_id
-        self.upstream: dict[str, Upstream] = {}  # by the id of the item; values may be callables: see `resolve_upstream`
+        self.upstream: dict[
+            str, Upstream
+        ] = {}  # by the id of the item; values may be callables: see `resolve_upstream`
         self.failure: APIError | None = None
         self.framework_events = False  # whether the caller has requested `antiphon:*` events
         self._reasoning = reasoning

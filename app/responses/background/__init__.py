@@ -231,7 +231,7 @@ class Background:
             builder.fail_abandoned(APIError(WORKER_DIED))
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
             failed = turn._replace(response=builder.response)
-            if not await self._store.apply(*turn_changes(run.bucket, failed, given=run.id)):
+            if not await self._store.apply(*turn_changes(run.bucket, failed, requires=run.id)):
                 await self._log.delete(run)  # it was deleted meanwhile
                 return
             logger.warning("response lost", extra={"response_id": run.id})

@@ -175,7 +175,7 @@ class Webhooks:
     async def _moved(self, delivery: _Delivery, attempts: int, due: float) -> _Delivery | None:
         """Replace the record of a delivery; returns None if another process has replaced it first."""
         moved = delivery._replace(attempts=attempts, due=due)
-        change = Change(BUCKET, {moved.name: moved.record()}, delete=[delivery.name], given=delivery.name)
+        change = Change(BUCKET, {moved.name: moved.record()}, delete=[delivery.name], requires=delivery.name)
         return moved if await self._store.apply(change) else None
 
     async def _attempt(self, delivery: _Delivery) -> None:

@@ -216,7 +216,7 @@ class RunWorker:
         async def put() -> None:
             if (await self._log.renew(self._worker, [self._run.key]))[self._run.key] == "lost":
                 raise LeaseLost("another worker took it over")
-            if not await apply_with(self._store, turn_changes(bucket, turn, given=id), addition):
+            if not await apply_with(self._store, turn_changes(bucket, turn, requires=id), addition):
                 raise LeaseLost("it was deleted")
 
         try:

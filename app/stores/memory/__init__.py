@@ -117,7 +117,7 @@ class MemoryStore:
             self._sweep(change.bucket)
         buckets = [self._buckets.get(change.bucket) or _Bucket() for change in changes]
         for bucket, change in zip(buckets, changes, strict=True):
-            if change.given is not None and change.given not in bucket.records:
+            if change.requires is not None and change.requires not in bucket.records:
                 return False
         growth = [bucket.growth(change) for bucket, change in zip(buckets, changes, strict=True)]
         if (

@@ -154,7 +154,7 @@ class PostgresStore:
             self._slack,
             owner_of(changes[0].bucket),
             [change.bucket for change in changes],
-            [change.given for change in changes],
+            [change.requires for change in changes],
             *_columns(put, 4),
             *_columns(deleted, 2),
         )

@@ -40,8 +40,8 @@ if type(ready) == 'table' and ready.err and not ready.err:find('WRONGTYPE', 1, t
   return redis.error_reply(ready.err:match('READONLY.*') or ready.err)
 end
 for i = 1, #KEYS do
-  local given = ARGV[3 * i - 1]
-  if given ~= '' and redis.call('HEXISTS', KEYS[i], given) == 0 then return 0 end
+  local required = ARGV[3 * i - 1]
+  if required ~= '' and redis.call('HEXISTS', KEYS[i], required) == 0 then return 0 end
 end
 local at = 3 * #KEYS + 2
 for i = 1, #KEYS do
@@ -125,9 +125,9 @@ class RedisStore:
         keys = [_key(change.bucket) for change in changes]
         heads: list[str | int | bytes] = []
         records: list[str | int | bytes] = []
-        for _, put, delete, given, entries in changes:
+        for _, put, delete, required, entries in changes:
             fields = {**put, **{f"{ENTRY}{name}": entry for name, entry in entries.items()}}
-            heads += [given or "", len(fields), 2 * len(delete)]
+            heads += [required or "", len(fields), 2 * len(delete)]
             records += [part for name, value in fields.items() for part in (name, value)]
             records += [part for name in delete for part in (name, f"{ENTRY}{name}")]
         apply: Command = ("EVAL", _APPLY, len(keys), *keys, self._ttl, *heads, *records)

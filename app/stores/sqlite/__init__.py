@@ -33,8 +33,8 @@ from app.stores.url_options import one_of, read_options, seconds
 
 T = TypeVar("T")
 
-# The parameters of the statements are :bucket (a name), :name, :record, :given, :now and :until. Times are Unix times,
-# so that they survive a restart.
+# The parameters of the statements are :bucket (a name), :name, :record, :required, :now and :until. Times are Unix
+# times, so that they survive a restart.
 _EXPIRE = "DELETE FROM buckets WHERE name = :bucket AND expires <= :now"
 _RENEW = """
 INSERT INTO buckets (name, expires) VALUES (:bucket, :until) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires
@@ -83,7 +83,7 @@ DELETE FROM buckets WHERE name = :bucket AND NOT EXISTS (SELECT 1 FROM records W
 """
 _HAS = """
 SELECT 1 FROM buckets JOIN records ON bucket = id
-WHERE buckets.name = :bucket AND expires > :now AND records.name = :given
+WHERE buckets.name = :bucket AND expires > :now AND records.name = :required
 """
 
 # Writes a page, and changes nothing.
@@ -258,8 +258,8 @@ class SQLiteStore:
 def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str, float]) -> bool:
     """Make changes if all required records exist; return whether they were made."""
     for change in changes:
-        values = {"bucket": change.bucket, "given": change.given, **times}
-        if change.given is not None and not db.execute(_HAS, values).fetchone():
+        values = {"bucket": change.bucket, "required": change.requires, **times}
+        if change.requires is not None and not db.execute(_HAS, values).fetchone():
             return False
     for change in changes:
         values = {"bucket": change.bucket, "owner": owner_of(change.bucket), **times}
@@ -275,7 +275,7 @@ def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str
 
 def _add(db: sqlite3.Connection, bucket: str, name: str, record: bytes, times: Mapping[str, float]) -> bool:
     """Store a record if there is none of that name, and renew the bucket."""
-    exists = db.execute(_HAS, {"bucket": bucket, "given": name, **times}).fetchone()
+    exists = db.execute(_HAS, {"bucket": bucket, "required": name, **times}).fetchone()
     _apply(db, [Change(bucket, {} if exists else {name: record})], times)
     return not exists
 
