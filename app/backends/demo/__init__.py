@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from app.backends import DONE, ChatRequest, Chunk, Translation
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
 from app.core.profile import Profile
+from app.core.types.bounded_json import dumps_in_pieces, is_large
 from app.core.types.chunk import ChunkDelta, FunctionFragment
 from app.errors import BackendError, InvalidRequest
 
@@ -30,6 +31,7 @@ _SHOWCASE = dict.fromkeys((showcase.MARKDOWN, showcase.PICTURE, showcase.BREAKS)
 _NAME = re.compile(r"\bmy name is ([A-Z][\w-]*)", re.IGNORECASE)
 
 _PROFILE = Profile(name="demo")
+_LONG = 100_000  # characters of a message that are read; its answer repeats no more
 
 
 class DemoBackend:
@@ -49,11 +51,14 @@ class DemoBackend:
         error = showcase.wanted_failure(prompt)
         if error and not showcase.breaks_off(prompt):
             raise error
-        yield self._stream(request.body, error)
+        large = is_large(request.body)
+        pause, chunks = await asyncio.to_thread(_answered, request.body) if large else _answered(request.body)
+        yield self._stream(chunks, max(self._delay, pause), error)
 
-    async def _stream(self, body: dict[str, Any], error: BackendError | None) -> AsyncIterator[list[Chunk]]:
-        pause = max(self._delay, answer_to(body).pause)
-        for chunk in chunks_of(body):
+    async def _stream(
+        self, chunks: Iterable[Chunk], pause: float, error: BackendError | None
+    ) -> AsyncIterator[list[Chunk]]:
+        for chunk in chunks:
             await asyncio.sleep(pause)
             if error and chunk is not DONE and chunk.get("choices") and chunk["choices"][0]["finish_reason"]:
                 raise error
@@ -78,10 +83,14 @@ class DemoBackend:
         """Return: there is nothing to close."""
 
 
-def chunks_of(body: dict[str, Any]) -> Iterator[Chunk]:
-    """Yield the chunks that answer a request."""
+def _answered(body: dict[str, Any]) -> tuple[float, Iterator[Chunk]]:
+    """Return the pause before each chunk of an answer, in seconds, and the chunks."""
     answer = answer_to(body)
-    digest = hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()[:24]
+    digest = hashlib.sha256(dumps_in_pieces(body)).hexdigest()[:24]
+    return answer.pause, _chunks(body, answer, digest, _prompt_tokens(body))
+
+
+def _chunks(body: dict[str, Any], answer: DemoAnswer, digest: str, prompt_tokens: int) -> Iterator[Chunk]:
     envelope: Chunk = {"id": f"chatcmpl-{digest}", "model": str(body.get("model"))}
 
     def chunk(delta: ChunkDelta, logprobs: Any = None, reason: str | None = None) -> Chunk:
@@ -100,7 +109,7 @@ def chunks_of(body: dict[str, Any]) -> Iterator[Chunk]:
         for piece in budget.take(answer.arguments):
             yield chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
     yield chunk({}, reason="length" if budget.exceeded else "tool_calls" if answer.tool else "stop")
-    yield {**envelope, "choices": [], "usage": _usage(body, budget.spent, reasoned)}
+    yield {**envelope, "choices": [], "usage": _usage(prompt_tokens, budget.spent, reasoned)}
     yield DONE
 
 
@@ -147,9 +156,9 @@ class _Turn:
         messages = body.get("messages") or []
         self._users = [message for message in messages if message.get("role") == "user"]
         last = max((n for n, message in enumerate(messages) if message.get("role") == "user"), default=-1)
-        self._results = [_text(message) for message in messages[last + 1 :] if message.get("role") == "tool"]
+        self._results = [_text(message)[:_LONG] for message in messages[last + 1 :] if message.get("role") == "tool"]
         self._body = body
-        self.prompt = _text(self._users[-1]) if self._users else ""
+        self.prompt = _text(self._users[-1])[:_LONG] if self._users else ""
 
     def tool(self) -> dict[str, Any] | None:
         """Return the function to call, once in a turn at most: the required one, or one that the prompt mentions."""
@@ -184,7 +193,7 @@ class _Turn:
         )
 
     def _user_text(self) -> str:
-        return "\n".join(map(_text, self._users))
+        return "\n".join(_text(message)[:_LONG] for message in self._users)
 
 
 def _name(match: re.Match[str], text: str) -> str:
@@ -247,11 +256,16 @@ def _logprobs(piece: str, body: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _prompt_tokens(body: dict[str, Any]) -> int:
-    return sum(len(_text(message).split()) + 1 for message in body.get("messages") or ())
+    return sum(_words(_text(message)) + 1 for message in body.get("messages") or ())
 
 
-def _usage(body: dict[str, Any], spent: int, reasoned: int) -> dict[str, Any]:
-    prompt = _prompt_tokens(body)
+def _words(text: str) -> int:
+    """Count the words of a text; those of a long one by its beginning."""
+    words = len(text[:_LONG].split())
+    return words * len(text) // _LONG if len(text) > _LONG else words
+
+
+def _usage(prompt: int, spent: int, reasoned: int) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt,
         "completion_tokens": spent,
