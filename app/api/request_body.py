@@ -14,14 +14,7 @@ import zstandard
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from app.core.types.bounded_json import (
-    LARGE,
-    MAX_VALUES,
-    TextsTooLarge,
-    TooManyValues,
-    check_values,
-    loads_in_pieces,
-)
+from app.core.types.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_mended
 from app.errors import InvalidRequest
 from app.responses.off_loop import off_loop
 
@@ -95,7 +88,7 @@ def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> d
 
     `source` is "body" or "frame", for the error messages.
     """
-    value = _decode(data.encode() if isinstance(data, str) else data, source, max_values)
+    value = _decode(data, source, max_values)
     if not isinstance(value, dict):
         raise InvalidRequest(f"The {source} has to be a JSON object.", code="invalid_json")
     if _is_deeper(value, MAX_DEPTH):
@@ -104,18 +97,11 @@ def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> d
     return value
 
 
-def _decode(data: bytes, source: str, max_values: int) -> object:
-    data = data.removeprefix(codecs.BOM_UTF8)
+def _decode(data: bytes | str, source: str, max_values: int) -> object:
     try:
         check_values(data, limit=max_values)
-        if len(data) > LARGE:
-            return loads_in_pieces(data, _without_lone_surrogates)
-        try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError as error:
-            if "surrogate" not in error.msg:
-                raise
-            return orjson.loads(_without_lone_surrogates(data))
+        document = data.encode() if isinstance(data, str) else data
+        return loads_mended(document.removeprefix(codecs.BOM_UTF8), _without_lone_surrogates)
     except TextsTooLarge as error:
         message = f"The {source} has texts that take many times their size in memory. Send less at once."
         raise InvalidRequest(message, code="request_too_large", status=413) from error

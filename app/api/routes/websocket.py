@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,9 +146,15 @@ class WebSocketConnection:
     async def _work(self) -> None:
         """Answer the queued frames, until None ends the queue or the client disconnects."""
         with contextlib.suppress(WebSocketDisconnect):
-            while (frame := await self._frames.get()) is not None:
-                self._queued_size -= len(frame)
-                await self._answer(frame)
+            while answering := self._next(await self._frames.get()):
+                await answering
+
+    def _next(self, frame: str | bytes | None) -> Coroutine[None, None, None] | None:
+        """Return the coroutine that answers a frame; it has the only reference to the frame, which may be large."""
+        if frame is None:
+            return None
+        self._queued_size -= len(frame)
+        return self._answer(frame)
 
     async def _answer(self, frame: str | bytes) -> None:
         """
@@ -160,8 +166,10 @@ class WebSocketConnection:
         create = Create()
         try:
             create = await off_loop(len(frame) > SMALL, read_frame, frame, self._api.body_limits.values)
+            large = len(frame) > SMALL
+            del frame
             self._caller = self._api.auth.verify(self._caller)  # the key may have been revoked since the handshake
-            request = await off_loop(len(frame) > SMALL, create.request, lenient=self._lenient)
+            request = await off_loop(large, create.request, lenient=self._lenient)
             async with (await self._api.admit(self._caller)).slot() as admission:
                 run = await self._api.responses.create(
                     request,

@@ -24,6 +24,7 @@ from app.backends.transport.connection import HTTPConnection, Origin, Reply, Sta
 # The number of connections is not limited: streams last minutes, and concurrency is limited elsewhere.
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=30)
 
+_SLICE = 1024 * 1024  # bytes of a body that are written at once
 _PORTS = {"http": 80, "https": 443}
 _NEXT_ADDRESS = 0.25  # seconds to wait for one address before the next is tried too (RFC 8305, section 5)
 
@@ -75,7 +76,8 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         timeouts = request.extensions.get("timeout", {})
         try:
             # A generated body can be sent only once, so a new connection is used for it.
-            connection = await self._connection_to(origin, timeouts, fresh=more is not None)
+            generated = more is not None and not isinstance(more, _Slices)
+            connection = await self._connection_to(origin, timeouts, fresh=generated)
             reply = await connection.send(request.method, message, more, timeouts)
         except Stale:
             connection = await self._connection_to(origin, timeouts, fresh=True)
@@ -230,7 +232,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
 
 def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]:
-    """Return the head with the body if it is known, and the rest of the body, which is generated."""
+    """Return the head with the body if it is known and short, and the rest of the body."""
     lines = [b"%b %b HTTP/1.1\r\n" % (request.method.encode("ascii"), request.url.raw_path)]
     lines += [b"%b: %b\r\n" % header for header in request.headers.raw]
     head = b"".join(lines)
@@ -238,9 +240,21 @@ def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]
         raise httpx.LocalProtocolError("A header of the request contains a line break.")
     stream = request.stream
     if isinstance(stream, httpx.ByteStream):
-        return head + b"\r\n" + request.read(), None
+        body = request.read()
+        return (head + b"\r\n" + body, None) if len(body) <= _SLICE else (head + b"\r\n", _Slices(body))
     assert isinstance(stream, httpx.AsyncByteStream)
     return head + b"\r\n", _chunked(stream) if "transfer-encoding" in request.headers else stream
+
+
+class _Slices:
+    """A long body, in slices that are written one after another: a transport may copy what it cannot send at once."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._body), _SLICE):
+            yield self._body[start : start + _SLICE]
 
 
 async def _chunked(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -39,8 +39,8 @@ def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
     """
     Raise `TooManyValues` for JSON documents with more than `limit` values (objects, arrays, scalars) in all.
 
-    In an invalid document, only values before the first error are counted exactly. Takes linear time, and at most two
-    copies of a document.
+    In an invalid document, only values before the first error are counted exactly. Takes linear time, and no copy of a
+    document.
     """
     if sum(map(len, documents)) <= limit:
         return
@@ -56,13 +56,23 @@ def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
 
 
 def _values(document: bytes | str, limit: int) -> int:
-    """Return the number of values, or limit + 1 if it is exceeded; an empty object or array may count twice."""
-    data = document.encode(errors="surrogatepass") if isinstance(document, str) else document
-    if b"\\" in data:
-        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if data.count(b'"') > 4 * limit:  # two for each string, which is a value or a field name
-        return limit + 1
-    return _structure(b"".join(data.split(b'"')[::2]))
+    """Return the number of values, or more than `limit`; an empty object or array may count twice."""
+    count = 1
+    quotes = 0  # two for each string, which is a value or a field name
+    cut = b""  # the first half of an escape that ends in the next piece
+    for start in range(0, len(document), _PIECE):
+        piece = document[start : start + _PIECE]
+        data = cut + (piece.encode(errors="surrogatepass") if isinstance(piece, str) else piece)
+        cut = b"\\" * ((len(data) - len(data.rstrip(b"\\"))) % 2)
+        data = data.removesuffix(cut)
+        if b"\\" in data:
+            data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+        texts = data.split(b'"')
+        count += _structure(b"".join(texts[quotes % 2 :: 2])) - 1
+        quotes += len(texts) - 1
+        if count > limit or quotes > 4 * limit:
+            return limit + 1
+    return count
 
 
 def _structure(document: bytes | str) -> int:
@@ -92,13 +102,17 @@ class TextsTooLarge(orjson.JSONDecodeError):
         super().__init__("texts that take many times their size", "", 0)
 
 
-def loads_in_pieces(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
+def loads_mended(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
     """
-    Parse a JSON document like `orjson.loads`, without holding the GIL for long.
+    Parse a JSON document like `orjson.loads`, and a large one without holding the GIL for long.
 
-    `mend` is called with a piece of JSON that has unpaired surrogates, and returns it without them. Raises
+    `mend` is called with JSON that has unpaired surrogates, and returns it without them. Raises
     `orjson.JSONDecodeError`, or its subclass `TextsTooLarge`.
     """
+    return _loads_in_pieces(data, mend) if len(data) > LARGE else _load(data, mend)
+
+
+def _loads_in_pieces(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
     mark = secrets.token_hex(16)  # prefix of the placeholders of long strings
     texts: dict[str, str] = {}
     rest: list[bytes] = []  # the document with placeholders for long strings
@@ -195,19 +209,25 @@ def is_large(value: Any) -> bool:
 
 
 def dumps_in_pieces(value: Any) -> bytes:
-    """Encode a value like `orjson.dumps`, without holding the GIL for long."""
-    return orjson.dumps(_in_pieces(value))
+    """Encode a value like `orjson.dumps`, without holding the GIL for long, and in twice the memory of the result."""
+    mark = secrets.token_hex(16).encode()  # the placeholder of long strings
+    texts: list[list[bytes]] = []
+    rest = orjson.dumps(_without_texts(value, orjson.Fragment(mark), texts)).split(mark)
+    pieces = [rest[0]]
+    for text, after in zip(texts, rest[1:], strict=True):
+        pieces += [b'"', *text, b'"', after]
+    return b"".join(pieces)
 
 
-def _in_pieces(value: Any) -> Any:
-    """Return a value whose long strings are already encoded."""
+def _without_texts(value: Any, placeholder: orjson.Fragment, texts: list[list[bytes]]) -> Any:
+    """Return a value with a placeholder for each long string, whose JSON is appended to `texts`, in pieces."""
     if isinstance(value, str) and len(value) > _PIECE:
-        pieces = (orjson.dumps(value[at : at + _PIECE])[1:-1] for at in range(0, len(value), _PIECE))
-        return orjson.Fragment(b'"%b"' % b"".join(pieces))
+        texts.append([orjson.dumps(value[at : at + _PIECE])[1:-1] for at in range(0, len(value), _PIECE)])
+        return placeholder
     if isinstance(value, dict):
-        return {name: _in_pieces(inner) for name, inner in value.items()}
+        return {name: _without_texts(inner, placeholder, texts) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_in_pieces(inner) for inner in value]
+        return [_without_texts(inner, placeholder, texts) for inner in value]
     return value
 
 

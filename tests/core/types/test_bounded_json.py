@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 
 from app.api.request_body import load_json
 from app.core.types import bounded_json
-from app.core.types.bounded_json import LARGE, TextsTooLarge, dumps_in_pieces, is_large, loads_in_pieces
+from app.core.types.bounded_json import (
+    TextsTooLarge,
+    TooManyValues,
+    check_values,
+    dumps_in_pieces,
+    is_large,
+    loads_mended,
+)
 from app.errors import InvalidRequest
 
 TEXTS = st.text(
@@ -30,6 +38,7 @@ VALUES = st.recursive(
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_json, "LARGE", 0)
     monkeypatch.setattr(bounded_json, "_PIECE", 12)
     monkeypatch.setattr(bounded_json, "_SHORT", 8)
 
@@ -42,7 +51,7 @@ def refused(piece: bytes) -> bytes:
 @given(VALUES, st.booleans())
 def test_a_document_is_read_as_by_orjson(value: Any, ascii: bool) -> None:
     document = json.dumps(value, ensure_ascii=ascii).encode()
-    assert loads_in_pieces(document, refused) == orjson.loads(document) == value
+    assert loads_mended(document, refused) == orjson.loads(document) == value
 
 
 @settings(max_examples=400)
@@ -52,15 +61,31 @@ def test_a_value_is_written_as_by_orjson(value: Any) -> None:
 
 
 @settings(max_examples=400)
+@given(VALUES, st.booleans(), st.booleans())
+def test_values_are_counted_wherever_the_document_is_cut(value: Any, ascii: bool, text: bool) -> None:
+    document: Any = json.dumps(value, ensure_ascii=ascii)
+    values = _count(value)
+    check_values(document if text else document.encode(), limit=values)
+    with pytest.raises(TooManyValues) if len(document) >= values else contextlib.nullcontext():
+        check_values(document if text else document.encode(), limit=values - 1)
+
+
+def _count(value: Any) -> int:
+    """Count the values; an empty object or array twice."""
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 1 if inner is None else 2 if not inner else 1 + sum(map(_count, inner))
+
+
+@settings(max_examples=400)
 @given(st.one_of(st.binary(), st.text('"\\u[]{}:,a0 d8😀\n').map(str.encode)))
 def test_what_is_not_valid_is_refused_alike(document: bytes) -> None:
     try:
         value: Any = orjson.loads(document)
     except orjson.JSONDecodeError:
         with pytest.raises(orjson.JSONDecodeError):
-            loads_in_pieces(document, lambda piece: piece)
+            loads_mended(document, lambda piece: piece)
     else:
-        assert loads_in_pieces(document, refused) == value
+        assert loads_mended(document, refused) == value
 
 
 @settings(max_examples=400)
@@ -68,7 +93,7 @@ def test_what_is_not_valid_is_refused_alike(document: bytes) -> None:
 def test_halves_of_characters_are_mended_wherever_they_are_cut(parts: list[str]) -> None:
     document = '{"input": "' + "".join(parts) + '"}'
     expected = json.loads(document)["input"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    pieces = bounded_json.loads_in_pieces(document.encode(), _mended)
+    pieces = loads_mended(document.encode(), _mended)
     assert pieces["input"] == expected == load_json(document.encode(), "body")["input"]
 
 
@@ -86,24 +111,24 @@ def _whole(text: str) -> str:
 
 def test_names_may_be_long_too() -> None:
     document = orjson.dumps({"a name of many letters": {"another one of them": 1}, "b": "a name of many letters"})
-    assert loads_in_pieces(document, refused) == orjson.loads(document)
-    assert [*loads_in_pieces(document, refused)] == ["a name of many letters", "b"]
+    assert loads_mended(document, refused) == orjson.loads(document)
+    assert [*loads_mended(document, refused)] == ["a name of many letters", "b"]
 
 
 def test_texts_that_take_many_times_their_size_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_json, "_TEXT_BYTES", 1000)
     monkeypatch.setattr(bounded_json, "_PIECE", 100)
-    assert loads_in_pieces(orjson.dumps(["a" * 10_000]), refused)
-    assert loads_in_pieces(orjson.dumps(["😀" * 1000]), refused)
+    assert loads_mended(orjson.dumps(["a" * 10_000]), refused)
+    assert loads_mended(orjson.dumps(["😀" * 1000]), refused)
     with pytest.raises(TextsTooLarge):
-        loads_in_pieces(orjson.dumps(["a" * 1000 + "😀"]), refused)
-    monkeypatch.setattr("app.api.request_body.LARGE", 100)
+        loads_mended(orjson.dumps(["a" * 1000 + "😀"]), refused)
     with pytest.raises(InvalidRequest, match="many times their size") as refusal:
         load_json(orjson.dumps({"input": "a" * 1000 + "😀"}), "body")
     assert refusal.value.status == 413
 
 
-def test_what_is_large_is_so_by_its_text_or_its_values() -> None:
+def test_what_is_large_is_so_by_its_text_or_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_json, "LARGE", LARGE := 2_000_000)
     assert not is_large([{"role": "user", "content": [{"type": "text", "text": "a" * 1000}]}] * 100)
     assert is_large([{"role": "user", "content": "a" * 1000}] * (LARGE // 1000 + 1))
     assert is_large([1] * 10_000)
