@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
+from starlette.routing import Route
 
 from app import __version__
 from app.api import errors
@@ -195,10 +196,10 @@ def create_app(
     app = Documented(**ABOUT, openapi_url=document, lifespan=lifespan)
     _add_routes(app, settings, api, files, containers)
     _add_pages(app, responses, settings, metrics)
-    if settings.passthrough:
-        app.router.routes.extend(passthrough_routes(api, "/v1", ""))
+    passed = passthrough_routes(api, "/v1", "") if settings.passthrough else []
+    app.router.routes.extend(passed)
     errors.install(app)
-    _add_middleware(app, settings, api, metrics, tracing)
+    _add_middleware(app, settings, api, metrics, tracing, passed)
     return app
 
 
@@ -264,9 +265,14 @@ def pages_of(settings: Settings) -> dict[str, PageAccess]:
 
 
 def _add_middleware(
-    app: FastAPI, settings: Settings, api: ApiContext, metrics: Metrics | None, tracing: Tracing | None
+    app: FastAPI,
+    settings: Settings,
+    api: ApiContext,
+    metrics: Metrics | None,
+    tracing: Tracing | None,
+    passed: Sequence[Route],
 ) -> None:
-    """Add the middleware; the last one added is the outermost."""
+    """Add the middleware; the last one added is the outermost. `passed` are the routes of the backend's endpoints."""
     behind_key = [path for path, access in pages_of(settings).items() if access == "key"]
     if behind_key:
         app.add_middleware(KeyRequired, auth=api.auth, paths=behind_key)
@@ -279,7 +285,7 @@ def _add_middleware(
         allow_headers=["*"],
         expose_headers=["*"],
     )
-    app.add_middleware(response_routes.FastPath, api=api, prefixes=["/v1", ""])
+    app.add_middleware(response_routes.FastPath, api=api, prefixes=["/v1", ""], others=passed)
     if tracing:
         app.add_middleware(tracing.middleware)
     app.add_middleware(RequestId, metrics=metrics)

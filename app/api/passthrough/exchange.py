@@ -121,10 +121,7 @@ class PassthroughExchange:
 
     async def _write(self, answer: RawAnswer, send: Send, send_piece: Send) -> None:
         """Write the head together with the first bytes: a failure before them can still be raised or fall back."""
-        try:
-            piece = await anext(answer)
-        except StopAsyncIteration:
-            piece = b""
+        piece = await anext(answer, b"")
         headers = [*answer.headers]
         fields = dict(headers)
         self._streams = fields.get(b"content-type", b"").startswith(b"text/event-stream")
@@ -138,12 +135,16 @@ class PassthroughExchange:
         self._unsent = b""
         if complete:
             return
+        # In a task of its own, so that a read resumes few coroutines, and not the whole stack of the request.
+        await asyncio.create_task(self._write_rest(answer, send_piece))
+        self._lifecycle.last = clock()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write_rest(self, answer: RawAnswer, send_piece: Send) -> None:
         async for piece in answer:
             self._unsent = piece
             await send_piece({"type": "http.response.body", "body": piece, "more_body": True})
-        self._unsent = b""
-        self._lifecycle.last = clock()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            self._unsent = b""
 
     async def _end(self, send: Send, error: APIError) -> None:
         """End a started event stream with an error event."""

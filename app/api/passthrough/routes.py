@@ -62,8 +62,10 @@ class Passthrough:
     """An ASGI application that forwards requests to the backend that serves their model."""
 
     def __init__(self, api: ApiContext, prefix: str) -> None:
+        backend = api.responses.backend
         self._api = api
         self._prefix = prefix
+        self._backend = backend if isinstance(backend, RawBackend) else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         api, request = self._api, Request(scope, receive)
@@ -71,8 +73,7 @@ class Passthrough:
         caller = api.auth.caller(request.headers)
         if not _SAFE.fullmatch(endpoint):
             raise NotFound(f"There is no POST {scope['path'][:1000]} here.", code="unknown_url")
-        backend = api.responses.backend
-        if not isinstance(backend, RawBackend):
+        if not (backend := self._backend):
             raise NotFound(f"The backend has no {endpoint}.", code="unknown_url")
         admission = await api.admit(caller)
         request.state.limit_headers = admission.headers()

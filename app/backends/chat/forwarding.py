@@ -10,6 +10,7 @@ import json
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -74,8 +75,10 @@ _OURS = frozenset(
 )
 _OUR_PREFIXES = (b"access-control-", b"x-ratelimit-")
 
-_USAGE = re.compile(rb'(?<!\\)"usage"\s*:\s*(?=\{)')
-_TAIL = 64 * 1024  # bytes
+_TAIL = 64 * 1024  # bytes at the end of a body in which the usage is searched
+_LONGEST_USAGE = 8 * 1024  # bytes
+_VALUE = re.compile(rb"\s*:\s*(?=\{)")
+_DECODER = json.JSONDecoder()
 
 
 class UsageReader:
@@ -89,28 +92,23 @@ class UsageReader:
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes of the body."""
-        pieces = self._pieces
-        pieces.append(piece)
         size = len(piece)
-        self._size += size
+        self._pieces.append(piece)
         self._total += size
+        self._size += size
         if self._events is not None:
             self._events += piece.count(b"data:")
-        while self._size - len(pieces[0]) >= _TAIL:
-            self._size -= len(pieces.popleft())
+        while self._size > _TAIL and self._size - len(self._pieces[0]) >= _TAIL:
+            self._size -= len(self._pieces.popleft())
 
     def usage(self) -> dict[str, Any] | None:
         """Return the last usage in the form of Chat Completions; None if there is none."""
         tail = b"".join(self._pieces)[-_TAIL:]
-        for match in reversed([*_USAGE.finditer(tail)]):
-            try:
-                value, _ = json.JSONDecoder().raw_decode(tail[match.end() :].decode("utf-8", "replace"))
-            except (ValueError, RecursionError):
-                continue
-            if usage := normal_usage(value):
+        at = tail.rfind(b'"usage"')
+        while at >= 0:
+            if (value := _object_after(tail, at)) and (usage := _normal(value)):
                 return usage
-            if is_token_count(total := value.get("total_tokens")):  # servers that rank documents report nothing else
-                return normal_usage({"prompt_tokens": total, "total_tokens": total})
+            at = tail.rfind(b'"usage"', 0, at)
         return None
 
     def estimate(self) -> int:
@@ -118,18 +116,37 @@ class UsageReader:
         return self._total // 4 if self._events is None else self._events
 
 
+def _object_after(data: bytes, name_at: int) -> dict[str, Any] | None:
+    """Return the object that is the value of the field `usage` at `name_at`; None if there is none."""
+    value = _VALUE.match(data, name_at + len('"usage"'))
+    if value is None or data[name_at - 1 : name_at] == b"\\":  # the end of a string that quotes JSON
+        return None
+    text = data[value.end() : value.end() + _LONGEST_USAGE].decode("utf-8", "replace")
+    try:
+        decoded: dict[str, Any] = _DECODER.raw_decode(text)[0]
+    except (ValueError, RecursionError):
+        return None
+    return decoded
+
+
+def _normal(usage: dict[str, Any]) -> dict[str, Any] | None:
+    total = usage.get("total_tokens")
+    if (normal := normal_usage(usage)) or not is_token_count(total):
+        return normal
+    return normal_usage({"prompt_tokens": total, "total_tokens": total})  # all that servers that rank documents report
+
+
 class ForwardedAnswer:
     """The answer of a server: see `RawAnswer`."""
 
     def __init__(self, response: httpx.Response, profile: Profile) -> None:
         self.status = response.status_code
-        self.headers = answer_headers(response.headers.raw)
+        self.headers = headers = answer_headers(response.headers.raw)
         self._response = response
         self._reads = body_reads(response)
         self._reads.wait_at_most(profile.transport.first_byte_timeout)
         self._idle: float | None = profile.transport.idle_timeout  # until it is set
-        content_type = response.headers.get("content-type", "")
-        self._usage = UsageReader(streamed=content_type.startswith("text/event-stream"))
+        self._usage = UsageReader(streamed=dict(headers).get(b"content-type", b"").startswith(b"text/event-stream"))
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -165,8 +182,20 @@ class Forwarding:
     """Builds the HTTP requests to one server, and classifies its refusals."""
 
     def __init__(self, base: httpx.URL, profile: Profile) -> None:
+        options = profile.transport
         self._base = base
         self._profile = profile
+        self._own = {name.encode("latin-1"): value.encode("latin-1") for name, value in options.headers.items()}
+        self._replaced = _REPLACED | {name.lower() for name in self._own}
+        self._endpoint_url = lru_cache(64)(self._url_without_query)  # it takes longer than all the rest
+        self._extensions = {
+            "timeout": {
+                "connect": options.connect_timeout,
+                "pool": options.connect_timeout,
+                "write": options.idle_timeout,
+                "read": options.first_byte_timeout,
+            }
+        }
 
     def request(self, request: RawRequest, credentials: dict[str, str], *, own_account: bool) -> httpx.Request:
         """
@@ -174,55 +203,46 @@ class Forwarding:
 
         `own_account`: the credentials are this server's, so the caller's organization is not sent with them.
         """
-        options = self._profile.transport
         model = self._profile.request.model_map.get(request.model, request.model)
         body = request.body if model == request.model else request.body.with_model(model)
         content = body.content()
-        fixed = {name.lower().encode("latin-1") for name in (*options.headers, *credentials)}
-        dropped = fixed | _REPLACED | (_ACCOUNT if own_account else frozenset())
-        headers = [
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in _end_to_end(request.headers)
-            if name not in dropped
-        ]
-        length = [("Content-Length", str(body.length))] if body.length is not None else []
-        headers += length or [("Transfer-Encoding", "chunked")]
+        secrets = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in credentials.items()]
+        dropped = self._replaced.union([name.lower() for name, _ in secrets], _ACCOUNT if own_account else ())
         return httpx.Request(
             "POST",
             self._url(request, model),
             headers=[
-                ("Host", self._base.netloc.decode("ascii")),
-                ("Accept-Encoding", "identity"),  # the usage could not be read in a compressed body
-                *headers,
-                *options.headers.items(),
-                *credentials.items(),
+                (b"Host", self._base.netloc),
+                (b"Accept-Encoding", b"identity"),  # the usage could not be read in a compressed body
+                *(field for field in _end_to_end(request.headers) if field[0] not in dropped),
+                (b"Transfer-Encoding", b"chunked") if body.length is None else (b"Content-Length", b"%d" % body.length),
+                *self._own.items(),
+                *secrets,
             ],
             stream=httpx.ByteStream(content) if isinstance(content, bytes) else _Pieces(content),
-            extensions={
-                "timeout": {
-                    "connect": options.connect_timeout,
-                    "pool": options.connect_timeout,
-                    "write": options.idle_timeout,
-                    "read": options.first_byte_timeout,
-                }
-            },
+            extensions=self._extensions,
         )
 
     def _url(self, request: RawRequest, model: str) -> httpx.URL:
+        """Return the URL of a request: that of its endpoint, with the caller's query and the profile's."""
+        in_path = MODEL in self._profile.transport.path
+        url = self._endpoint_url(request.endpoint, model if in_path else "")
+        if request.query:
+            url = url.copy_with(query=request.query.encode("ascii", "replace"))
+        return url.copy_merge_params(self._profile.transport.query) if self._profile.transport.query else url
+
+    def _url_without_query(self, endpoint: str, model: str) -> httpx.URL:
         """Return the URL of an endpoint: that of chat, with the end of its path replaced."""
         path = self._profile.transport.path
-        if request.endpoint != CHAT:
+        if endpoint != CHAT:
             prefix = path.removesuffix(CHAT) if path.endswith(CHAT) else ""
-            path = prefix + request.endpoint
+            path = prefix + endpoint
         if MODEL in path:
             segment = quote(model, safe="", errors="replace")
             if not segment.strip("."):
                 raise failure("model")
             path = path.replace(MODEL, segment)
-        url = self._base.copy_with(path=f"{self._base.path.rstrip('/')}/{path.lstrip('/')}")
-        if request.query:
-            url = url.copy_with(query=request.query.encode("ascii", "replace"))
-        return url.copy_merge_params(self._profile.transport.query) if self._profile.transport.query else url
+        return self._base.copy_with(path=f"{self._base.path.rstrip('/')}/{path.lstrip('/')}")
 
     def refusal(
         self, request: RawRequest, response: httpx.Response, body: bytes, error: BackendError, secret: str | None

@@ -20,7 +20,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
-from app.backends import Backend
+from app.backends import Backend, RawBackend
 from app.backends.routing.circuit_breaker import Circuit, is_server_failure
 from app.core.profile import Profile
 from app.core.redaction import without_password
@@ -88,6 +88,10 @@ class Replica:
     circuit: Circuit
     load: int = 0  # requests in progress
     up: bool = True  # whether its last request or check succeeded
+    raw: RawBackend | None = field(init=False)  # the backend, if it can pass on bytes
+
+    def __post_init__(self) -> None:
+        self.raw = self.backend if isinstance(self.backend, RawBackend) else None
 
     @property
     def shown(self) -> str:

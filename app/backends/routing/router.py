@@ -22,7 +22,6 @@ from app.backends import (
     ChatRequest,
     Chunk,
     RawAnswer,
-    RawBackend,
     RawRequest,
     TokenCounter,
     Translation,
@@ -341,11 +340,12 @@ class FailoverAnswer(_Failover[bytes]):
         self._request = request
 
     def _opened(self, pool: ReplicaPool, replica: Replica, *, others: bool) -> AbstractAsyncContextManager[RawAnswer]:
-        if not isinstance(replica.backend, RawBackend):
-            message = f"The backend '{pool.name}' has no {self._request.endpoint}."
-            raise NotFound(message, code="unknown_url")
-        retry_allowed = self._request.retry_allowed and not others
-        return replica.backend.forward(dataclasses.replace(self._request, retry_allowed=retry_allowed))
+        request = self._request
+        if not replica.raw:
+            raise NotFound(f"The backend '{pool.name}' has no {request.endpoint}.", code="unknown_url")
+        if others and request.retry_allowed:
+            request = dataclasses.replace(request, retry_allowed=False)
+        return replica.raw.forward(request)
 
     def _elsewhere(self, error: APIError) -> bool:
         return self._request.body.replayable and super()._elsewhere(error)

@@ -90,6 +90,13 @@ async def test_a_request_and_its_answer_are_passed_on_byte_for_byte(up: Upstream
     assert not {"cookie", "openai-organization", "x-hop"} & set(received.headers)
 
 
+async def test_headers_may_have_any_bytes(up: Upstream, http: httpx.AsyncClient) -> None:
+    up.say(reply(b"{}", headers={"X-Vendor": "café"}))
+    response = await http.post("/embeddings", json={"model": "m"}, headers={"X-Title": "żółw".encode()})
+    assert up.requests[0].headers["x-title"].encode("latin-1") == "żółw".encode()
+    assert (b"x-vendor", "café".encode()) in response.headers.raw
+
+
 async def test_a_stream_is_passed_on_byte_for_byte(up: Upstream, http: httpx.AsyncClient) -> None:
     frames = [chunk("Hel"), b": comment\n\n", chunk("lo"), b"data:{}\r\n\r\n", finish(), usage(), DONE]
     up.always(sse(*frames))
