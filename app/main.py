@@ -347,7 +347,7 @@ def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
 
 
 def build_accounting(settings: Settings, store: Store, metrics: Metrics | None) -> Accounting:
-    """Return the usage and budgets of keys, in the store if it keeps usage."""
+    """Return the usage and budgets of keys, in the store if it stores usage."""
     return Accounting(
         store.usage(days=settings.usage_days) if isinstance(store, UsageStore) else MemoryUsage(),
         settings.price_list(),
@@ -509,7 +509,7 @@ def build_background(settings: Settings, store: Store, measured: Store | None = 
 
 
 def build_webhooks(settings: Settings, store: Store) -> Webhooks | None:
-    """Return what tells other servers of background responses; None if the settings name none."""
+    """Return what sends the events of background responses to webhooks; None if the settings name none."""
     if not settings.webhooks:
         return None
     endpoints = {

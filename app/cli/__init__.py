@@ -204,7 +204,7 @@ def show_settings() -> None:
 
 @cli.command("codex", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run_codex(
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="What Codex is given.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for Codex.")] = None,
     url: Annotated[str | None, typer.Option(help="Base URL of an Antiphon; that of the settings if left out.")] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the lines for Codex's config.toml instead.")] = False,
 ) -> None:

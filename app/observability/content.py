@@ -1,5 +1,5 @@
 """
-Prompts and answers in the form that OpenTelemetry's conventions have for spans, for settings that ask for them.
+Prompts and answers in the form that OpenTelemetry's conventions have for spans, if the settings enable it.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/#capturing-instructions-inputs-and-outputs
 """

@@ -435,7 +435,7 @@ class Responses:
         self, caller: Caller, layers: LayeredStore, turn: Turn, addition: Sequence[Change], *, again: bool
     ) -> None:
         """
-        Store a turn with its addition to a conversation, or keep it in the memory of its connection.
+        Store a turn with its addition to a conversation, or in the memory of its connection.
 
         It can be continued from when this returns. Deleted objects stay deleted: a turn that may have been stored
         before (`again`) is only replaced, and a deleted conversation is not added to.

@@ -81,7 +81,7 @@ class Prompt:
             if len(left) < len(self._left):
                 self._left = left
                 self.body = self._translate(left, self.profile).body
-                logger.info("prompt too long; asking again without its oldest %d items", len(self._items) - len(left))
+                logger.info("prompt too long; sent again without its oldest %d items", len(self._items) - len(left))
                 return
         raise error
 

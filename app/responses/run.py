@@ -91,7 +91,7 @@ class Run:
         """Generate the response. Raises `APIError` for errors before the first event; see `respond`."""
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
         logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
-        self._log_content("asked", body=self._generation.body)
+        self._log_content("request content", body=self._generation.body)
         with self.watched():
             async with contextlib.aclosing(self._generation.events(open_after)) as answer:
                 async for events in answer:
@@ -213,7 +213,7 @@ class Run:
             line.message, line.level, line.fields = "response ended", level, fields
         else:
             logger.log(level, "response ended", extra=fields)
-        self._log_content("answered", output=response["output"])
+        self._log_content("response content", output=response["output"])
 
     def _log_content(self, event: str, **fields: Any) -> None:
         # By the logger's own level, not the effective one: "`store: false` is not stored anywhere, nor logged."

@@ -156,7 +156,7 @@ class Settings(BaseSettings):
     docs/prompts.md. `antiphon reload` reads it again."""
 
     store_url: StoreURL = "memory://"
-    """Where responses are kept: `memory://`, `sqlite:///antiphon.db`, `redis://localhost:6379/0`, `rediss://...`,
+    """Where responses are stored: `memory://`, `sqlite:///antiphon.db`, `redis://localhost:6379/0`, `rediss://...`,
     `redis+cluster://...`, `postgresql://user@localhost/antiphon`, or an import path `package.module:Class`."""
     store_ttl: Lifetime = 2_592_000
     """Seconds for which a response is stored after its conversation was last used (30 days)."""
@@ -172,8 +172,8 @@ class Settings(BaseSettings):
     background_lease: Seconds = Field(20, gt=0)
     """Seconds after which a background response ends as failed if its process has died."""
     webhooks: Annotated[dict[str, WebhookSettings], NoDecode, BeforeValidator(decode_json)] = {}
-    """Servers that are told how background responses have ended, by name, as a JSON object; easier to write as tables
-    `[webhooks.NAME]` in the TOML file, with `url`, `secret_env` and `events`. See docs/operation.md."""
+    """Servers that receive an event when a background response ends, by name, as a JSON object; easier to write as
+    tables `[webhooks.NAME]` in the TOML file, with `url`, `secret_env` and `events`. See docs/operation.md."""
     background_log_ttl: Lifetime = 3600
     """Seconds for which the events of a background response can be streamed again after its end; at most
     `ANTIPHON_STORE_TTL`."""
@@ -186,12 +186,12 @@ class Settings(BaseSettings):
     the TOML file, with the hash of the key, which `antiphon key new NAME` makes. See docs/keys.md."""
     prices: Annotated[dict[str, PriceSettings], NoDecode, BeforeValidator(decode_json)] = {}
     """Prices of models by glob, as a JSON object; easier to write as tables `[prices."GLOB"]` in the TOML file, with
-    `input`, `output` and maybe `cached_input` for a million tokens. The first glob that matches counts."""
+    `input`, `output` and optionally `cached_input` per million tokens. The first glob that matches applies."""
     usage_days: int = Field(400, ge=32)
-    """Days for which the store keeps what each key has used of each model; at least 32, for budgets of a month."""
+    """Days for which the usage of each key and model is stored; at least 32, for monthly budgets."""
     usage_journal: Path | None = None
-    """Directory for files of what was used and is not in the store yet, so that a process that is killed (`kill -9`)
-    loses none of it; the next one to start writes it. Replicas may share it, on one machine. Empty: no files."""
+    """Directory for files with usage that is not in the store yet, so that a process that is killed (`kill -9`) loses
+    none of it: the next process to start stores it. Replicas on one machine may share it. Empty: no files."""
     allow_open: bool = False
     """Serve without API keys on addresses other than loopback."""
     secret_key: Secrets = []

@@ -145,7 +145,7 @@ class BackendSettings(BaseModel):
         return self.key is not None and self.key.get_secret_value() == PASSTHROUGH
 
     @property
-    def given(self) -> frozenset[str]:
+    def explicit(self) -> frozenset[str]:
         """The names of the settings that were set explicitly."""
         return frozenset(self.model_fields_set)
 

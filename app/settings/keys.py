@@ -123,7 +123,7 @@ class KeySettings(BaseModel):
     """Name of the variable, in the environment or `.env`, that holds the key; in place of `hash`. Several keys in it
     are separated by commas."""
     description: str = ""
-    """A note for whoever reads the file."""
+    """A note for readers of the file."""
     owner: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """To whom the objects belong that the key stores; by default the key's name. Keys with the same owner reach the
     same objects. 32 hexadecimal digits are the id of an owner: of a key in `ANTIPHON_API_KEYS`, the start of its

@@ -83,7 +83,7 @@ def check_backend_url(url: str) -> str:
 
 
 def _required_by_openai(url: str, info: ValidationInfo) -> str:
-    """Check that a backend that is asked over HTTP has a base URL; the field `backend` comes before this one."""
+    """Check that a backend behind HTTP has a base URL; the field `backend` comes before this one."""
     if not url and info.data.get("backend") == "openai":
         raise ValueError("should be the base URL of a Chat Completions server, such as http://localhost:8000/v1")
     return url

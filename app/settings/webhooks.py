@@ -22,7 +22,7 @@ from app.settings.loading import environment
 
 WebhookEvent = Literal["response.completed", "response.failed", "response.incomplete", "response.cancelled"]
 SECRET_PREFIX = "whsec_"
-_KEY_BYTES = range(24, 65)  # what Standard Webhooks asks for
+_KEY_BYTES = range(24, 65)  # as Standard Webhooks requires
 
 
 def signing_key(secret: str) -> bytes:
@@ -53,7 +53,7 @@ def _secret(secret: SecretStr) -> SecretStr:
 
 
 class WebhookSettings(BaseModel):
-    """One server that is told of background responses."""
+    """A server that receives the events of background responses."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
 

@@ -163,7 +163,7 @@ def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach:
         if parsed.port not in (None, 443):
             raise OutboundRefused("The URL must not name a port.")
     elif not any(pattern.matches(parsed) for pattern in allowed):
-        raise OutboundRefused("The URL is not among those that this server may ask.")
+        raise OutboundRefused("Requests to this URL are not allowed.")
     return parsed
 
 
@@ -178,7 +178,7 @@ def _check_host(host: str, reach: Reach) -> None:
             raise OutboundRefused("The URL has an address for a host that is not spelled plainly.") from None
         return
     if not is_allowed(address, reach):
-        raise OutboundRefused("The URL leads to an address that must not be asked.")
+        raise OutboundRefused("The address in the URL is not allowed.")
 
 
 # Connections.
@@ -243,12 +243,12 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
             raise self._failed("The host has no address.") from None
         # Only link-local addresses have a scope (`fe80::1%eth0`).
         if not all(is_allowed(ip_address(address.partition("%")[0]), self._reach) for address in addresses):
-            raise OutboundRefused("The host leads to an address that must not be asked.")
+            raise OutboundRefused("The host resolves to an address that is not allowed.")
         return addresses
 
     async def connect_unix_socket(self, path: str, *args: object, **options: object) -> httpcore.AsyncNetworkStream:
         """Refuse: Unix sockets are not allowed."""
-        raise OutboundRefused("Sockets of this machine are not asked.")
+        raise OutboundRefused("Unix sockets are not allowed.")
 
     async def sleep(self, seconds: float) -> None:
         """Sleep; the library does so between attempts."""
@@ -272,7 +272,7 @@ def bounded(
         return _limited(body, max_bytes, error)
     if encoding in ("gzip", "x-gzip", "deflate"):
         return _limited(_inflated(body, error), max_bytes, error)
-    raise error("The response has a content encoding that was not asked for.")
+    raise error("The response has a content encoding that was not requested.")
 
 
 async def _limited(

@@ -114,7 +114,9 @@ class ImageGenerationTool:
         if not backend.url:
             raise ValueError(f"backend: {settings.backend!r} has no URL, and so no images API")
         if backend.passes_keys:
-            raise ValueError(f"backend: {settings.backend!r} takes the callers' own keys, which no tool is given")
+            raise ValueError(
+                f"backend: {settings.backend!r} is used with the callers' own keys, which tools do not have"
+            )
         return cls(settings, ImagesAPI(backend.options().transport, settings.timeout))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:

@@ -172,7 +172,7 @@ async def test_a_server_that_does_what_it_is_asked_for_needs_no_settings() -> No
     found = {finding.about: finding.result for finding in report.findings}
     assert found == {
         "models": "1: good-1",
-        "model": "good-1, asked with temperature, max_tokens",
+        "model": "good-1, tested with temperature, max_tokens",
         "stream": "3 chunks, text, finish_reason stop",
         "[DONE]": "sent",
         "usage of a stream": "with stream_options",

@@ -64,7 +64,7 @@ class BackendConfig(Protocol):
     @property
     def passes_keys(self) -> bool: ...
     @property
-    def given(self) -> frozenset[str]: ...  # the names of the settings that are not at their defaults
+    def explicit(self) -> frozenset[str]: ...  # the names of the settings that were set
 
     def each(self) -> Sequence[Any]: ...
 

@@ -208,7 +208,9 @@ class _Failover(Generic[_Part]):
         self._first = pools[0]
         self._pools = [*pools]  # not yet ruled out
         # Whether there is only one server, whose circuit breaker was not configured.
-        self._only_candidate = len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].served.given
+        self._only_candidate = (
+            len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].served.explicit
+        )
         self._tried: set[Replica] = set()
         self._error: APIError | None = None  # of the first backend
         self._last: APIError | None = None  # of the server that was tried last
@@ -220,7 +222,7 @@ class _Failover(Generic[_Part]):
     def _opened(
         self, pool: ReplicaPool, replica: Replica, *, others: bool
     ) -> AbstractAsyncContextManager[AsyncIterator[_Part]]:
-        """Return the answer of a server; `others`: whether another one could be asked in its place."""
+        """Return the answer of a server; `others`: whether another one could answer in its place."""
         raise NotImplementedError
 
     def _elsewhere(self, error: APIError) -> bool:

@@ -111,7 +111,7 @@ async def probe(
                 for question in QUESTIONS:
                     findings += await question(server)
         except TimeoutError:
-            findings.append(Finding("the rest", f"not asked: {seconds:.0f} seconds are over"))
+            findings.append(Finding("the rest", f"not tested: the {seconds:.0f} seconds are over"))
         owners = " ".join(str(listed.get("owned_by", "")) for listed in models[:50])
         complaint = next((finding.result for finding in findings if finding.about == UNKNOWN), "")
         profile = load_profile(_recognise(url, f" {owners} {headers} {complaint}"))
@@ -127,7 +127,7 @@ async def _begin(server: ProbedServer, model: str) -> Finding:
             server.limit, server.fields = limit, fields
             result = await server.ask(HELLO, stream=False)
             if result.ok:
-                return Finding("model", f"{model}, asked with {', '.join([*list(fields)[1:], limit])}")
+                return Finding("model", f"{model}, tested with {', '.join([*list(fields)[1:], limit])}")
             if result.status not in (400, 422, 500):
                 raise BackendError(verdict(result))
     raise BackendError(verdict(result))

@@ -140,7 +140,7 @@ class ProbedServer:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         request = {**self.fields, self.limit: tokens, "messages": messages, "stream": stream, **body}
         if self.budget <= 0:
-            return ProbeResult(0, error="not asked any more: there were too many questions")
+            return ProbeResult(0, error="not sent: there were too many requests")
         self.budget -= 1
         try:
             async with asyncio.timeout(self._seconds):

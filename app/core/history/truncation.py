@@ -44,7 +44,7 @@ def truncated(items: Sequence[Item], share: float) -> list[Item]:
 
 
 def _remainder(item: Item) -> Item | None:
-    """Return what stays of a removed item: tools that a search found can still be called."""
+    """Return the parts of a removed item that are needed: tools that a search found can still be called."""
     tools = item.get("tools") if item["type"] == "tool_search_output" else None
     return {"type": item["type"], "tools": tools} if tools else None
 

@@ -123,7 +123,7 @@ def read_content(content: str | Sequence[Part] | None, options: ContentOptions, 
             warnings.add(f"Content of type {label(part['type'])} is not known and was left out.")
             continue
         if _is_dropped(part, options):
-            warnings.add(f"This backend takes no {part['type']}; the model was told that there was one.")
+            warnings.add(f"This backend takes no {part['type']}; a note took its place.")
             parts.append({"type": "text", "text": f"({part['type']} that this model cannot take)"})
             continue
         try:

@@ -1,4 +1,4 @@
-"""What the steps of one translation share, and what is kept of it for the next one."""
+"""The state that the steps of one translation share, and the part of it that the next translation starts from."""
 
 from __future__ import annotations
 

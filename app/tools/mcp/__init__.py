@@ -117,7 +117,7 @@ class MCPTool:
         field = f"{declaration.place}.server_url"
         settings = self._settings
         if not settings.allow_urls:
-            message = "This server asks no MCP servers but those that its operator has declared."
+            message = "This server only calls MCP servers that its operator has declared."
             raise InvalidRequest(message, param=field)
         reach: Reach = "private" if settings.allow_private else "public"
         url = _url_of(declaration) or ""

@@ -50,11 +50,11 @@ class MCPCodeSettings(BaseModel):
     function: str = ""
     """The server's tool; left out: the first one that has an argument for code."""
     stateful: bool = False
-    """Says to the model that variables and files stay between calls, as they do where the server has sessions."""
+    """Whether the model is informed that variables and files persist between calls; true if the server has sessions."""
 
 
 class MCPCodeContainer(BaseModel):
-    """What a request may say of a container that an MCP server provides."""
+    """The `container` of a request whose code an MCP server runs."""
 
     model_config = ConfigDict(extra="ignore")
 

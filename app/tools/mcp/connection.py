@@ -258,7 +258,7 @@ def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
     if isinstance(error, httpx2.HTTPStatusError):
         status = error.response.status_code
     if isinstance(error, OutboundRefused):
-        return MCPFailure(f"The MCP server may not be asked: {error}")
+        return MCPFailure(f"No request may be sent to the MCP server: {error}")
     if status is not None:
         return _refusal(status)
     match error:

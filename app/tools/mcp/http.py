@@ -59,7 +59,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, and record a status of 300 or more in the current `Exchange`."""
         if (request.url.scheme, request.url.host, request.url.port) != self._origin:
-            raise OutboundRefused("The MCP server leads to another server, which is not asked.")
+            raise OutboundRefused("The MCP server refers to another origin, to which no request is sent.")
         request.headers["accept-encoding"] = "identity"
         response = await self._http.handle_async_request(request)
         current = exchange.get()

@@ -165,7 +165,7 @@ async def test_an_address_shows_no_secret() -> None:
 
 
 async def test_private_addresses_are_not_asked_for_callers(lab: Lab) -> None:
-    with pytest.raises(MCPFailure, match="may not be asked"):
+    with pytest.raises(MCPFailure, match="No request may be sent"):
         await ServerConnection(ServerAddress(url=lab.url, reach="public")).open()
     assert lab.headers == []
 
