@@ -65,7 +65,7 @@ def served(place: Path, *arguments: str, **variables: str) -> Iterator[tuple[sub
         address = f"http://127.0.0.1:{port}"
         until = time.monotonic() + TIMEOUT
         while True:
-            assert process.poll() is None and time.monotonic() < until, log.read_text()
+            assert process.poll() is None and time.monotonic() < until, log_of(place)
             try:
                 assert ask(f"{address}/healthz")["status"] == "ok"
                 break
@@ -75,6 +75,18 @@ def served(place: Path, *arguments: str, **variables: str) -> Iterator[tuple[sub
     finally:
         process.terminate()
         process.wait(TIMEOUT)
+
+
+def log_of(place: Path) -> str:
+    return (place / "serve.log").read_text()
+
+
+def wait_for_log(process: subprocess.Popen[bytes], place: Path, words: str, *, times: int = 1) -> None:
+    """Wait until the log of a running server has `words` as many times, once for each worker."""
+    until = time.monotonic() + TIMEOUT
+    while log_of(place).count(words) < times:
+        assert process.poll() is None and time.monotonic() < until, log_of(place)
+        time.sleep(0.1)
 
 
 def ask(url: str, body: object = None) -> dict[str, object]:
@@ -182,10 +194,7 @@ def test_reload_takes_over_keys_limits_and_log_level_and_names_what_needs_a_rest
     dotenv.write_text("ANTIPHON_API_KEYS=key-one,key-two\nANTIPHON_STORE_URL=sqlite:///a.db\n")
     with served(tmp_path, "--workers", "2") as (process, address):
         port = address.rpartition(":")[2]
-        until = time.monotonic() + TIMEOUT
-        while log_of(tmp_path).count("startup complete") < 2:
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_for_log(process, tmp_path, "startup complete", times=2)
         keys, models = ("key-one", "key-two", "key-three"), f"{address}/v1/models"
         assert [status_with(models, key) for key in keys] == [200, 200, 401]
         bearer = {"Authorization": "Bearer key-one"}
@@ -199,9 +208,7 @@ def test_reload_takes_over_keys_limits_and_log_level_and_names_what_needs_a_rest
         assert run(tmp_path, "reload", "--port", "1").returncode == 1  # it listens at another port
         reloaded = run(tmp_path, "reload", "--port", port)
         assert (reloaded.returncode, f"Process {process.pid} " in reloaded.stdout) == (0, True), reloaded.stderr
-        while log_of(tmp_path).count("settings reloaded") < 2:
-            assert time.monotonic() < until, log_of(tmp_path)
-            time.sleep(0.1)
+        wait_for_log(process, tmp_path, "settings reloaded", times=2)
         for _ in range(8):
             assert [status_with(models, key) for key in keys] == [401, 200, 200]
         with connection:  # whose key was good when it was opened
@@ -223,22 +230,19 @@ def test_settings_that_do_not_fit_are_not_taken_over(tmp_path: Path) -> None:
     dotenv = tmp_path / ".env"
     dotenv.write_text("ANTIPHON_API_KEYS=key-one\n")
     with served(tmp_path) as (process, address):
-        until = time.monotonic() + TIMEOUT
         for changed, words in (
             ("ANTIPHON_API_KEYS=key-two\nANTIPHON_LOG_LEVEL=loud\n", "settings not reloaded"),
             ("", "need a restart: ANTIPHON_API_KEYS"),
         ):
             dotenv.write_text(changed)
             process.send_signal(signal.SIGHUP)
-            while words not in log_of(tmp_path):
-                assert process.poll() is None and time.monotonic() < until, log_of(tmp_path)
-                time.sleep(0.1)
+            wait_for_log(process, tmp_path, words)
             assert [status_with(f"{address}/v1/models", key) for key in ("key-one", "key-two", "")] == [200, 401, 401]
 
 
 def test_serve_says_where_it_is_and_how_to_try_it_and_that_works(tmp_path: Path) -> None:
     with served(tmp_path) as (_, address):
-        greeting = (tmp_path / "serve.log").read_text()
+        greeting = log_of(tmp_path)
         assert f"Antiphon {__version__} on {address}, backend default (demo), store memory://. Try:" in greeting
         assert f"or open {address}/studio in a browser." in greeting
         command = re.search(r"curl (\S+) -H 'Content-Type: application/json' -d '(.*)'", greeting)
@@ -252,7 +256,7 @@ def test_an_option_wins_over_its_variable_and_the_variable_over_dotenv(tmp_path:
         "ANTIPHON_PORT=1\nANTIPHON_STORE_URL=sqlite:///dotenv.db\nANTIPHON_LOG_FORMAT=json\n"
     )
     with served(tmp_path, ANTIPHON_STORE_URL="sqlite:///variable.db", ANTIPHON_PORT="2") as (_, address):
-        first = json.loads((tmp_path / "serve.log").read_text().splitlines()[0])
+        first = json.loads(log_of(tmp_path).splitlines()[0])
     assert (first["message"], first["address"], first["store"]) == ("serving", address, "sqlite:///variable.db")
 
 
@@ -272,25 +276,16 @@ def test_at_sighup_every_worker_takes_the_new_backends_and_goes_on(tmp_path: Pat
     file.write_text(table.format(name="before"))
     arguments = ("--workers", "2", "--store-url", "sqlite:///shared.db", "--config", str(file))
     with served(tmp_path, *arguments) as (process, address):
-        until = time.monotonic() + TIMEOUT
-        while log_of(tmp_path).count("startup complete") < 2:
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_for_log(process, tmp_path, "startup complete", times=2)
         file.write_text(table.format(name="after"))
         process.send_signal(signal.SIGHUP)
-        while log_of(tmp_path).count("the backends are after") < 2:
-            assert time.monotonic() < until, log_of(tmp_path)
-            time.sleep(0.1)
+        wait_for_log(process, tmp_path, "the backends are after", times=2)
         for _ in range(8):
             assert ask(f"{address}/v1/responses", {"model": "after", "input": "Hello!"})["status"] == "completed"
         assert log_of(tmp_path).count("Started server process") == 2
         with urllib.request.urlopen(f"{address}/metrics", timeout=TIMEOUT) as answer:
             up = re.findall(r'^antiphon_backend_up\{backend="(\w+)",replica="1"\} (\S+)$', answer.read().decode(), re.M)
         assert up == [("after", "1.0")]
-
-
-def log_of(place: Path) -> str:
-    return (place / "serve.log").read_text()
 
 
 def test_a_running_stream_may_end_after_the_server_was_told_to_stop(tmp_path: Path) -> None:
@@ -384,17 +379,12 @@ def test_a_key_that_is_taken_out_is_refused_by_every_worker_after_a_reload(tmp_p
     file.write_text("".join(table.format(name=name, hash=hash) for name, hash in hashes.items()))
     arguments = ("--workers", "2", "--store-url", "sqlite:///shared.db", "--config", str(file))
     with served(tmp_path, *arguments) as (process, address):
-        until = time.monotonic() + TIMEOUT
-        while log_of(tmp_path).count("startup complete") < 2:
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_for_log(process, tmp_path, "startup complete", times=2)
         for _ in range(4):
             assert [status_with(f"{address}/v1/models", key) for key in hashes] == [200, 200]
         file.write_text(table.format(name="bob", hash=hashes["bob"]))
         process.send_signal(signal.SIGHUP)
-        while log_of(tmp_path).count("settings reloaded: changed keys") < 2:
-            assert time.monotonic() < until, log_of(tmp_path)
-            time.sleep(0.1)
+        wait_for_log(process, tmp_path, "settings reloaded: changed keys", times=2)
         for _ in range(8):
             assert [status_with(f"{address}/v1/models", key) for key in hashes] == [401, 200]
 
