@@ -40,7 +40,7 @@ from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher, EncryptingEventBuilder
 from app.responses.generate import Deadline, Generation, NoAnswer, OneAnswer
 from app.responses.images import StoredImages, images_bucket, load_images, turn_changes
-from app.responses.off_loop import MANY, off_loop
+from app.responses.off_loop import MANY, are_large, off_loop
 from app.responses.questions import Questions
 from app.responses.run import Caller, Run, Storage
 from app.responses.tool_loop import ToolLoop
@@ -461,7 +461,7 @@ class Responses:
         record = await self.store.get(bucket, response_id) if bucket else None
         if bucket is None or record is None:
             raise _not_found(response_id)
-        turn = Turn.of(record)
+        turn = await off_loop(are_large([record]), Turn.of, record)
         if turn.response["status"] in TERMINAL or self._background is None:
             return turn
         # It should be running; otherwise it has just ended, or its worker has died.

@@ -27,6 +27,7 @@ from app.core.types.request import CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound, Warnings
 from app.responses.encryption import ContentCipher, decrypt_items
 from app.responses.images import images_bucket, load_image, load_images, turn_changes
+from app.responses.off_loop import are_large, off_loop
 from app.stores import Change, Store
 
 _CONVERSATION = "conversation"
@@ -89,7 +90,7 @@ class Conversations:
         records = await self._store.all(_bucket(id, owner, param))
         if _CONVERSATION not in records:
             raise _not_found(id, param)
-        return list(_turns(records))
+        return await off_loop(are_large(records.values()), lambda: list(_turns(records)))
 
     async def items(self, id: str, owner: str) -> list[Item]:
         """Return the items, oldest first."""

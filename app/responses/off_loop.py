@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
+
+from app.core.types.bounded_json import LARGE
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -21,3 +23,8 @@ async def off_loop(large: bool, function: Callable[P, T], *args: P.args, **kwarg
     if not large:
         return function(*args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_thread, lambda: function(*args, **kwargs))
+
+
+def are_large(records: Iterable[bytes]) -> bool:
+    """Return whether stored records are too large to be decoded in the event loop."""
+    return sum(map(len, records)) > LARGE

@@ -109,15 +109,20 @@ def loads_mended(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
     `mend` is called with JSON that has unpaired surrogates, and returns it without them. Raises
     `orjson.JSONDecodeError`, or its subclass `TextsTooLarge`.
     """
-    return _loads_in_pieces(data, mend) if len(data) > LARGE else _load(data, mend)
+    largest = max(_TEXT_BYTES, int(_TEXT_RATIO * len(data)))
+    return _loads_in_pieces(data, mend, largest) if len(data) > LARGE else _load(data, mend)
 
 
-def _loads_in_pieces(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
+def loads_own(data: bytes) -> Any:
+    """Parse JSON that this server has encoded; a large document without holding the GIL for long."""
+    return _loads_in_pieces(data, bytes, sys.maxsize) if len(data) > LARGE else orjson.loads(data)
+
+
+def _loads_in_pieces(data: bytes, mend: Callable[[bytes], bytes], largest: int) -> Any:
     mark = secrets.token_hex(16)  # prefix of the placeholders of long strings
     texts: dict[str, str] = {}
     rest: list[bytes] = []  # the document with placeholders for long strings
     taken = size = 0
-    largest = max(_TEXT_BYTES, int(_TEXT_RATIO * len(data)))
     begin = data.find(b'"')
     while begin >= 0:
         cuts = _text_at(data, begin + 1)

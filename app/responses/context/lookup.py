@@ -18,6 +18,7 @@ from app.core.types.request import Item
 from app.errors import NotFound, StoreUnavailable
 from app.responses.context.cache import CachedPast, HistoryCache
 from app.responses.images import StoredImages, load_image
+from app.responses.off_loop import are_large, off_loop
 from app.stores.layered import LayeredStore
 
 
@@ -41,7 +42,10 @@ class TurnLookup:
         if turns := history.path(await self.layers.all_in_memory(bucket), response_id):
             return turns, None
         records = await self.layers.all(bucket)
-        turns = history.path(records, response_id, cache.responses_of(self.owner) if cache else ())
+        large = are_large(records.values())
+        turns = await off_loop(
+            large, history.path, records, response_id, cache.responses_of(self.owner) if cache else ()
+        )
         if turns is None:
             return None, None
         parent = turns[0].response["previous_response_id"] if turns else None
@@ -50,7 +54,7 @@ class TurnLookup:
             return turns, base
         if turns and not parent:
             return turns, None
-        return history.path(records, response_id), None
+        return await off_loop(large, history.path, records, response_id), None
 
     async def renew_images(self, past: Past) -> None:
         """Let the images of a conversation not expire before it; they are not read."""
