@@ -48,13 +48,16 @@ LAYERS = {
     "app.core.request": REQUEST,
     "app.core.history": REQUEST | {"app.core.request"},
     "app.core.sse": STREAM | {"app.core.*", "app.core.stream"},
+    "app.storage": {"app", "app.errors"},
     **dict.fromkeys(PROTOCOLS, BELOW),
     "app.stores.layered": BELOW | {"app.stores"},
     "app.backends.*": BELOW | {"app.backends"},
-    "app.stores.*": BELOW | {"app.stores", "app.stores.event_log", "app.stores.counters", "app.stores.usage"},
+    "app.stores.*": BELOW
+    | {"app.storage", "app.stores", "app.stores.event_log", "app.stores.counters", "app.stores.usage"},
     "app.tools.validation": BELOW,
     "app.tools.*": BELOW | {"app.tools", "app.tools.validation"},
-    "app.tools.files": BELOW | {"app.tools", "app.tools.validation"},  # a resource of its own, with routes
+    # A resource of its own, with routes.
+    "app.tools.files": BELOW | {"app.storage", "app.tools", "app.tools.validation"},
     # Another one, which mounts files.
     "app.tools.code_interpreter": BELOW | {"app.tools", "app.tools.validation", "app.tools.files"},
     # What a profile may hold is checked where the settings are read.

@@ -123,7 +123,7 @@ async def test_what_was_stored_survives_a_restart_and_nobody_notices(
 async def test_a_server_that_is_away_is_an_outage_and_then_is_not(
     private: PostgresServer, store: PostgresStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="app.stores")
+    caplog.set_level(logging.INFO, logger="app.storage")
     await store.put(CHAIN, "resp_1", b"1")
     await asyncio.to_thread(private.stop)
     for _ in range(3):
@@ -131,7 +131,7 @@ async def test_a_server_that_is_away_is_an_outage_and_then_is_not(
             await store.get(CHAIN, "resp_1")
     await asyncio.to_thread(private.start)
     assert await store.get(CHAIN, "resp_1") == b"1"
-    first, last = (record.message for record in records_of(caplog, "app.stores"))
+    first, last = (record.message for record in records_of(caplog, "app.storage"))
     assert first.startswith(f"PostgreSQL at 127.0.0.1:{private.port}/antiphon is unavailable: ")
     assert last == f"PostgreSQL at 127.0.0.1:{private.port}/antiphon is available again"
 

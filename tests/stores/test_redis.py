@@ -360,7 +360,7 @@ async def test_a_password_with_special_characters_is_quoted_in_the_url() -> None
 async def test_the_log_hears_once_of_an_outage_and_once_of_its_end(
     private: RedisServer, store: RedisStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="app.stores")
+    caplog.set_level(logging.INFO, logger="app.storage")
     private.stop()
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
@@ -369,7 +369,7 @@ async def test_the_log_hears_once_of_an_outage_and_once_of_its_end(
     for _ in range(3):
         await store.check()
 
-    told = [(record.levelname, record.getMessage().split(": ")[0]) for record in records_of(caplog, "app.stores")]
+    told = [(record.levelname, record.getMessage().split(": ")[0]) for record in records_of(caplog, "app.storage")]
     assert told == [
         ("WARNING", f"Redis at 127.0.0.1:{private.port} is unavailable"),
         ("INFO", f"Redis at 127.0.0.1:{private.port} is available again"),

@@ -445,7 +445,7 @@ def test_a_full_disk_is_an_outage_until_there_is_room(path: Path) -> None:
 async def test_the_log_hears_once_of_an_outage_and_once_of_its_end(
     path: Path, store: SQLiteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="app.stores")
+    caplog.set_level(logging.INFO, logger="app.storage")
     path.write_bytes(b"This is not a database." * 100)
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
@@ -454,7 +454,7 @@ async def test_the_log_hears_once_of_an_outage_and_once_of_its_end(
     for _ in range(3):
         await store.check()
 
-    assert [(record.levelname, record.getMessage()) for record in records_of(caplog, "app.stores")] == [
+    assert [(record.levelname, record.getMessage()) for record in records_of(caplog, "app.storage")] == [
         ("WARNING", f"SQLite store {path} (writing) is unavailable: DatabaseError: file is not a database"),
         ("INFO", f"SQLite store {path} (writing) is available again"),
     ]

@@ -17,10 +17,10 @@ from itertools import islice
 from urllib.parse import urlsplit
 
 from app.errors import StoreUnavailable
+from app.storage.url_options import count, read_options
 from app.stores import Change, owner_of
 from app.stores.memory.event_log import MemoryLog
 from app.stores.memory.usage import MemoryUsage
-from app.stores.url_options import count, read_options
 
 MAX_RECORDS = 100_000
 MAX_BYTES = 512 * 1024 * 1024

@@ -16,11 +16,12 @@ from contextlib import suppress
 from typing import Any
 
 from app.errors import StoreUnavailable
+from app.storage.outage import Outage
+from app.storage.postgres import PostgresClient, read_postgres_url
 from app.stores import Change, owner_of
-from app.stores.outage import Outage
-from app.stores.postgres.connection import PostgresClient, read_postgres_url
 from app.stores.postgres.counters import FAST, PostgresCounters
 from app.stores.postgres.event_log import PostgresLog
+from app.stores.postgres.schema import migrate_store
 from app.stores.postgres.usage import PostgresUsage
 
 _APPLY = "SELECT antiphon_apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
@@ -129,7 +130,11 @@ class PostgresStore:
         }
         usual["limit"] = usual.pop("max_connections")
         outage = Outage(f"PostgreSQL at {address.name}")
-        return cls(lambda **more: PostgresClient(address, outage=outage, **{**usual, **more}), outage, ttl=ttl)
+        return cls(
+            lambda **more: PostgresClient(address, prepare=migrate_store, outage=outage, **{**usual, **more}),
+            outage,
+            ttl=ttl,
+        )
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         """Store a record and renew its bucket, atomically."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from app.storage.postgres import PostgresClient
 from app.stores.counters import LEASE, TokenResult, TokenTake
-from app.stores.postgres.connection import PostgresClient
 
 FAST = 0.5  # seconds to connect, and for a response: a request must not wait long for its limits
 

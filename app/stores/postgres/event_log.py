@@ -12,8 +12,8 @@ import contextlib
 from collections.abc import AsyncIterator, Collection
 from typing import Any
 
+from app.storage.postgres import PostgresClient
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
-from app.stores.postgres.connection import PostgresClient
 from app.stores.postgres.schema import CHANNEL
 
 _FIND = """

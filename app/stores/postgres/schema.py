@@ -7,7 +7,7 @@ first locks the row of its bucket, run or pool, so that concurrent calls wait.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from app.storage.migration import Connection, migrate
 
 _LOCK = 0x616E7469  # of the migration; other programs may use advisory locks too
 
@@ -274,30 +274,6 @@ CREATE TABLE antiphon_usage_batches (batch text PRIMARY KEY, added timestamptz N
 _MIGRATIONS = [_BUCKETS + _RUNS + _COUNTERS, _USAGE]
 
 
-class Connection(Protocol):
-    """A connection of asyncpg."""
-
-    def transaction(self) -> Any: ...
-
-    async def execute(self, query: str, *arguments: object) -> object: ...
-
-    async def fetchval(self, query: str, *arguments: object) -> Any: ...
-
-
-class SchemaTooNewError(Exception):
-    """The tables were created by a later version of this server."""
-
-
-async def migrate(connection: Connection) -> None:
-    """Create or migrate the tables; of several concurrent calls, one does it and the others wait."""
-    async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
-        await connection.execute("CREATE TABLE IF NOT EXISTS antiphon_schema (version integer NOT NULL)")
-        version = await connection.fetchval("SELECT max(version) FROM antiphon_schema") or 0
-        if version > len(_MIGRATIONS):
-            raise SchemaTooNewError(f"the tables have version {version}, and this server knows {len(_MIGRATIONS)}")
-        for migration in _MIGRATIONS[version:]:
-            await connection.execute(migration)
-        if version < len(_MIGRATIONS):
-            await connection.execute("DELETE FROM antiphon_schema")
-            await connection.execute("INSERT INTO antiphon_schema VALUES ($1)", len(_MIGRATIONS))
+async def migrate_store(connection: Connection) -> None:
+    """Create or migrate the tables."""
+    await migrate(connection, "antiphon_schema", _LOCK, _MIGRATIONS)

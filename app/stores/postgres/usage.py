@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 
-from app.stores.postgres.connection import PostgresClient
+from app.storage.postgres import PostgresClient
 from app.stores.usage import BATCH_TTL, Spending, UsageRow
 
 _COUNTS = UsageRow._fields[4:]

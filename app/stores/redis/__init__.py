@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from app.storage.outage import Outage
 from app.stores import Change
-from app.stores.outage import Outage
 from app.stores.redis import listing
 from app.stores.redis.connection import RedisClient, make_servers, read_address
 from app.stores.redis.counters import FAST_TIMEOUT, RedisCounters

@@ -22,8 +22,8 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from app.stores.outage import Outage
-from app.stores.url_options import count, one_of, read_options, seconds
+from app.storage.outage import Outage
+from app.storage.url_options import count, one_of, read_options, seconds
 
 # The options of a URL, by redis-py's names. Others are refused: an unknown one would fail at first use, and some, such
 # as `decode_responses`, would break the store.

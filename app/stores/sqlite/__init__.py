@@ -23,13 +23,13 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from app.errors import StoreUnavailable
+from app.storage.outage import Outage
+from app.storage.url_options import one_of, read_options, seconds
 from app.stores import Change, owner_of
-from app.stores.outage import Outage
 from app.stores.sqlite import event_log
 from app.stores.sqlite.event_log import SQLiteLog
 from app.stores.sqlite.schema import PADDING, VERSION, empty_wal, prepare
 from app.stores.sqlite.usage import SQLiteUsage
-from app.stores.url_options import one_of, read_options, seconds
 
 T = TypeVar("T")
 

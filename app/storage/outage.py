@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from app.errors import StoreUnavailable
+from app.errors import APIError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -17,8 +18,9 @@ class Outage:
     note on the exception, which `antiphon check` prints.
     """
 
-    def __init__(self, store: str) -> None:
-        self._store = store
+    def __init__(self, store: str, error: Callable[[], APIError] = StoreUnavailable) -> None:
+        """`store` is its name for the log, without secrets; `error` creates the error that callers see."""
+        self._store, self._error = store, error
         self._reason: str | None = None
 
     @property
@@ -26,12 +28,12 @@ class Outage:
         """Whether the last operation of the store failed."""
         return self._reason is not None
 
-    def begins(self, reason: str) -> StoreUnavailable:
+    def begins(self, reason: str) -> APIError:
         """Record a failure, and return the error to raise; `reason` must contain no secret and no record."""
         if self._reason is None:
             logger.warning("%s is unavailable: %s", self._store, reason)
         self._reason = reason
-        error = StoreUnavailable()
+        error = self._error()
         error.add_note(f"{self._store}: {reason}")
         return error
 

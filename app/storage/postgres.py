@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
 
-from app.stores.outage import Outage
-from app.stores.postgres.schema import SchemaTooNewError, migrate
-from app.stores.url_options import count, one_of, read_options, seconds
+from app.storage.migration import Connection, UnpreparedError
+from app.storage.outage import Outage
+from app.storage.url_options import count, one_of, read_options, seconds
 
 T = TypeVar("T")
 
@@ -89,27 +89,42 @@ class PostgresClient:
         timeout: float,
         connect_timeout: float,
         statement_cache_size: int,
+        prepare: Callable[[Connection], Awaitable[None]],
         outage: Outage,
     ) -> None:
-        """At most `limit` calls run at once; each takes at most the sum of both timeouts, including all waits."""
+        """
+        At most `limit` calls run at once; each takes at most the sum of both timeouts, including all waits.
+
+        `prepare` creates or migrates the tables.
+        """
         self._address = address
         self._connect_timeout = connect_timeout
         self._statement_cache_size = statement_cache_size
         self._timeout = connect_timeout + timeout
         self._free = asyncio.Semaphore(limit)
         self._idle: list[Any] = []  # connections, the most recently used last
-        self._migrated = False
+        self._prepare = prepare
+        self._prepared = False
         self._outage = outage
         self._closed = False
 
     async def fetch(self, query: str, *arguments: object) -> list[Any]:
-        """Return the rows of a query; raises `StoreUnavailable`."""
+        """Return the rows of a query; raises the error of the outage."""
         return await self._call(lambda connection: connection.fetch(query, *arguments))
 
     async def fetchval(self, query: str, *arguments: object) -> Any:
-        """Return the first value of the first row, None if there is none; raises `StoreUnavailable`."""
+        """Return the first value of the first row, None if there is none; raises the error of the outage."""
         rows = await self.fetch(query, *arguments)
         return rows[0][0] if rows else None
+
+    async def transaction(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run `work` in a transaction and return its result; `work` may be repeated. Raises the error of the outage."""
+
+        async def call(connection: Connection) -> T:
+            async with connection.transaction():
+                return await work(connection)
+
+        return await self._call(call)
 
     async def connect(self) -> Any:
         """Return a new connection, which the caller has to close; raises asyncpg's errors."""
@@ -119,13 +134,13 @@ class PostgresClient:
             statement_cache_size=self._statement_cache_size,
             server_settings={"application_name": "antiphon"},
         )
-        if not self._migrated:
+        if not self._prepared:
             try:
-                await migrate(connection)
+                await self._prepare(connection)
             except BaseException:
                 connection.terminate()
                 raise
-            self._migrated = True
+            self._prepared = True
         return connection
 
     async def aclose(self) -> None:
@@ -138,7 +153,7 @@ class PostgresClient:
         try:
             async with asyncio.timeout(self._timeout), self._free:
                 result = await self._try(call)
-        except (asyncpg.PostgresError, *_BROKEN, SchemaTooNewError) as error:
+        except (asyncpg.PostgresError, *_BROKEN, UnpreparedError) as error:
             # `from None`: a traceback would contain the query's arguments.
             raise self._outage.begins(f"{type(error).__name__}: {error}") from None
         self._outage.ends()
@@ -156,7 +171,7 @@ class PostgresClient:
                 connection.terminate()
                 if not reused:
                     raise
-                self._migrated = False
+                self._prepared = False
                 self._drop_idle()
             except _BROKEN:
                 connection.terminate()

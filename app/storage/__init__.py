@@ -1,0 +1,1 @@
+"""What the stores of responses and of files have in common: connections to PostgreSQL, URL options, outages."""
