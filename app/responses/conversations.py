@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from app.core.history.images import references, with_image, without_images
+from app.core.history.images import references, without_images
 from app.core.history.turns import Turn, find_item, input_item
 from app.core.redaction import ToolSecrets
 from app.core.stream.event_builder import Upstream
@@ -26,7 +26,7 @@ from app.core.types.items import ITEM_TYPES
 from app.core.types.request import CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound, Warnings
 from app.responses.encryption import ContentCipher, decrypt_items
-from app.responses.images import images_bucket, load_image, load_images, turn_changes
+from app.responses.images import StoredImages, images_bucket, turn_changes
 from app.responses.off_loop import are_large, off_loop
 from app.stores import Change, Store
 
@@ -92,17 +92,20 @@ class Conversations:
             raise _not_found(id, param)
         return await off_loop(are_large(records.values()), lambda: list(_turns(records)))
 
-    async def items(self, id: str, owner: str) -> list[Item]:
-        """Return the items, oldest first."""
+    async def items(self, id: str, owner: str) -> tuple[list[Item], StoredImages]:
+        """Return the items, oldest first, without images, and the images to add to those that are shown."""
         turns = await self.turns(id, owner)
-        return [item for turn in turns for item in (await load_images(self._store, owner, turn)).items]
+        images = {id: image for turn in turns for id, image in references(turn).items()}
+        if images:
+            await self._store.names(images_bucket(_bucket(id, owner)))  # renews it, as `turns` renews that of the items
+        return [item for turn in turns for item in turn.items], StoredImages(self._store, owner, images)
 
     async def item(self, id: str, item_id: str, owner: str) -> Item:
         """Return one item; raises `NotFound`."""
         for turn in await self.turns(id, owner):
             for item in turn.items:
                 if item["id"] == item_id:
-                    return await self._with_image(item, turn, owner)
+                    return await StoredImages(self._store, owner, references(turn)).add_to(item)
         raise NotFound(f"Item with id '{item_id}' not found in conversation '{id}'.", param="item_id")
 
     async def add(self, id: str, owner: str, items: Sequence[Item]) -> list[Item]:
@@ -181,13 +184,8 @@ class Conversations:
         if found is None:
             return None
         stored, turn = found
-        return await self._with_image(stored, turn, owner), turn.upstream.get(id, {})
-
-    async def _with_image(self, item: Item, turn: Turn, owner: str) -> Item:
-        """Return an item of a turn with its image, if it has one."""
-        id = str(item.get("id"))
-        reference = references(turn).get(id)
-        return with_image(item, {id: await load_image(self._store, owner, id, reference)}) if reference else item
+        images = StoredImages(self._store, owner, references(turn))
+        return await images.add_to(stored), turn.upstream.get(id, {})
 
     def _added(self, bucket: str, turn: Turn) -> list[Change]:
         """Return what adds a turn to the conversation of a bucket, if that is still there."""

@@ -11,9 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.core.history.images import ImageReference, attach_images, detach_images, read_images, references
+from app.core.history.images import (
+    ImageReference,
+    attach_images,
+    detach_images,
+    read_images,
+    references,
+    with_image,
+)
 from app.core.history.turns import Turn
 from app.core.types.ids import bucket_of
+from app.core.types.request import Item
 from app.stores import Change
 
 
@@ -53,11 +61,6 @@ async def load_images(source: RecordSource, owner: str, turn: Turn) -> Turn:
     return attach_images(turn, await _record(source, owner, reference)) if reference else turn
 
 
-async def load_image(source: RecordSource, owner: str, id: str, reference: ImageReference) -> str | None:
-    """Return the image of an item, in base64; None if it is gone."""
-    return read_images(await _record(source, owner, reference)).get(id)
-
-
 async def _record(source: RecordSource, owner: str, reference: ImageReference) -> bytes | None:
     bucket = bucket_of(owner, reference.turn_id, reference.part)
     return await source.get(bucket, reference.turn_id) if bucket else None
@@ -65,7 +68,7 @@ async def _record(source: RecordSource, owner: str, reference: ImageReference) -
 
 @dataclass(frozen=True, slots=True)
 class StoredImages:
-    """The images of the earlier turns of a conversation, by item id."""
+    """The images of stored turns, by item id."""
 
     source: RecordSource
     owner: str
@@ -76,4 +79,9 @@ class StoredImages:
 
     async def load(self, id: str) -> str | None:
         """Return an image, in base64; None if it is gone. Raises `StoreUnavailable`."""
-        return await load_image(self.source, self.owner, id, self.references[id])
+        return read_images(await _record(self.source, self.owner, self.references[id])).get(id)
+
+    async def add_to(self, item: Item) -> Item:
+        """Return an item with its image, if it has one; raises `StoreUnavailable`."""
+        id = str(item.get("id"))
+        return with_image(item, {id: await self.load(id)}) if id in self.references else item

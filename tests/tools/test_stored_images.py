@@ -197,6 +197,9 @@ async def test_a_conversation_has_its_images_beside_it(place: Place) -> None:
         items = f"/conversations/{conversation}/items"
         listed = (await at.get(f"{items}?order=asc"))["data"]
         assert images_in(listed) == [IMAGE, IMAGE]
+        at.store.bytes = 0
+        assert (await at.get(f"{items}?limit=1"))["has_more"]
+        assert at.store.bytes < SMALL
         image = first["output"][0]["id"]
         assert (await at.get(f"{items}/{image}"))["result"] == IMAGE
         await at.delete(f"{items}/{image}")

@@ -95,10 +95,11 @@ def routes(api: ApiContext) -> APIRouter:
         after: str | None = Query(None, description="the id of the item to list from"),
         before: str | None = Query(None, description="the id of the item to list up to"),
     ) -> Response:
-        all_items = await conversations.items(conversation_id, owner_of(request))
+        all_items, images = await conversations.items(conversation_id, owner_of(request))
         # The Agents SDK requests as many items as it wants, and continues after the last one it receives.
         limit = "100" if (parse_whole_number(limit) or 0) > 100 else limit
-        return json_response(_page(all_items, limit, order, after, before))
+        page = _page(all_items, limit, order, after, before)
+        return json_response({**page, "data": [await images.add_to(item) for item in page["data"]]})
 
     @router.get("/conversations/{conversation_id}/items/{item_id}", summary="Retrieve an item of a conversation")
     async def item(request: Request, conversation_id: str, item_id: str) -> Response:

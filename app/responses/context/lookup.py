@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from app.core.history import turns as history
 from app.core.history.approvals import APPROVAL_REQUEST, APPROVAL_RESPONSE
-from app.core.history.images import references, with_image
+from app.core.history.images import references
 from app.core.history.past import Past
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import Upstream
@@ -17,7 +17,7 @@ from app.core.types.items import type_of
 from app.core.types.request import Item
 from app.errors import NotFound, StoreUnavailable
 from app.responses.context.cache import CachedPast, HistoryCache
-from app.responses.images import StoredImages, load_image
+from app.responses.images import StoredImages
 from app.responses.off_loop import are_large, off_loop
 from app.stores.layered import LayeredStore
 
@@ -74,10 +74,7 @@ class TurnLookup:
         resolved = []
         for index, item in enumerate(items):
             if item["type"] == "item_reference" and item["id"] in known:
-                id, item = item["id"], known[item["id"]]
-                if id in past.images:
-                    images = StoredImages(self.layers, self.owner, past.images)
-                    item = with_image(item, {id: await images.load(id)})
+                item = await StoredImages(self.layers, self.owner, past.images).add_to(known[item["id"]])
             elif item["type"] == "item_reference":
                 match = await self._find(item["id"], buckets)
                 if match is None:
@@ -119,9 +116,8 @@ class TurnLookup:
         if match is None:
             return None
         item, turn = match
-        if reference := references(turn).get(id):
-            item = with_image(item, {id: await load_image(self.layers, self.owner, id, reference)})
-        return item, turn.upstream.get(id, {})
+        images = StoredImages(self.layers, self.owner, references(turn))
+        return await images.add_to(item), turn.upstream.get(id, {})
 
     async def with_stored_requests(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """Return items with requests for approval as they were stored, in place of a client's copies of them."""

@@ -508,4 +508,4 @@ async def test_a_response_that_was_kept_twice_is_told_once() -> None:
         request = CreateResponse(model="m", input="Hi.", conversation=id)
         assert await store.apply(*conversations.addition(request, "alice", turn))
 
-    assert await conversations.items(id, "alice") == [item]
+    assert (await conversations.items(id, "alice"))[0] == [item]
