@@ -208,7 +208,7 @@ class EventBuilder:
 
     def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
         """Write text, with one event per delta; `logprobs` are those of its tokens, if the caller requested them."""
-        if self._citations is None:
+        if self._citations is None or (not logprobs and not self._held_logprobs and self._citations.skip(deltas)):
             self._write(TEXT, deltas, logprobs)
             return
         self._held_logprobs += logprobs or ()

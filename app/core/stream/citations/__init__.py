@@ -7,12 +7,16 @@ annotation of the text at its position.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.core.stream.citations.links import CitationLinks
 from app.core.stream.citations.marks import Annotation, CitationMarks
 from app.core.types.readings import NOTES
+
+# In pieces that are joined with NULs: the start of a mark or a link, or a space at the end of a piece.
+_MAY_CITE = re.compile(r"[\[【]| \0")
 
 
 def noted_sources(upstream: Mapping[str, Mapping[str, Any]]) -> dict[str, Annotation]:
@@ -52,6 +56,20 @@ class Citations:
         if linked:
             self._links = self._links or CitationLinks()
             self._links.add(linked)
+
+    def skip(self, pieces: Sequence[str]) -> bool:
+        """
+        Skip pieces that `feed` would return unchanged, and return True; otherwise do nothing and return False.
+
+        Most text cites nothing, and a conversation that has searched once has sources in all its later turns.
+        """
+        text = "\0".join((*pieces, ""))
+        if _MAY_CITE.search(text) or (self._marks and self._marks.pending) or (self._links and self._links.pending):
+            return False
+        self._length += len(text) - len(pieces)
+        if self._links:
+            self._links.skip(pieces)
+        return True
 
     def feed(self, text: str) -> list[str | dict[str, Any]]:
         """Return the text and the annotations that are complete after this piece, in order."""

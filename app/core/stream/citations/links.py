@@ -8,7 +8,7 @@ with the URL of a source becomes an annotation as soon as it is complete.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -47,6 +47,17 @@ class CitationLinks:
     def add(self, sources: Mapping[str, Annotation]) -> None:
         """Add sources, keyed by URL."""
         self._sources |= {link_key(url): annotation for url, annotation in sources.items()}
+
+    @property
+    def pending(self) -> bool:
+        """Whether the next text may belong to a link, or close a bracket around it."""
+        return self._pending is not None or "[" in self._tail
+
+    def skip(self, pieces: Sequence[str]) -> None:
+        """Skip pieces of text without `[`, while no link is pending."""
+        text = "".join(pieces)
+        self._length += len(text)
+        self._tail = (self._tail + text)[-1:]
 
     def feed(self, text: str) -> list[dict[str, Any]]:
         """Return the annotations of the links that this piece of text completes, in order."""

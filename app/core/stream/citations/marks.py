@@ -38,6 +38,11 @@ class CitationMarks:
         """Add sources, keyed by the number of their mark."""
         self._sources |= sources
 
+    @property
+    def pending(self) -> bool:
+        """Whether the next text may belong to a mark, or follow one."""
+        return bool(self._held or self._here)
+
     def feed(self, text: str) -> list[str | Annotation]:
         """Return the text and the annotations that are complete after this piece, in order."""
         text, self._held = self._held + text, ""
