@@ -121,9 +121,9 @@ class Clock:
         return self.now
 
 
-def sender(store: Store, receiver: Receiver, clock: Clock, name: str = "one") -> Webhooks:
+def sender(store: Store, receiver: Receiver, clock: Clock, name: str = "one", **options: Any) -> Webhooks:
     endpoint = WebhookEndpoint(name, f"{receiver.url}/hook", KEY, frozenset({"response.completed"}))
-    return Webhooks({name: endpoint}, store, httpx.AsyncHTTPTransport(), clock=clock)
+    return Webhooks({name: endpoint}, store, httpx.AsyncHTTPTransport(), clock=clock, **options)
 
 
 async def settled(webhooks: Webhooks) -> None:
@@ -173,6 +173,19 @@ async def test_a_server_that_never_accepts_is_given_up(receiver: Receiver, caplo
     assert await store.all(BUCKET) == {}
     assert "webhook given up" in caplog.text
     await webhooks.aclose()
+
+
+async def test_an_event_for_an_endpoint_that_was_removed_is_deleted_after_the_last_attempt(receiver: Receiver) -> None:
+    store, clock = MemoryStore(ttl=3600), Clock()
+    before, after = sender(store, receiver, clock), sender(store, receiver, clock, "two", delays=(5, 30))
+    await before.announce({**RESPONSE, "completed_at": clock.now})
+    for seconds, left in ((35, 1), (1, 0)):
+        clock.now += seconds
+        await settled(after)
+        assert len(await store.all(BUCKET)) == left
+    assert receiver.requests == []
+    for webhooks in (before, after):
+        await webhooks.aclose()
 
 
 async def test_a_server_that_stalls_does_not_hold_up_others(

@@ -152,9 +152,8 @@ class Webhooks:
         for name, record in (await self._store.all(BUCKET)).items():
             delivery = _Delivery.of(record)
             if delivery.endpoint not in self._endpoints:
-                if now - delivery.event["created_at"] > sum(
-                    RETRY_DELAYS
-                ):  # the endpoint is in no process's settings any more
+                # Another process may have it in its settings, until every attempt would have been made.
+                if now - delivery.event["created_at"] > sum(self._delays):
                     await self._store.delete(BUCKET, name)
             elif delivery.due > now:
                 next_due = min(next_due, delivery.due)
