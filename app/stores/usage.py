@@ -69,3 +69,8 @@ class UsageStore(Protocol):
 def add_rows(row: UsageRow, other: UsageRow) -> UsageRow:
     """Return the sum of two rows of the same day, key, model and backend."""
     return UsageRow(*row[:4], *(a + b for a, b in zip(row[4:], other[4:], strict=True)))
+
+
+def add_row(rows: dict[tuple[str, ...], UsageRow], name: tuple[str, ...], row: UsageRow) -> None:
+    """Add a row to the one of that name, or put it there if there is none; the first row's names are kept."""
+    rows[name] = add_rows(rows[name], row) if name in rows else row

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import orjson
 
-from app.stores.usage import UsageRow, add_rows
+from app.stores.usage import UsageRow, add_row
 
 try:
     import fcntl
@@ -102,5 +102,5 @@ def _rows(content: bytes) -> list[UsageRow]:
     for line in content.splitlines():
         with contextlib.suppress(ValueError, TypeError):
             row = UsageRow(*orjson.loads(line))
-            rows[row[:4]] = add_rows(rows[row[:4]], row) if row[:4] in rows else row
+            add_row(rows, row[:4], row)
     return [*rows.values()]

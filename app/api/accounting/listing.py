@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from app.core.access import KeyAccess
 from app.core.prices import NANO
 from app.errors import InvalidRequest, PermissionDenied, did_you_mean
-from app.stores.usage import UsageLedger, UsageRow, add_rows
+from app.stores.usage import UsageLedger, UsageRow, add_row
 
 GROUPS = ("day", "month", "key", "model", "backend")
 DEFAULT_GROUPS = "day,key,model"
@@ -57,7 +57,7 @@ async def list_usage(ledger: UsageLedger, query: UsageQuery, access: KeyAccess) 
     for row in rows:
         if fnmatchcase(row.key, query.key or "*") and fnmatchcase(row.model, query.model or "*"):
             names = tuple(_name(row, group) for group in query.groups)
-            groups[names] = add_rows(groups[names], row) if names in groups else row
+            add_row(groups, names, row)
     return {
         "object": "list",
         "from": query.first,

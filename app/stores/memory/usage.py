@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from app.stores.usage import Spending, UsageRow, add_rows
+from app.stores.usage import Spending, UsageRow, add_row
 
 
 class MemoryUsage:
@@ -21,8 +21,7 @@ class MemoryUsage:
             return
         self._batches.append(batch)
         for row in rows:
-            row_before = self._rows.get(row[:4])
-            self._rows[row[:4]] = add_rows(row_before, row) if row_before else row
+            add_row(self._rows, row[:4], row)
 
     async def spending(self, key: str, day: str) -> Spending:
         """Return what a key has used on a day, and in its month."""
