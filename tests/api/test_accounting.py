@@ -27,20 +27,14 @@ from app.settings.keys import hash_of
 from app.stores.memory.usage import MemoryUsage
 from app.stores.usage import Spending, UsageRow
 from tests.support import sockets
-from tests.support.build import delta, finish
+from tests.support.build import delta, finish, reported
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE as END
 from tests.support.upstream import Upstream, chunk, sse
 from tests.support.upstream import finish as chunk_finish
 
-USED = {
-    "prompt_tokens": 1000,
-    "completion_tokens": 500,
-    "total_tokens": 1500,
-    "prompt_tokens_details": {"cached_tokens": 400},
-    "completion_tokens_details": {"reasoning_tokens": 100},
-}
+USED = reported(1000, 500, cached=400, reasoning=100)
 LONG: list[Any] = [delta(content="Hello"), finish("stop"), {"choices": [], "usage": USED}, DONE]
 PRICES = {"qwen*": {"input": 1, "cached_input": 0.1, "output": 4}}  # LONG costs 0.00264
 TABLES = {name: {"hash": hash_of(name)} for name in ("alice", "bob")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import httpx
@@ -171,18 +171,28 @@ class Clock:
         return self.now
 
 
-async def test_one_process_gets_the_claim(store: Store) -> None:
-    processes = [Idempotency(store, 3600) for _ in range(6)]
-    tasks = [asyncio.create_task(process.claim("owner", "k", "digest")) for process in processes]
+async def only_claim(tasks: Iterable[asyncio.Task[KeyClaim | str]]) -> KeyClaim:
+    """Return the claim of the first task that has a result, while all others wait for its end."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     (first,) = done
     claim = first.result()
     assert isinstance(claim, KeyClaim)
+    return claim
+
+
+async def ids_for(tasks: Iterable[asyncio.Task[KeyClaim | str]], claim: KeyClaim) -> list[KeyClaim | str]:
+    """Return the results of all tasks but the one that has the claim."""
+    return [result for result in await asyncio.gather(*tasks) if result is not claim]
+
+
+async def test_one_process_gets_the_claim(store: Store) -> None:
+    processes = [Idempotency(store, 3600) for _ in range(6)]
+    tasks = [asyncio.create_task(process.claim("owner", "k", "digest")) for process in processes]
+    claim = await only_claim(tasks)
     await asyncio.sleep(0)
     assert sum(task.done() for task in tasks) == 1
     claim.end("resp_1")
-    results = await asyncio.gather(*tasks)
-    assert [result for result in results if result is not claim] == ["resp_1"] * 5
+    assert await ids_for(tasks, claim) == ["resp_1"] * 5
     for process in processes:
         await process.aclose()
 
@@ -210,15 +220,11 @@ async def test_the_claim_of_a_process_that_died_is_taken_over_once(store: Store)
     clock.now += 31
     heirs = [Idempotency(store, 3600, clock) for _ in range(5)]
     tasks = [asyncio.create_task(heir.claim("owner", "k", "digest")) for heir in heirs]
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    (first,) = done
-    claim = first.result()
-    assert isinstance(claim, KeyClaim)
+    claim = await only_claim(tasks)
     lost.end("resp_late")  # it was not dead after all: what it says does not count any more
     await dead.aclose()
     claim.end("resp_1")
-    results = await asyncio.gather(*tasks)
-    assert [result for result in results if result is not claim] == ["resp_1"] * 4
+    assert await ids_for(tasks, claim) == ["resp_1"] * 4
     for heir in heirs:
         await heir.aclose()
 

@@ -29,7 +29,7 @@ from app.observability.lifecycle import ResponseLifecycle
 from app.observability.metrics import Metrics
 from app.stores.memory import MemoryStore
 from tests.support import sockets
-from tests.support.build import call, delta, finish
+from tests.support.build import call, delta, finish, reported
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE as END
@@ -37,13 +37,7 @@ from tests.support.upstream import Upstream, chunk, sse, status
 from tests.support.upstream import finish as stop
 
 ROOT = Path(__file__).parents[2]
-USAGE = {
-    "prompt_tokens": 100,
-    "completion_tokens": 11,
-    "total_tokens": 111,
-    "prompt_tokens_details": {"cached_tokens": 64},
-    "completion_tokens_details": {"reasoning_tokens": 3},
-}
+USAGE = reported(100, 11, cached=64, reasoning=3)
 HELLO: list[Any] = [
     delta(content="Hel"),
     0.05,

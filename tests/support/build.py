@@ -26,6 +26,17 @@ def finish(reason: str | None) -> Chunk:
     return {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
 
 
+def reported(input: int, output: int, *, cached: int = 0, reasoning: int = 0) -> dict[str, Any]:
+    """The usage that a backend reports."""
+    return {
+        "prompt_tokens": input,
+        "completion_tokens": output,
+        "total_tokens": input + output,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
+
+
 def call(index: int | None = 0, id: str | None = None, name: str | None = None, arguments: Any = None) -> Chunk:
     """A delta with one fragment of a tool call; what is None is left out."""
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
