@@ -78,6 +78,12 @@ async def test_some_prompts_have_their_answers(prompt: Any, answer: str) -> None
     assert (await said(user(prompt))).text == answer
 
 
+async def test_a_huge_prompt_is_repeated_in_part() -> None:
+    answer = await said("word " * 1_000_000)
+    assert 100_000 < len(answer.text) < 101_000
+    assert answer.usage["prompt_tokens"] == 1_000_001
+
+
 async def test_it_answers_as_a_server_does() -> None:
     chunks = await chunks_of("Say hello.")
     assert [chunk["choices"][0]["delta"] for chunk in chunks[:-2]] == [
