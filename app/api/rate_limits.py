@@ -9,7 +9,8 @@ Rate limits of callers: requests per minute, tokens per minute, and concurrent r
 Requests and tokens are token buckets that refill steadily. A request takes one from the first bucket. Its tokens are
 taken from the second when their number is known, at the end of each answer of the model, so a response may exceed the
 limit: the bucket is then negative, and until it has refilled requests are refused, and responses with hosted tools fail
-before their next round. While the counters are unavailable nothing is limited.
+before their next round, as they do when the key's budget is used up. While the counters are unavailable nothing is
+limited.
 """
 
 from __future__ import annotations
@@ -265,6 +266,7 @@ class Admission:
         self.slots: list[tuple[str, str]] = []  # pools and holders
         self._limits = limits
         self._charged = 0  # tokens of the rounds that have ended
+        self._cost = 0  # of these rounds, in nanos
         self._charging: asyncio.Task[None] | None = None
         self._accounting: Accounting | None = None
         self._budget: list[BudgetState] = []
@@ -302,17 +304,25 @@ class Admission:
         self._limits.charge(self.access, lifecycle.usage.get("total_tokens", 0) - self._charged)
         self.close()
 
-    def charge(self, usage: Mapping[str, Any]) -> None:
+    def charge(self, lifecycle: ResponseLifecycle, usage: Mapping[str, Any]) -> None:
         """Charge the tokens of a round, before the response ends."""
         tokens = usage.get("total_tokens", 0)
         self._charged += tokens
         self._charging = self._limits.charge(self.access, tokens)
+        if self._accounting:
+            self._cost += self._accounting.cost(lifecycle, usage) or 0
 
     async def check(self) -> None:
-        """Raise `LimitReached` if the rounds so far, or other responses, have used up the tokens of this minute."""
+        """
+        Raise if the rounds so far and other responses have used up a limit.
+
+        `LimitReached`: the tokens of this minute; `BudgetExceeded`: the budget of the key.
+        """
         if self._charging:
             await asyncio.wait({self._charging})
         await self._limits.check_tokens(self.access)
+        if self._accounting:
+            await self._accounting.check(self.access, self._charged, self._cost)
 
     def close(self) -> None:
         """Release the slots; closing twice is fine."""

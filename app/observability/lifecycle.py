@@ -118,7 +118,7 @@ class ResponseLifecycle:
         """Charge the usage of a round; the observers receive the total when the response ends."""
         for observer in self.observers:
             if isinstance(observer, UsageLimiter):
-                observer.charge(usage)
+                observer.charge(self, usage)
 
     async def check_limits(self) -> None:
         """Raise `APIError` if the caller may not use any more now."""
@@ -230,7 +230,7 @@ class ObservedRound:
 class UsageLimiter(Protocol):
     """An observer that limits what its caller uses, also between the rounds of a response."""
 
-    def charge(self, usage: Mapping[str, Any]) -> None:
+    def charge(self, lifecycle: ResponseLifecycle, usage: Mapping[str, Any]) -> None:
         """Charge the usage of a round. It must be fast and must not raise."""
         ...
 

@@ -20,6 +20,7 @@ import pytest
 
 from app.errors import BackendError
 from app.main import create_app
+from app.settings.keys import hash_of
 from app.stores.memory import MemoryStore
 from tests.core.stream.test_recovery import recovered
 from tests.support import laws
@@ -146,6 +147,29 @@ async def test_the_tokens_of_a_round_count_before_the_next(lab: Lab) -> None:
     assert types(response) == ["mcp_call"]
     assert response["usage"]["total_tokens"] == 100
     assert (refused.status_code, len(backend.asked)) == (429, 1)
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent"),
+    [({"tokens_per_day": 150}, "200 of 150 tokens"), ({"money_per_month": 0.0015}, "0.002 of 0.0015")],
+)
+async def test_a_response_ends_with_the_round_that_uses_up_its_budget(
+    lab: Lab, budget: dict[str, Any], spent: str
+) -> None:
+    rounds = [made(("lab__echo", {"text": str(n)}), usage=(90, 10)) for n in range(4)]
+    backend = Scripted(*rounds, hello())
+    keys = {"alice": {"hash": hash_of("alice"), "budget": budget}}
+    async with client(backend, keys=keys, prices={"m": {"input": 10, "output": 10}}) as http:
+        http.headers["Authorization"] = "Bearer alice"
+        events = await events_of(http)
+        refused = await http.post("/responses", json=body())
+    laws.check(events)
+    response = events[-1]["response"]
+    assert (response["status"], response["error"]["code"]) == ("failed", "insufficient_quota")
+    assert spent in response["error"]["message"]
+    assert types(response) == ["mcp_call", "mcp_call"]
+    assert response["usage"]["total_tokens"] == 200
+    assert (refused.status_code, refused.json()["error"]["code"], len(backend.asked)) == (429, "insufficient_quota", 2)
 
 
 async def test_the_tokens_of_a_response_are_charged_once(lab: Lab) -> None:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from app.api.accounting.journal import UsageJournal
 from app.core.access import BudgetLimit, KeyAccess
@@ -133,7 +134,7 @@ class Accounting:
         if not usage or not (usage["input_tokens"] or usage["output_tokens"]):
             return None
         model = str(lifecycle.response["model"])
-        cost = self._prices.cost(model, usage)
+        cost = self.cost(lifecycle, usage)
         if cost is None and any(limit.name.startswith("money") for limit in access.budget):
             self._warn_unpriced(model, access.name)
         name = access.name
@@ -163,6 +164,10 @@ class Accounting:
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
         return cost
+
+    def cost(self, lifecycle: ResponseLifecycle, usage: Mapping[str, Any]) -> int | None:
+        """Return the cost of a response, or of a part of it, in nanos; None for a model without a price."""
+        return self._prices.cost(str(lifecycle.response["model"]), usage)
 
     def today(self) -> str:
         """Return the day in UTC, such as `2026-11-22`."""
@@ -277,12 +282,17 @@ class Accounting:
 
     # Budgets.
 
-    async def check(self, access: KeyAccess) -> list[BudgetState]:
-        """Return the state of each limit of a key's budget; raises `BudgetExceeded`."""
+    async def check(self, access: KeyAccess, tokens: int = 0, cost: int = 0) -> list[BudgetState]:
+        """
+        Return the state of each limit of a key's budget; raises `BudgetExceeded`.
+
+        `tokens` and `cost`, in nanos, are those of a response in progress, which are recorded at its end.
+        """
         if not access.budget:
             return []
         day = self.today()
-        spending = await self._spending(access.name, day)
+        recorded = await self._spending(access.name, day)
+        spending = Spending(*map(operator.add, recorded, (tokens, cost, tokens, cost)))
         now = datetime.fromtimestamp(self._clock(), UTC)
         states = [
             BudgetState(limit, getattr(spending, limit.name), _end_of(limit.name.partition("_per_")[2], now))
