@@ -23,7 +23,7 @@ from starlette.routing import Route
 from app import __version__
 from app.api import errors
 from app.api.accounting import Accounting
-from app.api.accounting.journal import UsageJournal
+from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.auth import Auth
 from app.api.context import ApiContext
 from app.api.idempotency import Idempotency
@@ -352,10 +352,17 @@ def build_accounting(settings: Settings, store: Store, metrics: Metrics | None) 
         store.usage(days=settings.usage_days) if isinstance(store, UsageStore) else MemoryUsage(),
         settings.price_list(),
         days=settings.usage_days,
-        journal=UsageJournal(settings.usage_journal.expanduser()) if settings.usage_journal else None,
+        journal=_usage_journal(settings),
         on_usage=metrics.used if metrics else lambda access, row: None,
         on_refusal=metrics.limited if metrics else lambda _: None,
     )
+
+
+def _usage_journal(settings: Settings) -> UsageJournal | None:
+    directory = settings.usage_journal
+    if directory == "auto":
+        directory = default_directory(settings.store_url) or "off"
+    return UsageJournal(directory.expanduser()) if isinstance(directory, Path) else None
 
 
 def build_backend(settings: Settings, hooks: RoutingHooks = RoutingHooks()) -> Router:  # noqa: B008 (frozen)

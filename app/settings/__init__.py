@@ -189,9 +189,11 @@ class Settings(BaseSettings):
     `input`, `output` and optionally `cached_input` per million tokens. The first glob that matches applies."""
     usage_days: int = Field(400, ge=32)
     """Days for which the usage of each key and model is stored; at least 32, for monthly budgets."""
-    usage_journal: Path | None = None
+    usage_journal: Path | Literal["auto", "off"] = "auto"
     """Directory for files with usage that is not in the store yet, so that a process that is killed (`kill -9`) loses
-    none of it: the next process to start stores it. Replicas on one machine may share it. Empty: no files."""
+    none of it: the next process to start stores it. Replicas on one machine may share it. `auto`: beside the file of
+    SQLite (`antiphon.db-usage`); for other stores, except in memory, in the directory for temporary files. `off`: no
+    files."""
     allow_open: bool = False
     """Serve without API keys on addresses other than loopback."""
     secret_key: Secrets = []
@@ -269,8 +271,8 @@ class Settings(BaseSettings):
 
     @field_validator("usage_journal")
     @classmethod
-    def _can_lock(cls, directory: Path | None) -> Path | None:
-        if directory and find_spec("fcntl") is None:
+    def _can_lock(cls, directory: Path | str) -> Path | str:
+        if isinstance(directory, Path) and find_spec("fcntl") is None:
             raise ValueError("needs a system that locks files as Unix does; leave it empty")
         return directory
 

@@ -403,20 +403,30 @@ def test_usage_is_shown_as_a_table(tmp_path: Path) -> None:
         assert (refused.returncode, "Did you mean 'key'?" in refused.stderr) == (1, True)
 
 
-def test_usage_is_that_of_every_answer_also_of_a_server_that_was_killed(tmp_path: Path) -> None:
-    settings = {"ANTIPHON_STORE_URL": "sqlite:///a.db", "ANTIPHON_USAGE_JOURNAL": "journal"}
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("store", ["sqlite", "redis_server", "postgres_server"])
+def test_usage_is_the_sum_of_all_answers_although_all_workers_are_killed(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = "sqlite:///a.db"
+    if store != "sqlite":
+        server = request.getfixturevalue(store)
+        server.client().flushall() if store == "redis_server" else server.clear()
+        url = server.url
+    settings = {"ANTIPHON_STORE_URL": url, "TMPDIR": str(tmp_path)}
     tokens = 0
-    for _ in range(2):
-        with served(tmp_path, **settings) as (process, address):
-            for _ in range(20):
-                answer = ask(f"{address}/v1/responses", {"model": "demo", "input": "Hello!"})
-                assert isinstance(answer["usage"], dict)
-                tokens += answer["usage"]["total_tokens"]
-            process.kill()
-            process.wait(TIMEOUT)
-    with served(tmp_path, **settings) as (_, address):
+    with served(tmp_path, "--workers", "2", **settings) as (process, address):
+        for _ in range(40):
+            answer = ask(f"{address}/v1/responses", {"model": "demo", "input": "Hello!"})
+            assert isinstance(answer["usage"], dict)
+            tokens += answer["usage"]["total_tokens"]
+        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for pid in (process.pid, *map(int, workers)):  # first the process that would start others
+            os.kill(pid, signal.SIGKILL)
+        process.wait(TIMEOUT)
+    with served(tmp_path, "--workers", "2", **settings) as (_, address):
         until = time.monotonic() + TIMEOUT
-        while any((tmp_path / "journal").iterdir()):  # the last is deleted when it is in the store
+        while any(tmp_path.rglob("*.usage")):  # the last is deleted when it is in the store
             assert time.monotonic() < until, log_of(tmp_path)
             time.sleep(0.1)
         listed = ask(f"{address}/v1/antiphon/usage")

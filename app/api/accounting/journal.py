@@ -9,10 +9,13 @@ once.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import orjson
 
@@ -26,6 +29,22 @@ except ImportError:  # Windows, where the settings do not allow a journal
 logger = logging.getLogger(__name__)
 
 _SUFFIX = ".usage"
+
+
+def default_directory(store_url: str) -> Path | None:
+    """
+    Return the directory of the journal for a store; None for a store in memory, and where files cannot be locked.
+
+    It is beside the file of SQLite, and in a directory of this user for temporary files for a store on a server.
+    """
+    url = urlsplit(store_url)
+    if fcntl is None or url.scheme == "memory":
+        return None
+    if url.scheme == "sqlite":
+        return Path(f"{unquote(url.path)[1:]}-usage")
+    # Whoever uses the same store recovers it, also after its password has been changed.
+    store = hashlib.sha256(f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}".encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"antiphon-{os.getuid()}" / f"usage-{store}"
 
 
 class UsageJournal:
@@ -80,12 +99,13 @@ class UsageJournal:
     def _lock(self, path: Path) -> int | None:
         """Lock a file and return its descriptor; None if another process holds the lock, or has deleted the file."""
         try:
-            file = os.open(path, os.O_RDONLY)
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:
             return None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(file).st_nlink:
+            status = os.fstat(file)
+            if status.st_nlink and status.st_uid == os.getuid():  # others may write to a directory for temporary files
                 return file
         except OSError:
             pass
