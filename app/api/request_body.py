@@ -42,15 +42,16 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
     def parsed(data: bytes) -> Body:
         return parse(data, model, limits.values)
 
-    return await _read_as(request, parsed, limits)
+    return await read_as(request, parsed, limits)
 
 
 async def read_object(request: Request, limits: BodyLimits) -> tuple[bytes, dict[str, Any]]:
     """Return the decompressed body, and the JSON object that it is; raises `InvalidRequest`."""
-    return await _read_as(request, lambda data: (data, load_json(data, "body", limits.values)), limits)
+    return await read_as(request, lambda data: (data, load_json(data, "body", limits.values)), limits)
 
 
-async def _read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
+async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
+    """Return `parsed` of the decompressed body, called off the event loop if it is large; raises `InvalidRequest`."""
     data = await _read(request, limits.bytes)
     encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
     if encoding not in _DECODERS:

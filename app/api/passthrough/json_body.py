@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from json.decoder import JSONDecoder
-from typing import Any
+import re
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 from starlette.requests import Request
 
-from app.api.request_body import BodyLimits, read_object
+from app.api.request_body import SMALL, BodyLimits, load_json, read_as
 from app.errors import InvalidRequest
 
-_DECODER = JSONDecoder(strict=False)
+_Span: TypeAlias = tuple[int, int]  # the start and the end of a value, in bytes
+
+_MODEL = "model"
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'  # possessive: no memory for backtracking
+_TOKENS = re.compile(rb"[\[{]|[\]}]|%b(\s*:\s*(?:%b|[^\s\[{,}]+)?)?" % (_STRING, _STRING), re.DOTALL)
+_ESCAPED_LETTER = re.compile(rb"\\u00[46][0-9a-fA-F]")
 
 
 class JSONBody:
@@ -19,15 +25,29 @@ class JSONBody:
 
     replayable = True
 
-    def __init__(self, data: bytes, fields: dict[str, Any]) -> None:
+    def __init__(self, data: bytes, fields: dict[str, Any], spans: list[_Span] | None = None) -> None:
+        """`spans`: those of `model`, if they are known."""
         self._data = data
+        self._spans = spans
         self.length: int | None = len(data)
         self.fields = fields
 
     @classmethod
     async def read(cls, request: Request, limits: BodyLimits) -> JSONBody:
         """Return the body of a request; raises `InvalidRequest`."""
-        return cls(*await read_object(request, limits))
+
+        def parsed(data: bytes) -> JSONBody:
+            fields = load_json(data, "body", limits.values)
+            # Backends differ in which of several fields they take, and some ignore case: it must be the one that is
+            # checked and charged here.
+            variants = [name for name in fields if len(name) == len(_MODEL) and name.lower() == _MODEL]
+            once = data.count(b'"model"') < 2 and not _ESCAPED_LETTER.search(data)
+            spans = None if once and len(data) <= SMALL else [*_model_spans(data)]
+            if variants not in ([], [_MODEL]) or (spans and len(spans) > 1):
+                raise InvalidRequest("The body has the field 'model' twice.", param="model", code="invalid_value")
+            return cls(data, fields, spans)
+
+        return await read_as(request, parsed, limits)
 
     @property
     def model(self) -> str:
@@ -40,45 +60,31 @@ class JSONBody:
         return model
 
     def with_model(self, model: str) -> JSONBody:
-        """Return the body with another model; all other bytes are unchanged."""
-        return JSONBody(replace_model(self._data, model), self.fields)
+        """Return the body with another model in place of its own, or as its first field; no other byte changes."""
+        data, encoded = self._data, json.dumps(model).encode()
+        spans = [*_model_spans(data)] if self._spans is None else self._spans
+        if spans:
+            ((start, end),) = spans
+            return JSONBody(data[:start] + encoded + data[end:], self.fields)
+        start = data.index(b"{") + 1
+        separator = b"," if self.fields else b""
+        return JSONBody(b'%b"model":%b%b%b' % (data[:start], encoded, separator, data[start:]), self.fields)
 
     def content(self) -> bytes:
         """Return the bytes."""
         return self._data
 
 
-def replace_model(data: bytes, model: str) -> bytes:
-    """Return a JSON object with its field `model` replaced, or added as the first field."""
-    text = data.decode("utf-8-sig", "surrogatepass")
-    encoded = json.dumps(model)
-    spans = _values_of(text, "model")
-    if not spans:
-        start = text.index("{") + 1
-        separator = "" if text[start:].lstrip().startswith("}") else ","
-        return f'{text[:start]}"model":{encoded}{separator}{text[start:]}'.encode("utf-8", "surrogatepass")
-    for start, end in reversed(spans):
-        text = text[:start] + encoded + text[end:]
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _values_of(text: str, name: str) -> list[tuple[int, int]]:
-    """Return the start and end of each value of a field in a valid JSON object; the field may occur twice."""
-    spans = []
-    at = _skip(text, text.index("{") + 1)
-    while text[at] != "}":
-        key, at = _DECODER.raw_decode(text, at)
-        start = _skip(text, _skip(text, at) + 1)  # after the colon
-        _, end = _DECODER.raw_decode(text, start)
-        if key == name:
-            spans.append((start, end))
-        at = _skip(text, end)
-        if text[at] == ",":
-            at = _skip(text, at + 1)
-    return spans
-
-
-def _skip(text: str, at: int) -> int:
-    while text[at] in " \t\r\n":
-        at += 1
-    return at
+def _model_spans(data: bytes) -> Iterator[_Span]:
+    """Yield the span of each value of the field `model`, a string or a constant, in a valid JSON object."""
+    depth = 0
+    for token in _TOKENS.finditer(data):
+        first = token[0][:1]
+        if first in b"[{":
+            depth += 1
+        elif first in b"]}":
+            depth -= 1
+        elif depth == 1 and (value := token[1]):
+            name = token[0][: -len(value)]
+            if name == b'"model"' or (b"\\" in name and json.loads(name) == _MODEL):
+                yield token.end() - len(value.lstrip(b" \t\r\n:")), token.end()

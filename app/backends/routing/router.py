@@ -30,7 +30,7 @@ from app.backends import (
 from app.backends.routing.circuit_breaker import may_fail_over
 from app.backends.routing.replicas import BackendConfig, Place, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
-from app.errors import APIError, BackendError, NotFound
+from app.errors import APIError, BackendError, InvalidRequest, NotFound
 
 logger = logging.getLogger(__name__)
 
@@ -174,9 +174,11 @@ class Router:
         del self._leaving[pool]
 
     def _routed(self, model: str) -> Sequence[ReplicaPool]:
-        """Return the backends for a model, in order of preference; raises `NotFound` if there are none."""
+        """Return the backends for a model, in order of preference; raises `NotFound` or `InvalidRequest` if none is."""
         matches = [pool for pool in self._pools.values() if _claim(pool, model)]
         if not matches:
+            if not model:
+                raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
             offered = (name for pool in self._pools.values() for name in (*pool.served.aliases, *pool.served.models))
             message = f"No backend serves the model '{model}'. There are: {', '.join(dict.fromkeys(offered))}."
             raise NotFound(message, param="model", code="model_not_found")

@@ -239,7 +239,12 @@ async def test_a_model_that_nobody_serves_is_not_found(aliased: httpx.AsyncClien
     ("body", "code", "param"),
     [
         (b"{}", "missing_required_parameter", "model"),
+        (b'{"model": null}', "missing_required_parameter", "model"),
         (b'{"model": 3}', "invalid_type", "model"),
+        (b'{"model": "a", "x": {"model": 1}, "model": "b"}', "invalid_value", "model"),
+        (rb'{"mod\u0065l": "a", "model": "b"}', "invalid_value", "model"),
+        (b'{"Model": "a", "model": "b"}', "invalid_value", "model"),
+        (b'{"MODEL": "a"}', "invalid_value", "model"),
         (b"[]", "invalid_json", None),
         (b"{", "invalid_json", None),
     ],
@@ -257,6 +262,22 @@ async def test_the_default_model_is_added(up: Upstream) -> None:
     async with antiphon(backend_url=up.url, default_model="d") as url, httpx.AsyncClient() as client:
         await client.post(f"{url}/v1/chat/completions", json={"messages": []})
     assert up.requests[0].json == {"model": "d", "messages": []}
+
+
+async def test_the_models_of_objects_within_a_body_are_its_own_affair(up: Upstream, aliased: httpx.AsyncClient) -> None:
+    up.always(completion())
+    body = (
+        rb'{"tools": [{"model": "a"}, "model"], "text": "\"model\": \u0041", "mod\u0065l": "ours", "Models": "model"}'
+    )
+    assert (await aliased.post("/embeddings", content=body)).status_code == 200
+    assert up.requests[0].body == body.replace(b'"ours"', rb'"theirs/with \"quotes\""')
+
+
+async def test_a_model_is_required_where_no_backend_serves_all(aliased: httpx.AsyncClient) -> None:
+    for options in ({"json": {"input": "x"}}, {"files": {"file": b"x"}}):
+        response = await aliased.post("/embeddings", **options)  # type: ignore[arg-type]
+        error = response.json()["error"]
+        assert (response.status_code, error["code"], error["param"]) == (400, "missing_required_parameter", "model")
 
 
 async def test_a_form_with_two_models_is_refused(up: Upstream, http: httpx.AsyncClient) -> None:
@@ -428,7 +449,6 @@ async def test_a_key_reaches_its_own_models_alone(up: Upstream) -> None:
             assert (await client.post("/embeddings", json={"model": "small-1"})).status_code == 200
             for options in (
                 {"json": {"model": "large"}},
-                {"content": rb'{"model": "small-1", "mod\u0065l": "large"}'},
                 {"json": {}},
                 {"files": {"model": (None, "large"), "file": b"x"}},
             ):
