@@ -32,6 +32,7 @@ from app.api.middleware.key_required import KeyRequired
 from app.api.middleware.origins import Origins
 from app.api.middleware.request_id import RequestId
 from app.api.openapi import Documented
+from app.api.passthrough.operations import passthrough_operations
 from app.api.passthrough.routes import passthrough_routes
 from app.api.rate_limits import Limits
 from app.api.request_body import BodyLimits
@@ -198,6 +199,7 @@ def create_app(
     _add_pages(app, responses, settings, metrics)
     passed = passthrough_routes(api, "/v1", "") if settings.passthrough else []
     app.router.routes.extend(passed)
+    app.more_paths = passthrough_operations("/v1") if settings.passthrough else {}
     errors.install(app)
     _add_middleware(app, settings, api, metrics, tracing, passed)
     return app

@@ -67,12 +67,17 @@ STREAMED = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"
 
 
 class Documented(FastAPI):
-    """An application that moves the `$defs` of request bodies to `components/schemas`."""
+    """An application whose document has the `$defs` of request bodies in `components/schemas`, and `more_paths`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.more_paths: dict[str, Any] = {}  # of routes that are not FastAPI's
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
         if not self.openapi_schema:
             document = super().openapi()
+            document["paths"] |= self.more_paths
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             for operation in (operation for path in document["paths"].values() for operation in path.values()):
                 for content in operation.get("requestBody", {}).get("content", {}).values():

@@ -1,0 +1,53 @@
+"""The endpoints that are passed through, as operations of `/openapi.json`: their fields are the backend's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.api.openapi import ERRORS
+
+_JSON, _FORM = "application/json", "multipart/form-data"
+_HI = [{"role": "user", "content": "Hello!"}]
+
+# By path: a summary, the type of the body, and an example of it without the model.
+_OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "/chat/completions": ("Create a chat completion", _JSON, {"messages": _HI}),
+    "/completions": ("Create a completion", _JSON, {"prompt": "Once upon a time"}),
+    "/embeddings": ("Create embeddings", _JSON, {"input": "Hello!"}),
+    "/rerank": ("Rank documents", _JSON, {"query": "cats", "documents": ["A dog.", "A cat."]}),
+    "/moderations": ("Classify an input", _JSON, {"input": "Hello!"}),
+    "/images/generations": ("Generate images", _JSON, {"prompt": "A cat"}),
+    "/images/edits": ("Edit images", _FORM, {"image": "file", "prompt": "A cat with a hat"}),
+    "/images/variations": ("Create variations of an image", _FORM, {"image": "file"}),
+    "/audio/speech": ("Generate speech", _JSON, {"input": "Hello!", "voice": "alloy"}),
+    "/audio/transcriptions": ("Transcribe speech", _FORM, {"file": "file"}),
+    "/audio/translations": ("Translate speech", _FORM, {"file": "file"}),
+}
+_ANSWER = {"200": {"description": "The backend's answer, byte for byte", "content": {"*/*": {"schema": {}}}}}
+
+
+def passthrough_operations(prefix: str) -> dict[str, dict[str, Any]]:
+    """Return the operations, as paths of an OpenAPI document."""
+    return {f"{prefix}{path}": {"post": _operation(path)} for path in _OPERATIONS}
+
+
+def _operation(path: str) -> dict[str, Any]:
+    summary, media_type, example = _OPERATIONS[path]
+    fields = {name: {"type": "string", "format": "binary"} for name, value in example.items() if value == "file"}
+    schema = {
+        "type": "object",
+        "properties": {"model": {"type": "string", "description": "selects the backend"}, **fields},
+        "required": ["model"],
+        "additionalProperties": True,
+    }
+    content: dict[str, Any] = {"schema": schema}
+    if media_type == _JSON:
+        content["example"] = {"model": "demo", **example}
+    return {
+        "tags": ["passed through"],
+        "summary": summary,
+        "description": "Passed through to the backend of the model; other fields are the backend's.",
+        "operationId": f"pass_through{path.replace('/', '_')}",
+        "requestBody": {"required": True, "content": {media_type: content}},
+        "responses": {**_ANSWER, **ERRORS},
+    }

@@ -1,0 +1,31 @@
+"""The description of the server: valid by its own specification, and complete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from openapi_spec_validator import validate
+
+from app.main import create_app
+from tests.support.serving import settings
+
+
+def test_the_document_is_valid_openapi(tmp_path: Path) -> None:
+    files = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    document = create_app(settings(tools=files)).openapi()
+    validate(document)
+    ids = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_document_has_the_endpoints_that_are_passed_through() -> None:
+    paths = create_app(settings()).openapi()["paths"]
+    for path, media_type in (
+        ("chat/completions", "application/json"),
+        ("embeddings", "application/json"),
+        ("audio/transcriptions", "multipart/form-data"),
+    ):
+        operation = paths[f"/v1/{path}"]["post"]
+        assert operation["requestBody"]["content"][media_type]["schema"]["required"] == ["model"]
+        assert operation["summary"] and operation["tags"]
+    assert "/v1/embeddings" not in create_app(settings(passthrough=False)).openapi()["paths"]
