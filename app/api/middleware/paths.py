@@ -13,7 +13,7 @@ _SLASHES = re.compile("//+")
 _BASE = re.compile(r"(?:/openai)?(/v1)*(?=/)")
 _API = re.compile(
     r"(?:/v1)?/(?:responses|models|conversations|antiphon"
-    r"|chat|completions|embeddings|rerank|moderations|images|audio)(?:/|$)"
+    r"|chat|completions|embeddings|rerank|moderations|images|audio|deployments)(?:/|$)"
 )
 
 

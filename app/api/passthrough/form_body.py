@@ -25,6 +25,7 @@ MAX_MODEL = 1000  # bytes of a model's name
 MAX_PART_COUNT = 1000
 MAX_BOUNDARY = 200  # bytes; RFC 2046 has 70
 _PIECE = 256 * 1024  # bytes per read of the buffer
+_MODEL_PART = b'--%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n'
 
 
 class ModelField:
@@ -113,9 +114,11 @@ class ReceivedForm:
         field: ModelField,
         rest: AsyncGenerator[bytes, None],
         length: int | None,
+        boundary: bytes,
     ) -> None:
         self.field = field
         self.length = length
+        self.boundary = boundary
         self.on_received: Callable[[], None] = lambda: None  # called when the last byte has been received
         self._read = read
         self._rest = rest
@@ -147,7 +150,7 @@ class ReceivedForm:
         except BaseException:
             read.close()
             raise
-        return cls(read, field, pieces, length)
+        return cls(read, field, pieces, length, boundary)
 
     @property
     def complete(self) -> bool:
@@ -159,16 +162,22 @@ class ReceivedForm:
         """Whether the form can still be sent from its start."""
         return self.field.ended or not self._sending
 
-    def content(self, model: bytes) -> bytes | AsyncIterator[bytes]:
-        """Return the form with `model` in place of its own: bytes if it is in memory, otherwise a stream."""
+    def content(self, model: bytes, before: bytes) -> bytes | AsyncIterator[bytes]:
+        """
+        Return the form with `model` in place of its own: bytes if it is in memory, otherwise a stream.
+
+        `before` is what comes before the form.
+        """
         start = self.field.start
         if not self.complete or self._size > SMALL:
-            return self._pieces(model)
+            return self._pieces(model, before)
         self._read.seek(0)
         data = self._read.read()
-        return data if start is None else data[:start] + model + data[start + len(self.field.value) :]
+        return before + (data if start is None else data[:start] + model + data[start + len(self.field.value) :])
 
-    async def _pieces(self, model: bytes) -> AsyncIterator[bytes]:
+    async def _pieces(self, model: bytes, before: bytes) -> AsyncIterator[bytes]:
+        if before:
+            yield before
         start = self._size if self.field.start is None else self.field.start
         async for piece in self._buffered(0, start):
             yield piece
@@ -205,8 +214,12 @@ class FormBody:
     def __init__(self, form: ReceivedForm, model: str | None = None) -> None:
         self._form = form
         own = bytes(form.field.value)
-        self._model = own if model is None or form.field.start is None else model.encode()
-        self.length = None if form.length is None else form.length + len(self._model) - len(own)
+        self._model = own if model is None else model.encode()
+        self._before = b""  # the part with the model, if the form has none
+        if self._model and form.field.start is None:
+            self._before = _MODEL_PART % (form.boundary, self._model)
+        added = len(self._before or self._model) - len(own)
+        self.length = None if form.length is None else form.length + added
 
     @property
     def model(self) -> str:
@@ -222,12 +235,12 @@ class FormBody:
         return self._form.replayable
 
     def with_model(self, model: str) -> FormBody:
-        """Return the form with another model; a form without the field `model` is unchanged."""
+        """Return the form with another model; a form without the field `model` gets it as its first part."""
         return FormBody(self._form, model)
 
     def content(self) -> bytes | AsyncIterator[bytes]:
         """Return the form as bytes, or as a stream while it is being received."""
-        return self._form.content(self._model)
+        return self._form.content(self._model, self._before)
 
 
 async def _received(request: Request, field: ModelField, limit: int) -> AsyncGenerator[bytes, None]:

@@ -34,6 +34,17 @@ ENDPOINTS = (
     "/audio",
     "/audio/{rest:path}",
 )
+# The endpoints of Azure's deployments, whose name in the path is the model.
+_OF_DEPLOYMENTS = (
+    "/chat/completions",
+    "/completions",
+    "/embeddings",
+    "/images/generations",
+    "/images/edits",
+    "/audio/speech",
+    "/audio/transcriptions",
+    "/audio/translations",
+)
 _GENERATES = ("/chat/completions", "/completions")  # endpoints to which `ANTIPHON_DEFAULT_MODEL` applies
 _SAFE = re.compile(r"(/[A-Za-z0-9_-]+)+")
 # The prefix that identifies a conversation: number of messages, of parts per message, and of characters per part.
@@ -51,25 +62,36 @@ class FastRoute(Route):
 
 def passthrough_routes(api: ApiContext, *prefixes: str) -> list[FastRoute]:
     """Return the routes under each prefix."""
-    return [
+    own = [
         FastRoute(f"{prefix}{path}", Passthrough(api, prefix), methods=["POST"])
         for prefix in prefixes
         for path in ENDPOINTS
     ]
+    of_deployments = [
+        FastRoute(f"{prefix}/deployments/{{deployment:path}}{path}", Passthrough(api, prefix, path), methods=["POST"])
+        for prefix in prefixes
+        for path in _OF_DEPLOYMENTS
+    ]
+    return own + of_deployments
 
 
 class Passthrough:
-    """An ASGI application that forwards requests to the backend that serves their model."""
+    """
+    An ASGI application that forwards requests to the backend that serves their model.
 
-    def __init__(self, api: ApiContext, prefix: str) -> None:
+    `endpoint` is that of all its requests; "" if it is the path after `prefix`.
+    """
+
+    def __init__(self, api: ApiContext, prefix: str, endpoint: str = "") -> None:
         backend = api.responses.backend
         self._api = api
         self._prefix = prefix
+        self._endpoint = endpoint
         self._backend = backend if isinstance(backend, RawBackend) else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         api, request = self._api, Request(scope, receive)
-        endpoint = scope["path"].removeprefix(self._prefix)
+        endpoint = self._endpoint or scope["path"].removeprefix(self._prefix)
         caller = api.auth.caller(request.headers)
         if not _SAFE.fullmatch(endpoint):
             raise NotFound(f"There is no POST {scope['path'][:1000]} here.", code="unknown_url")
@@ -99,6 +121,8 @@ class Passthrough:
         """Return the request to forward; raises `InvalidRequest` if it needs a model and there is no default."""
         responses = self._api.responses
         model = body.model
+        if (deployment := request.path_params.get("deployment")) and deployment != model:
+            body, model = body.with_model(deployment), deployment
         if not model and endpoint in _GENERATES:
             model = responses.default_model or ""
             if not model:
