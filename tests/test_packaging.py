@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -41,6 +44,56 @@ EXTRAS = [name for name in PROJECT["optional-dependencies"] if name not in ("tes
 def test_the_image_has_every_dependency_in_a_version_that_fits(dependency: str) -> None:
     wanted = Requirement(dependency)
     assert wanted.specifier.contains(LOCKED[wanted.name]), "write docker/requirements.txt anew with `make lock`"
+
+
+def _needed(requirements: list[str]) -> set[str]:
+    """Return the names of all distributions that requirements lead to, as they are installed here."""
+    found: set[str] = set()
+    seen: set[tuple[str, str]] = set()
+    pending = [(Requirement(one), "") for one in requirements]
+    while pending:
+        requirement, extra = pending.pop()
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        for extra in {"", *requirement.extras}:
+            if (name, extra) not in seen:
+                seen.add((name, extra))
+                with contextlib.suppress(metadata.PackageNotFoundError):
+                    pending += [(Requirement(one), extra) for one in metadata.requires(name) or ()]
+        found.add(name)
+    return found
+
+
+_WITHOUT = """
+import sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in set(sys.argv[1:]):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Without())
+import app.cli
+from app.main import create_app
+from app.settings import Settings
+assert create_app(Settings(_env_file=None)).routes
+"""
+
+
+def test_the_server_starts_without_the_packages_of_the_extras() -> None:
+    """As after `make serve` in a clone, or `pip install antiphon`."""
+    needed = _needed(PROJECT["dependencies"])
+    extra = [
+        package
+        for package, names in metadata.packages_distributions().items()
+        if package != "app" and not any(re.sub(r"[-_.]+", "-", name).lower() in needed for name in names)
+    ]
+    assert "pypdf" in extra
+    assert "fastapi" not in extra
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+    started = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, *extra], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert started.returncode == 0, started.stderr
 
 
 def test_the_image_has_what_its_dependencies_need() -> None:

@@ -7,7 +7,6 @@ import contextlib
 import mimetypes
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -118,8 +117,6 @@ class CodeInterpreter:
             tool: HostedTool = import_object(_BY_MCP).from_settings(table, host)
             return tool
         settings = read_table(CodeSettings, table)
-        if not find_spec("python_multipart"):
-            raise ValueError("needs more packages: pip install 'antiphon[files]'")
         bubblewrap = Bubblewrap(settings)
         bubblewrap.probe()
         if host.workers_directory:
