@@ -53,6 +53,7 @@ def server(*options: str, **settings: object) -> Iterator[Server]:
     port = settings.get("port") or free_port()
     given = {"port": port, "secret_key": "of the tests", "log_level": "error", "shutdown_grace": 1, **settings}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+    environment["ANTIPHON_USAGE_JOURNAL"] = "off"  # tests clear the stores that their servers were killed with
     environment |= {f"ANTIPHON_{name.upper()}": str(value) for name, value in given.items()}
     command = [sys.executable, "-m", "app", "serve", *options]
     running = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)

@@ -29,6 +29,9 @@ class Program:
         self.port = free_port()
         self._command = [sys.executable, "-m", module, "--port", str(self.port)]
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+        self._environment["ANTIPHON_USAGE_JOURNAL"] = (
+            "off"  # tests clear the stores that their servers were killed with
+        )
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 

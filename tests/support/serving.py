@@ -40,8 +40,8 @@ async def serving(app: FastAPI, **config: Any) -> AsyncIterator[str]:
 
 
 def settings(**values: Any) -> Settings:
-    """Settings of a test: nothing of the environment's own `.env` counts."""
-    return Settings(_env_file=None, **values)  # type: ignore[call-arg]
+    """Settings of a test: nothing of the environment's own `.env` counts, and tests share no journal of usage."""
+    return Settings(_env_file=None, **{"usage_journal": "off", **values})
 
 
 @contextlib.asynccontextmanager
