@@ -26,6 +26,7 @@ from app import __version__
 from app.settings.example import env_example
 from tests.bench.servers import UPSTREAM, running
 from tests.support.ports import free_port
+from tests.support.store_places import Place, place_of
 from tests.support.upstream import Upstream
 
 ROOT = Path(__file__).parents[2]
@@ -403,17 +404,15 @@ def test_usage_is_shown_as_a_table(tmp_path: Path) -> None:
         assert (refused.returncode, "Did you mean 'key'?" in refused.stderr) == (1, True)
 
 
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return place_of(request, tmp_path)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize("store", ["sqlite", "redis_server", "postgres_server"])
-def test_usage_is_the_sum_of_all_answers_although_all_workers_are_killed(
-    store: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    url = "sqlite:///a.db"
-    if store != "sqlite":
-        server = request.getfixturevalue(store)
-        server.client().flushall() if store == "redis_server" else server.clear()
-        url = server.url
-    settings = {"ANTIPHON_STORE_URL": url, "TMPDIR": str(tmp_path)}
+@pytest.mark.parametrize("place", ["sqlite", "postgres", "redis"], indirect=True)
+def test_usage_is_the_sum_of_all_answers_although_all_workers_are_killed(tmp_path: Path, place: Place) -> None:
+    settings = {"ANTIPHON_STORE_URL": place.url, "TMPDIR": str(tmp_path)}
     tokens = 0
     with served(tmp_path, "--workers", "2", **settings) as (process, address):
         for _ in range(40):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from app.responses.background.webhooks import BUCKET, WebhookEndpoint, Webhooks,
 from app.settings import SettingsError, load_settings
 from app.stores import Change, Store
 from app.stores.memory import MemoryStore
+from tests.faults.servers import server
 from tests.support.build import delta, finish
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon, serving, settings
+from tests.support.store_places import Place, place_of
 from tests.support.upstream import CLOSE, HANG, Received, Upstream, status
 
 KEY = b"k" * 32
@@ -203,9 +206,28 @@ async def test_a_server_that_stalls_does_not_hold_up_others(
     await webhooks.aclose()
 
 
-async def test_one_of_several_processes_sends_an_event(receiver: Receiver) -> None:
-    store, clock = MemoryStore(ttl=3600), Clock()
-    processes = [sender(store, receiver, clock) for _ in range(4)]
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return place_of(request, tmp_path)
+
+
+@pytest.fixture
+async def opened(place: Place) -> AsyncIterator[Callable[[], Store]]:
+    """Open a store that processes share, once for each process."""
+    stores: list[Store] = []
+
+    def open() -> Store:
+        stores.append(place.open())
+        return stores[-1]
+
+    yield open
+    for store in stores:
+        await store.aclose()
+
+
+async def test_one_of_several_processes_sends_an_event(receiver: Receiver, opened: Callable[[], Store]) -> None:
+    clock = Clock()
+    processes = [sender(opened(), receiver, clock) for _ in range(4)]
     for number in range(10):
         await processes[0].announce({**RESPONSE, "id": f"resp_{number}"})
     await asyncio.gather(*map(settled, processes))
@@ -215,9 +237,11 @@ async def test_one_of_several_processes_sends_an_event(receiver: Receiver) -> No
         await process.aclose()
 
 
-async def test_another_process_sends_what_one_that_died_had_taken(receiver: Receiver) -> None:
-    store, clock = MemoryStore(ttl=3600), Clock()
-    dead, alive = sender(store, receiver, clock), sender(store, receiver, clock)
+async def test_another_process_sends_what_one_that_died_had_taken(
+    receiver: Receiver, opened: Callable[[], Store]
+) -> None:
+    clock = Clock()
+    dead, alive = sender(opened(), receiver, clock), sender(opened(), receiver, clock)
     await dead.announce(RESPONSE)
     receiver.say(HANG)
     await dead._begin_due()
@@ -246,6 +270,26 @@ async def test_an_event_survives_a_restart(receiver: Receiver, tmp_path: Path) -
     async with serving(create_app(settings(**values), backend=Scripted([]), store=store)):
         *_, request = await receiver.received(2)
     assert unwrapped(request).data.id == response["id"]
+
+
+async def test_an_event_survives_kill_9(receiver: Receiver, place: Place) -> None:
+    values = {"store_url": place.url, "webhooks": json.dumps(told(receiver)["webhooks"])}
+    receiver.say(HANG)
+    with server(**values) as antiphon:
+        async with httpx.AsyncClient(timeout=60) as http:
+            response = (await http.post(f"{antiphon.url}/v1/responses", json=ASK)).json()
+            (first,) = await receiver.received(1)
+        antiphon.process.kill()
+        antiphon.process.wait()
+    store = build_store(settings(store_url=place.url))
+    ((name, record),) = (await store.all(BUCKET)).items()  # claimed by the process that was killed: due in a minute
+    due = _Delivery.of(record)._replace(due=0.0)
+    await store.apply(Change(BUCKET, {due.name: due.record()}, delete=[name]))
+    await store.aclose()
+    with server(**values):
+        _, second = await receiver.received(2)
+    assert unwrapped(second).data.id == response["id"]
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
 
 
 # Settings.

@@ -28,6 +28,11 @@ def redis_store(url: str, ttl: float = TTL) -> RedisStore:
 
 
 class Place(Protocol):
+    @property
+    def url(self) -> str:
+        """The URL of the store in the settings."""
+        ...
+
     def open(self, ttl: float = TTL) -> Store:
         """Return a store of what is kept here."""
         ...
@@ -53,6 +58,7 @@ class Clock:
 class Memory:
     clock: Clock = field(default_factory=Clock)
     stores: list[MemoryStore] = field(default_factory=list)
+    url: str = "memory://"
 
     def open(self, ttl: float = TTL) -> Store:
         self.stores.append(MemoryStore.from_url("memory://", ttl=ttl, clock=self.clock))
@@ -73,8 +79,12 @@ class SQLite:
     path: Path
     clock: Clock = field(default_factory=Clock)
 
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
     def open(self, ttl: float = TTL) -> Store:
-        return SQLiteStore.from_url(f"sqlite:///{self.path}", ttl=ttl, clock=self.clock)
+        return SQLiteStore.from_url(self.url, ttl=ttl, clock=self.clock)
 
     def contents(self) -> bytes:
         with contextlib.closing(sqlite3.connect(self.path)) as db:
@@ -90,6 +100,10 @@ class SQLite:
 @dataclass
 class Postgres:
     server: PostgresServer
+
+    @property
+    def url(self) -> str:
+        return self.server.url
 
     def open(self, ttl: float = TTL) -> Store:
         return PostgresStore.from_url(self.server.patient_url, ttl=ttl)
@@ -110,6 +124,10 @@ class Postgres:
 @dataclass
 class Redis:
     servers: Sequence[RedisServer]
+
+    @property
+    def url(self) -> str:
+        return self.servers[0].url
 
     def open(self, ttl: float = TTL) -> Store:
         return redis_store(self.servers[0].url, ttl)
