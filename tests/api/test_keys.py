@@ -172,7 +172,18 @@ async def test_hosted_tools_are_allowed_by_type_and_tools_of_the_client_always()
             assert error_of(refused)["code"] == "tool_not_allowed"
             assert (await ask(http, key, tools=[function])).status_code == 200
         assert (await ask(http, "demo", tools=[function, hosted])).status_code == 200
-    assert about["none"] == []
+    assert about == {"none": [], "demo": [hosted]}
+
+
+async def test_a_key_sees_the_mcp_servers_that_it_may_use() -> None:
+    """The studio offers these."""
+    servers = {"lab": {"url": "http://127.0.0.1:9/mcp"}, "ours": {"url": "http://127.0.0.1:9/mcp", "keys": ["two"]}}
+    keys = {"none": table("none", tools=["mcp:other"])}
+    async with served(keys, api_keys="one,two", tools={"mcp": {"servers": servers}}) as http:
+        expected: dict[str, list[str]] = {"none": [], "one": ["lab"], "two": ["lab", "ours"]}
+        for key, labels in expected.items():
+            tools = (await http.get("/v1/antiphon/about", headers=bearer(key))).json()["tools"]
+            assert tools == [{"type": "mcp", "server_label": label} for label in labels]
 
 
 def test_a_server_of_mcp_is_allowed_by_its_label() -> None:

@@ -72,6 +72,11 @@ class MCPTool:
             raise ValueError("needs more packages: pip install 'antiphon[mcp]'")
         return cls(read_settings(table, host.environment, host.directory), host.max_result_chars)
 
+    def declarations(self, owner: str) -> list[dict[str, object]]:
+        """Return a declaration for each server that the operator lets this owner use."""
+        servers = self._settings.servers.items()
+        return [{"type": "mcp", "server_label": name} for name, server in servers if server.serves(owner)]
+
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession]:
         """Return the session for a declaration; raises `InvalidRequest` for a server that may not be used."""
         tool, place = declaration.tool, declaration.place
