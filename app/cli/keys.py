@@ -28,7 +28,7 @@ def _instructions(name: str) -> str:
                 f"[keys.{name}] is there already. Replace its `hash` by this one, or make it a list of both while the "
                 "old key is to work. `antiphon reload` takes it over:"
             )
-    return "Its table for the settings (ANTIPHON_CONFIG), which `antiphon reload` takes over:"
+    return "Its table for the settings (ANTIPHON_CONFIG); `antiphon reload` applies it:"
 
 
 @keys_cli.command("new")
