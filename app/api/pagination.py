@@ -31,15 +31,16 @@ def is_descending(order: str) -> bool:
     return order == "desc"
 
 
+Limit = Annotated[str, Query(description="1 to 100")]
+Order = Annotated[str, Query(description="`asc` or `desc`, by the time of creation")]
+After = Annotated[str | None, Query(description="the id of the entry to list from")]
+Before = Annotated[str | None, Query(description="the id of the entry to list up to")]
+
+
 class ForwardQuery:
     """Query parameters of a list that is read in one direction; they are checked by `page`, after the caller's key."""
 
-    def __init__(
-        self,
-        limit: Annotated[str, Query(description="1 to 100")] = "20",
-        order: Annotated[str, Query(description="`asc` or `desc`, by the time of creation")] = "desc",
-        after: Annotated[str | None, Query(description="the id of the entry to list from")] = None,
-    ) -> None:
+    def __init__(self, limit: Limit = "20", order: Order = "desc", after: After = None) -> None:
         self.limit, self.order, self.after = limit, order, after
 
     def page(self) -> Page:
@@ -50,13 +51,7 @@ class ForwardQuery:
 class PageQuery(ForwardQuery):
     """Query parameters of a list with cursors in both directions."""
 
-    def __init__(
-        self,
-        limit: Annotated[str, Query(description="1 to 100")] = "20",
-        order: Annotated[str, Query(description="`asc` or `desc`, by the time of creation")] = "desc",
-        after: Annotated[str | None, Query(description="the id of the entry to list from")] = None,
-        before: Annotated[str | None, Query(description="the id of the entry to list up to")] = None,
-    ) -> None:
+    def __init__(self, limit: Limit = "20", order: Order = "desc", after: After = None, before: Before = None) -> None:
         super().__init__(limit, order, after)
         self.before = before
 
@@ -65,37 +60,47 @@ class PageQuery(ForwardQuery):
         return parse_page(self.limit, self.order, self.after, self.before)
 
 
+class ItemsQuery(PageQuery):
+    """
+    Query parameters of the items of a conversation.
+
+    A larger limit counts as 100: the Agents SDK requests as many items as it wants, and continues after the last one
+    it receives.
+    """
+
+    def __init__(
+        self,
+        limit: Annotated[str, Query(description="1 to 100; larger values count as 100")] = "20",
+        order: Order = "desc",
+        after: After = None,
+        before: Before = None,
+    ) -> None:
+        super().__init__("100" if (parse_whole_number(limit) or 0) > 100 else limit, order, after, before)
+
+
 def parse_page(limit: str, order: str, after: str | None, before: str | None = None, *, maximum: int = 100) -> Page:
     """Return the page that query parameters request; raises `InvalidRequest`."""
     return Page(parse_limit(limit, maximum), is_descending(order), after or None, before or None)
 
 
-def page_of_items(
-    items: list[Item],
-    limit: str,
-    order: str,
-    after: str | None,
-    before: str | None,
-    unknown_cursor: type[APIError] = InvalidRequest,
-) -> dict[str, object]:
+def page_of_items(items: list[Item], page: Page, unknown_cursor: type[APIError] = InvalidRequest) -> dict[str, object]:
     """
     Return one page of `items`, which are passed oldest first.
 
-    Raises `InvalidRequest`, and `unknown_cursor` if `after` or `before` is not the id of an item.
+    Raises `unknown_cursor` if `after` or `before` is not the id of an item.
     """
-    size = parse_limit(limit)
-    ordered = items[::-1] if is_descending(order) else items
+    ordered = items[::-1] if page.descending else items
     ids = [item["id"] for item in ordered]
-    start = _index(ids, after, "after", unknown_cursor) + 1 if after else 0
-    end = _index(ids, before, "before", unknown_cursor) if before else len(ordered)
+    start = _index(ids, page.after, "after", unknown_cursor) + 1 if page.after else 0
+    end = _index(ids, page.before, "before", unknown_cursor) if page.before else len(ordered)
     rest = ordered[start:end]
-    data = rest[:size]
+    data = rest[: page.limit]
     return {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else None,
         "last_id": data[-1]["id"] if data else None,
-        "has_more": len(rest) > size,
+        "has_more": len(rest) > page.limit,
     }
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.context import ApiContext
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
-from app.api.pagination import page_of_items, parse_whole_number
+from app.api.pagination import ItemsQuery, page_of_items
 from app.api.request_body import read_body
 from app.core.types.request import InputItem, Item, Metadata, typed
 from app.errors import NotFound
+from app.tools.files import Page
 
 # "You may add up to 20 items at a time."
 Items = Annotated[list[InputItem], Field(max_length=20)]
@@ -84,21 +85,15 @@ def routes(api: ApiContext) -> APIRouter:
     async def add(request: Request, conversation_id: str) -> Response:
         owner = owner_of(request)
         body = await read_body(request, CreateItems, limits)
-        return json_response(_page(await conversations.add(conversation_id, owner, _typed(body.items)), "100", "asc"))
+        added = await conversations.add(conversation_id, owner, _typed(body.items))
+        return json_response(_page(added, Page(limit=100, descending=False)))
 
     @router.get("/conversations/{conversation_id}/items", summary="List the items of a conversation")
     async def items(
-        request: Request,
-        conversation_id: str,
-        limit: str = Query("20", description="1 to 100; larger values count as 100"),
-        order: str = Query("desc", description="`asc` or `desc`"),
-        after: str | None = Query(None, description="the id of the item to list from"),
-        before: str | None = Query(None, description="the id of the item to list up to"),
+        request: Request, conversation_id: str, query: Annotated[ItemsQuery, Depends(ItemsQuery)]
     ) -> Response:
         all_items, images = await conversations.items(conversation_id, owner_of(request))
-        # The Agents SDK requests as many items as it wants, and continues after the last one it receives.
-        limit = "100" if (parse_whole_number(limit) or 0) > 100 else limit
-        page = _page(all_items, limit, order, after, before)
+        page = _page(all_items, query.page())
         return json_response({**page, "data": [await images.add_to(item) for item in page["data"]]})
 
     @router.get("/conversations/{conversation_id}/items/{item_id}", summary="Retrieve an item of a conversation")
@@ -116,9 +111,7 @@ def _typed(items: list[Any] | None) -> list[Item]:
     return [typed(item) for item in items or ()]
 
 
-def _page(
-    items: list[Item], limit: str, order: str, after: str | None = None, before: str | None = None
-) -> dict[str, Any]:
+def _page(items: list[Item], page: Page) -> dict[str, Any]:
     """Return a page of items. OpenAI's schema of this list has strings as `first_id` and `last_id`, never null."""
-    page = page_of_items(items, limit, order, after, before, NotFound)
-    return {**page, "first_id": page["first_id"] or "", "last_id": page["last_id"] or ""}
+    listed = page_of_items(items, page, NotFound)
+    return {**listed, "first_id": listed["first_id"] or "", "last_id": listed["last_id"] or ""}

@@ -12,7 +12,7 @@ from app.api.context import ApiContext
 from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import ERRORS
-from app.api.pagination import parse_page, parse_whole_number
+from app.api.pagination import After, Order, parse_page, parse_whole_number
 from app.errors import InvalidRequest
 from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files, upload_too_large
 
@@ -58,12 +58,11 @@ def routes(api: ApiContext, files: Files) -> APIRouter:
         request: Request,
         purpose: str | None = Query(None, description="only files of this purpose"),
         limit: str = Query("10000", description="1 to 10000"),
-        order: str = Query("desc", description="`asc` or `desc`, by the time of upload"),
-        after: str | None = Query(None, description="the id of the file to list from"),
+        order: Order = "desc",
+        after: After = None,
     ) -> Response:
-        return json_response(
-            await files.list(owner_of(request), parse_page(limit, order, after, maximum=10_000), purpose)
-        )
+        owner = owner_of(request)
+        return json_response(await files.list(owner, parse_page(limit, order, after, maximum=10_000), purpose))
 
     @router.get("/files/{file_id}", summary="Retrieve a file's description")
     async def retrieve(request: Request, file_id: str) -> Response:

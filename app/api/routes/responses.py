@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,7 +20,7 @@ from app.api.context import ApiContext
 from app.api.errors import STOPPED, api_error
 from app.api.json_response import json_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
-from app.api.pagination import page_of_items, parse_whole_number
+from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
 from app.api.request_body import parse, read_body, read_object
 from app.api.routes.models import catalog
@@ -72,15 +72,10 @@ def routes(api: ApiContext) -> APIRouter:
 
     @router.get("/responses/{response_id}/input_items", summary="List the input items of a response")
     async def input_items(
-        request: Request,
-        response_id: str,
-        limit: str = Query("20", description="1 to 100"),
-        order: str = Query("desc", description="`asc` or `desc`"),
-        after: str | None = Query(None, description="the id of the item to list from"),
-        before: str | None = Query(None, description="the id of the item to list up to"),
+        request: Request, response_id: str, query: Annotated[PageQuery, Depends(PageQuery)]
     ) -> Response:
         items = await responses.input_items(response_id, caller_of(request))
-        return json_response(page_of_items(items, limit, order, after, before))
+        return json_response(page_of_items(items, query.page()))
 
     @router.post("/responses/compact", summary="Compact a conversation", openapi_extra=CREATE)
     async def compact(request: Request) -> Response:
