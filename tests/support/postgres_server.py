@@ -75,6 +75,7 @@ class PostgresServer(ServerProcess):
     """
 
     name, stopping, killing = "postgres", signal.SIGINT, signal.SIGQUIT
+    slow_options = PATIENCE
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -83,17 +84,6 @@ class PostgresServer(ServerProcess):
     @property
     def url(self) -> str:
         return f"postgresql://antiphon@127.0.0.1:{self.port}/antiphon"
-
-    @property
-    def pid(self) -> int:
-        """The process of the server, whose children serve the connections."""
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def patient_url(self) -> str:
-        """The URL for a store that does not take a slow machine for an outage."""
-        return f"{self.url}?{PATIENCE}"
 
     def start(self) -> None:
         """Start the server, and return when it answers."""

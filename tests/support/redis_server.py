@@ -54,6 +54,7 @@ class RedisServer(ServerProcess):
     """
 
     name, stopping, killing = "redis-server", signal.SIGTERM, signal.SIGKILL
+    slow_options = PATIENCE
 
     def __init__(
         self,
@@ -76,17 +77,6 @@ class RedisServer(ServerProcess):
         scheme = "redis+cluster" if self.cluster else "redis"
         user = f":{self.password}@" if self.password else ""
         return f"{scheme}://{user}127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        """The process of the server."""
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def patient_url(self) -> str:
-        """The URL for a store that does not take a slow machine for an outage."""
-        return f"{self.url}?{PATIENCE}"
 
     def start(self) -> None:
         """Start the server, and return when it answers."""

@@ -24,10 +24,27 @@ class ServerProcess(ABC):
     name: str  # of the program
     stopping: signal.Signals  # ends it in good order
     killing: signal.Signals  # ends it as in a crash
+    slow_options: str  # of a store's URL, so that a slow machine is no outage
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The URL for a store."""
+
+    @property
+    def patient_url(self) -> str:
+        """The URL for a store that does not take a slow machine for an outage."""
+        return f"{self.url}?{self.slow_options}"
+
+    @property
+    def pid(self) -> int:
+        """The process of the server; PostgreSQL's children serve the connections."""
+        assert self._process is not None
+        return self._process.pid
 
     @abstractmethod
     def start(self) -> None:
