@@ -108,12 +108,12 @@ def test_the_schema_knows_every_setting_that_is_not_the_charts_own() -> None:
         {"env": [{"value": "x"}]},
     ],
 )
-def test_what_cannot_be_meant_is_refused(values: dict[str, Any]) -> None:
+def test_invalid_values_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(merged(CHART.defaults, values), SCHEMA)
 
 
-def test_a_server_that_would_be_open_has_to_be_meant() -> None:
+def test_an_open_server_has_to_be_allowed_explicitly() -> None:
     with pytest.raises(Failed, match="ANTIPHON_API_KEYS"):
         CHART.render({})
 
@@ -134,7 +134,7 @@ def test_the_chart_is_of_this_version() -> None:
     assert pod(SMALL)["containers"][0]["image"] == f"antiphon:{__version__}"
 
 
-def test_there_is_what_was_asked_for() -> None:
+def test_there_is_what_the_values_enable() -> None:
     small = ["Deployment", "PodDisruptionBudget", "Service", "ServiceAccount"]
     assert sorted(document["kind"] for document in documents(SMALL)) == small
     more = ["ConfigMap", "HorizontalPodAutoscaler", "NetworkPolicy", "NetworkPolicy", "Service", "ServiceMonitor"]
@@ -151,7 +151,7 @@ def test_every_document_is_whole_and_has_a_name_of_its_own(values: dict[str, Any
 
 
 @pytest.mark.parametrize("values", [SMALL, FULL])
-def test_selectors_find_the_pods_that_are_meant(values: dict[str, Any]) -> None:
+def test_selectors_match_the_intended_pods(values: dict[str, Any]) -> None:
     made = documents(values)
     pods = {one["metadata"]["name"]: one["spec"]["template"] for one in made if "template" in one.get("spec", {})}
     for document in made:
@@ -266,7 +266,7 @@ def test_only_the_server_reaches_its_redis() -> None:
 
 @pytest.mark.skipif(not shutil.which("helm"), reason="there is no helm here")
 @pytest.mark.parametrize("values", EVERY)
-def test_helm_says_the_same(values: dict[str, Any], tmp_path: Path) -> None:
+def test_helm_renders_the_same(values: dict[str, Any], tmp_path: Path) -> None:
     given = tmp_path / "values.yaml"
     given.write_text(yaml.safe_dump(values))
     subprocess.run(["helm", "lint", "--strict", FOLDER, "--values", given], check=True, capture_output=True)

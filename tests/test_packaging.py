@@ -168,7 +168,7 @@ def test_compose_gives_the_server_the_time_that_it_takes_to_stop() -> None:
     assert seconds >= Settings.model_fields["shutdown_grace"].default + 25
 
 
-def test_prometheus_asks_the_service_at_the_port_at_which_it_listens() -> None:
+def test_prometheus_scrapes_the_port_on_which_the_service_listens() -> None:
     jobs = yaml.safe_load((ROOT / "docker" / "prometheus.yml").read_text())["scrape_configs"]
     targets = [target for job in jobs for config in job["static_configs"] for target in config["targets"]]
     [port] = re.findall(r"ANTIPHON_PORT=(\d+)", (ROOT / "Dockerfile").read_text())

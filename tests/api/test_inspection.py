@@ -206,7 +206,7 @@ async def test_a_preview_refuses_what_a_response_would_refuse(http: httpx.AsyncC
     assert (await http.post("/antiphon/translation", json={"input": "Hi"})).json()["error"]["param"] == "model"
 
 
-async def test_about_tells_what_is_configured_and_no_secret(tmp_path: Path) -> None:
+async def test_about_has_the_configuration_and_no_secret(tmp_path: Path) -> None:
     secrets = {"backend_url": "http://user:pa55@127.0.0.1:1/v1?key=hidden", "backend_api_key": "sk-hidden"}
     async with antiphon(**secrets, store_url=f"sqlite:///{tmp_path}/a.db", api_keys="k") as url:
         async with httpx.AsyncClient(base_url=f"{url}/v1") as client:

@@ -67,13 +67,13 @@ def told(answer: httpx.Response) -> dict[str, str]:
 # Requests and tokens.
 
 
-async def test_without_limits_nothing_is_said_of_them() -> None:
+async def test_without_limits_there_are_no_headers() -> None:
     async with served(HELLO) as (http, _):
         assert told(await ask(http)) == {}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_beyond_the_limit_is_told_when_to_come_back(stream: bool) -> None:
+async def test_a_request_beyond_the_limit_gets_the_time_to_retry(stream: bool) -> None:
     async with served(HELLO, limit_requests_per_minute=2) as (http, backend):
         answers = [await ask(http, stream=stream) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
@@ -122,7 +122,7 @@ async def test_what_a_client_did_not_wait_for_counts_too() -> None:
         assert (await ask(http)).status_code == 429
 
 
-async def test_other_failures_say_what_is_left_too() -> None:
+async def test_other_failures_have_the_remaining_amounts_too() -> None:
     refusal = BackendError("Busy.", status=503)
     async with served([refusal], limit_requests_per_minute=5, limit_tokens_per_minute=100) as (http, _):
         for answer, status in ((await ask(http, temperature=9), 400), (await ask(http), 503)):
@@ -194,7 +194,7 @@ async def test_the_place_of_a_client_that_goes_is_free(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/compact"])
-async def test_whoever_has_not_said_all_yet_has_no_place(path: str) -> None:
+async def test_a_request_whose_body_is_incomplete_takes_no_slot(path: str) -> None:
     body = b'{"model": "m", "input": "Hi"}'
     head = f"POST /v1/responses{path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
     async with served(HELLO, limit_streams=1) as (http, _):
@@ -415,7 +415,7 @@ async def test_without_its_redis_a_server_limits_nobody_and_says_so(
     assert warnings == ["rate limits are not enforced: their counters are unavailable"]
 
 
-async def test_a_place_that_is_given_back_while_it_is_renewed_is_free(
+async def test_a_slot_that_is_released_while_it_is_renewed_is_free(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores_redis, "FAST_TIMEOUT", FAST_TIMEOUT)

@@ -75,7 +75,7 @@ async def test_a_conversation_needs_no_body() -> None:
     assert (answer.status_code, answer.json()["object"]) == (200, "conversation")
 
 
-async def test_an_empty_body_asks_for_nothing() -> None:
+async def test_an_empty_body_sets_nothing() -> None:
     answer, _ = await posted(b"")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
 
@@ -88,7 +88,7 @@ async def test_an_empty_body_asks_for_nothing() -> None:
         ([{"role": "user", "content": 5}], "input[0].content"),
     ],
 )
-async def test_what_is_neither_a_string_nor_a_list_is_told_so(input: Any, param: str) -> None:
+async def test_input_that_is_neither_a_string_nor_a_list_is_refused_as_such(input: Any, param: str) -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         error = (await client.post("/v1/responses", json={"model": "m", "input": input})).json()["error"]
     assert error["param"] == param
@@ -111,7 +111,7 @@ async def test_a_body_may_be_as_large_as_the_limit(
 
 
 @pytest.mark.parametrize(("window", "status"), [(27, 200), (28, 400)])
-async def test_a_body_may_not_ask_for_a_window_of_any_size(window: int, status: int) -> None:
+async def test_a_compressed_body_may_not_need_a_window_of_any_size(window: int, status: int) -> None:
     """A few bytes of zstd can want gigabytes of memory: two to the power that is written in them."""
     body = b'{"model": "m", "input": "Hi."}'
     last_and_raw = (len(body) << 3 | 1).to_bytes(3, "little")

@@ -86,16 +86,16 @@ def test_a_right_stream_is_right() -> None:
         ((ADDED, DELTA, DONE), "the stream begins with ['response.output_item.added'"),
     ],
 )
-def test_a_wrong_stream_is_wrong(events: tuple[dict[str, Any], ...], said: str) -> None:
+def test_a_wrong_stream_is_detected(events: tuple[dict[str, Any], ...], said: str) -> None:
     assert streamed(ANTIPHON, *events).startswith(said)
 
 
-def test_of_a_peer_the_text_is_asked_and_not_the_order() -> None:
+def test_of_a_peer_the_text_is_checked_and_not_the_order() -> None:
     assert streamed(PEER, DELTA) == ""
     assert streamed(PEER, {**DELTA, "delta": "no"}, text="no") == "wrong text: 'no'"
 
 
-def test_the_upstream_is_asked_for_what_the_scenario_says() -> None:
+def test_the_upstream_gets_the_requests_of_the_scenario() -> None:
     head, _, body = ask(ANTIPHON, BY_NAME["S4+"], 5, "resp_5")[0].partition(b"\r\n\r\n")
     asked = json.loads(body)
     assert head.startswith(b"POST /v1/responses HTTP/1.1\r\n")

@@ -261,7 +261,7 @@ def test_an_option_wins_over_its_variable_and_the_variable_over_dotenv(tmp_path:
     assert (first["message"], first["address"], first["store"]) == ("serving", address, "sqlite:///variable.db")
 
 
-def test_two_workers_share_the_store_and_stop_when_told(tmp_path: Path) -> None:
+def test_two_workers_share_the_store_and_stop_at_sigterm(tmp_path: Path) -> None:
     with served(tmp_path, "--workers", "2", "--store-url", "sqlite:///shared.db") as (process, address):
         first = ask(f"{address}/v1/responses", {"model": "demo", "input": "One."})
         for _ in range(4):
@@ -289,7 +289,7 @@ def test_at_sighup_every_worker_takes_the_new_backends_and_goes_on(tmp_path: Pat
         assert up == [("after", "1.0")]
 
 
-def test_a_running_stream_may_end_after_the_server_was_told_to_stop(tmp_path: Path) -> None:
+def test_a_running_stream_may_end_after_sigterm(tmp_path: Path) -> None:
     with (
         running(UPSTREAM, subprocess.DEVNULL) as upstream,
         served(tmp_path, ANTIPHON_BACKEND_URL=f"http://127.0.0.1:{upstream.port}/v1") as (process, address),

@@ -22,7 +22,7 @@ URL = "http://127.0.0.1:8080/v1"
 @pytest.mark.parametrize(
     ("keyed", "key"), [(True, {"env_key": codex.KEY}), (False, {"experimental_bearer_token": "unused"})]
 )
-def test_codex_is_told_of_the_server_its_models_and_its_key(keyed: bool, key: dict[str, str]) -> None:
+def test_codex_gets_the_server_its_models_and_its_key(keyed: bool, key: dict[str, str]) -> None:
     told = codex.codex_settings(URL, model='a "model" \\ ü', keyed=keyed)
     assert tomllib.loads(codex.toml(told)) == {
         "model": 'a "model" \\ ü',
@@ -47,7 +47,7 @@ def test_codex_searches_the_web_where_the_server_can() -> None:
 @pytest.mark.parametrize(
     ("tools", "shown"), [({}, "disabled"), ({"web_search": {"url": "http://127.0.0.1:9"}}, "live")]
 )
-async def test_a_remote_server_is_asked_whether_it_searches_the_web(
+async def test_it_is_checked_whether_a_remote_server_searches_the_web(
     tools: dict[str, Any], shown: str, tmp_path: Path
 ) -> None:
     async with antiphon(tools=tools, api_keys="right") as url:
@@ -62,7 +62,7 @@ async def test_a_remote_server_is_asked_whether_it_searches_the_web(
             assert tomllib.loads(printed.decode())["web_search"] == expected
 
 
-def test_the_options_say_the_same_as_the_lines() -> None:
+def test_the_options_equal_the_lines() -> None:
     told = codex.codex_settings(URL, model="qwen3:0.6b", keyed=True)
     words = codex.options(told)
     assert words[::2] == ["--config"] * (len(words) // 2)

@@ -164,7 +164,7 @@ class Pensive(Faithful):
         return sse(chunk(reasoning="Hello"), finish(self.finish), *([usage(5, 1)] * ("stream_options" in body)), END)
 
 
-async def test_a_server_that_does_what_it_is_asked_for_needs_no_settings() -> None:
+async def test_a_server_that_supports_everything_needs_no_settings() -> None:
     async with Faithful() as server:
         report = await probe(server.url)
     assert report.overrides() == {"request.reasoning_field": "reasoning_content"}
@@ -275,7 +275,7 @@ async def test_a_parser_that_takes_the_answer_for_a_thought() -> None:
     }
 
 
-async def test_an_object_that_nobody_is_held_to_is_not_asked_for() -> None:
+async def test_json_mode_that_is_not_enforced_is_not_requested() -> None:
     class Careless(Faithful):
         def text(self, body: Body) -> str:
             return "Hello"
@@ -289,7 +289,7 @@ async def test_an_object_that_nobody_is_held_to_is_not_asked_for() -> None:
     }
 
 
-async def test_an_object_may_be_asked_for_only_by_its_name() -> None:
+async def test_json_mode_that_requires_its_name_in_the_prompt_is_used() -> None:
     class Pedantic(Faithful):
         def complaint(self, body: Body) -> str | None:
             named = body.get("response_format", {}).get("type") != "json_object" or "JSON" in words(body["messages"])
@@ -336,7 +336,7 @@ async def test_the_settings_that_it_gives_can_be_used(tmp_path: Any, monkeypatch
     assert json.loads(line.partition("=")[2].strip("'")) == report.overrides()
 
 
-async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
+async def test_a_server_that_does_not_answer_is_abandoned_in_time() -> None:
     async with Upstream() as server:
         server.always(HANG)
         with pytest.raises(BackendError, match="no answer within 0 seconds"):
@@ -354,7 +354,7 @@ async def test_it_stops_asking_when_its_time_is_over() -> None:
     assert report.findings[-1].about == "the rest"
 
 
-async def test_a_key_is_sent_and_never_told() -> None:
+async def test_a_key_is_sent_and_never_shown() -> None:
     async with Upstream() as server:
         server.always(status(401, {"error": {"message": "Incorrect API key provided: hush-key."}}))
         with pytest.raises(BackendError) as caught:

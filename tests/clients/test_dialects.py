@@ -15,7 +15,9 @@ from tests.support.upstream import Upstream
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_a_client_says_who_it_is(name: str, server: str, upstream: Upstream, wire: Wire, tmp_path: Path) -> None:
+async def test_a_client_identifies_itself(
+    name: str, server: str, upstream: Upstream, wire: Wire, tmp_path: Path
+) -> None:
     known = {version(agent): dialect for agent, dialect in AGENTS.items()}
     upstream.always(saying("Hello."))
     driver = Driver(CLIENTS[name], server, tmp_path)

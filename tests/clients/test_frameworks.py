@@ -65,7 +65,7 @@ async def test_litellm_shows_thoughts_in_its_chat(client: Driver, upstream: Upst
     assert await client.shows("thinking_in_chat") == {"text": "42.", "reasoning": "Six times seven."}
 
 
-async def test_the_program_llm_asks_and_goes_on(server: str, upstream: Upstream, tmp_path: Path) -> None:
+async def test_the_program_llm_sends_a_prompt_and_continues(server: str, upstream: Upstream, tmp_path: Path) -> None:
     upstream.say(saying("Nice to ", "meet you."))
     upstream.say(saying("Your name is Ada."))
     llm, user = str(interpreter("openai-3") / "llm"), tmp_path / "llm"

@@ -55,6 +55,6 @@ def test_what_is_configured_is_for_every_client(configured: str) -> None:
     assert all(dialect_of({"user-agent": agent}, configured) == DIALECTS[configured] for agent in AGENTS)
 
 
-def test_the_ai_sdk_is_told_nothing_but_strings_where_it_may_need_them() -> None:
+def test_the_ai_sdk_gets_strings_wherever_it_may_need_them() -> None:
     told = {agent.partition(" ")[0] for agent in AGENTS if needs_strings({"user-agent": agent})}
     assert told == {"ai-sdk/open-responses/2.0.36", "ai-sdk/open-responses/1.0.39", "ai/7.0.173", "ai/6.0.326"}

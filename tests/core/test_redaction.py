@@ -67,7 +67,7 @@ def test_parameters_may_have_the_names_of_credentials() -> None:
     assert request(tools=[function]).tools == [function]
 
 
-def test_secrets_of_one_server_are_not_given_to_another() -> None:
+def test_secrets_of_one_server_are_not_sent_to_another() -> None:
     asked = request(tools=[MCP])
     (redacted,) = asked.tools
     for other in (

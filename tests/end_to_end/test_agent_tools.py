@@ -79,7 +79,7 @@ async def test_a_search_for_tools_and_what_it_finds() -> None:
     assert [offered(asked) for asked in backend.asked] == [["tool_search"], ["tool_search", "lab__patch", "lab__add"]]
 
 
-async def test_tools_that_nobody_runs_here_are_left_out_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_tools_that_are_not_run_here_are_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     backend = Scripted([delta(content="Hi.")])
     hosted = ["web_search", "image_generation", "code_interpreter", "file_search", "mcp"]
     body = {"model": "m", "input": "Hi", "tools": [{"type": type} for type in hosted], "tool_choice": "auto"}

@@ -55,14 +55,14 @@ async def asked(*items: dict[str, Any], **fields: Any) -> tuple[dict[str, Any], 
     return (backend.asked[0] if backend.asked else {}), answer
 
 
-async def test_what_one_agent_says_to_another_reaches_the_model() -> None:
+async def test_a_message_between_agents_reaches_the_model() -> None:
     chat, answer = await asked({"role": "user", "content": "Let another greet."}, said(sealed("Say hello to Ada.")))
     assert [message["role"] for message in chat["messages"]] == ["user", "user"]
     assert chat["messages"][1]["content"] == f"{HEAD}\n\nSay hello to Ada."
     assert "x-antiphon-warning" not in answer.headers
 
 
-async def test_what_was_sealed_elsewhere_is_left_out_and_told() -> None:
+async def test_content_that_was_encrypted_elsewhere_is_left_out_with_a_warning() -> None:
     chat, answer = await asked(said(sealed(SEALED)))
     assert chat["messages"] == [{"role": "user", "content": f"{HEAD}\n"}]
     assert "agent_message" in answer.headers["x-antiphon-warning"]
@@ -94,7 +94,7 @@ async def test_parameters_that_openai_would_encrypt_are_plain_to_a_backend() -> 
     }
 
 
-async def test_a_question_that_comes_again_with_the_results_is_not_asked_twice() -> None:
+async def test_a_question_that_is_repeated_with_the_results_is_sent_once() -> None:
     """Semantic Kernel sends it so, and all results once more with each: the model would call its tools for ever."""
     question = {"role": "user", "content": [{"type": "input_text", "text": "What is the weather?"}]}
     result = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
@@ -125,7 +125,7 @@ async def test_a_result_of_no_call_is_found_where_it_stood() -> None:
     assert error["param"] == "input[1].call_id"
 
 
-async def test_another_question_beside_the_results_is_asked() -> None:
+async def test_another_question_beside_the_results_is_sent() -> None:
     result = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
     backend = Scripted(CALLING, HELLO)
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
@@ -169,7 +169,7 @@ STANDALONE = {"type": "function_call_output", "name": "notes", "namespace": "app
 
 
 @pytest.mark.parametrize("call_id", [{}, {"call_id": None}])
-async def test_a_tool_may_say_something_that_it_was_not_asked(call_id: dict[str, None]) -> None:
+async def test_an_output_without_a_call_is_allowed(call_id: dict[str, None]) -> None:
     """Codex's app puts such items between the turns; OpenAI's own types have no call for them either."""
     chat, answer = await asked({"role": "user", "content": "Hi."}, {**STANDALONE, **call_id})
     assert answer.status_code == 200
@@ -179,7 +179,7 @@ async def test_a_tool_may_say_something_that_it_was_not_asked(call_id: dict[str,
     ]
 
 
-async def test_what_a_tool_said_unasked_may_stand_in_a_conversation_that_is_kept() -> None:
+async def test_an_output_without_a_call_is_allowed_in_a_stored_conversation() -> None:
     backend = Scripted(CALLING, HELLO)
     result = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:

@@ -170,7 +170,7 @@ async def test_tools_and_formats_of_the_request_are_not_for_the_summary() -> Non
     assert answer.json()["tools"][0]["name"] == "look"
 
 
-async def test_tools_that_the_conversation_brought_are_not_to_be_called_for_the_summary() -> None:
+async def test_tools_of_the_conversation_are_not_to_be_called_for_the_summary() -> None:
     bringing = {"type": "additional_tools", "tools": [{"type": "function", "name": "look"}]}
     async with serving(SUMMARY) as (http, backend):
         answer = await post(http, input=[bringing, *LAUNCH, TRIGGER])
@@ -180,7 +180,7 @@ async def test_tools_that_the_conversation_brought_are_not_to_be_called_for_the_
     assert [item["type"] for item in answer.json()["output"]] == ["compaction"]
 
 
-async def test_the_operator_may_ask_for_the_summary_in_other_words() -> None:
+async def test_the_operator_may_change_the_prompt_for_the_summary() -> None:
     async with serving(SUMMARY, compaction_prompt="In one line, please.") as (http, backend):
         await post(http, "/responses/compact", input=LAUNCH)
 
@@ -205,7 +205,7 @@ async def test_what_cannot_be_compacted_is_refused(body: dict[str, Any], refusal
     assert backend.asked == []
 
 
-async def test_nothing_of_a_compaction_is_kept_here() -> None:
+async def test_a_compaction_is_not_stored() -> None:
     async with serving(SUMMARY) as (http, _):
         compacted = (await post(http, "/responses/compact", input=LAUNCH)).json()
         gone = await http.get(f"/responses/{compacted['id']}", headers={"authorization": "Bearer alice"})
@@ -219,7 +219,7 @@ async def test_a_model_without_a_summary_is_an_error(script: Any) -> None:
         assert error_of(await post(http, "/responses/compact", input=LAUNCH)) == (502, "model_error", None)
 
 
-async def test_a_summary_that_was_cut_for_want_of_room_is_used_and_says_so() -> None:
+async def test_a_truncated_summary_is_used_and_marked_as_such() -> None:
     async with serving([*SUMMARY, finish("length")], ANSWER) as (http, backend):
         compacted = await post(http, "/responses/compact", input=LAUNCH)
         await post(http, input=[*compacted.json()["output"], user("When?")])
@@ -259,7 +259,7 @@ async def test_a_compaction_can_be_read_after_a_restart_with_the_same_secret() -
     assert "We launch on Tuesday." in told(backend)[1][1]
 
 
-async def test_a_stored_turn_remembers_what_its_compaction_said() -> None:
+async def test_a_stored_turn_has_the_summary_of_its_compaction() -> None:
     async with serving(SUMMARY, ANSWER) as (http, backend):
         output = (await post(http, "/responses/compact", input=LAUNCH)).json()["output"]
         output[1].pop("id")  # not all clients keep it
@@ -338,7 +338,7 @@ async def test_auto_leaves_out_the_oldest_turns_until_it_fits(refusal: Any, stre
     assert "its oldest 3 items were left out" in answer.headers["x-antiphon-warning"]
 
 
-async def test_the_numbers_of_the_backend_tell_how_much_to_leave_out() -> None:
+async def test_the_numbers_in_the_backends_error_determine_how_much_to_leave_out() -> None:
     told_numbers = BackendError(
         "request (1000 tokens) exceeds the available context size (400 tokens)", code="context_length_exceeded"
     )
@@ -374,13 +374,13 @@ async def test_auto_gives_up_where_nothing_more_can_be_left_out() -> None:
     assert len(backend.asked) == 1
 
 
-async def test_other_refusals_are_told_as_they_are() -> None:
+async def test_other_refusals_are_returned_unchanged() -> None:
     async with serving([BackendError("No.", status=400, code="mistake")]) as (http, backend):
         assert error_of(await post(http, input=LONG, truncation="auto"))[:2] == (400, "mistake")
     assert len(backend.asked) == 1
 
 
-async def test_what_broke_after_it_began_is_not_asked_again() -> None:
+async def test_an_answer_that_broke_off_is_not_requested_again() -> None:
     async with serving([delta(content="Hel"), TOO_LONG]) as (http, backend):
         response = (await post(http, input=LONG, truncation="auto")).json()
 

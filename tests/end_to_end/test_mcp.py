@@ -232,7 +232,7 @@ async def test_results_that_are_too_long_are_cut(upstream: Upstream, lab: Lab) -
         ("lab__add", "[1, 2]", "JSON object"),
     ],
 )
-async def test_a_call_that_fails_is_told_and_the_answer_goes_on(
+async def test_a_call_that_fails_is_reported_and_the_answer_goes_on(
     upstream: Upstream, lab: Lab, name: str, arguments: Any, words: str
 ) -> None:
     upstream.say(calling((name, arguments)))
@@ -246,7 +246,7 @@ async def test_a_call_that_fails_is_told_and_the_answer_goes_on(
     assert isinstance(json.loads(called["arguments"]), dict)
 
 
-async def test_a_server_that_is_away_is_told_and_the_answer_goes_on(upstream: Upstream, lab: Lab) -> None:
+async def test_an_unavailable_server_is_reported_and_the_answer_goes_on(upstream: Upstream, lab: Lab) -> None:
     upstream.say(saying("I cannot add."))
     servers = {"lab": {"url": lab.url}, "gone": {"url": "http://127.0.0.1:9/mcp"}}
     async with asked(upstream, {"servers": servers}) as client:
@@ -382,7 +382,9 @@ async def test_what_was_stored_is_run_and_not_what_comes_back(upstream: Upstream
     assert lab.calls == [("add", SEVEN)]
 
 
-async def test_a_call_that_is_rejected_is_not_run_and_the_model_is_told_why(upstream: Upstream, lab: Lab) -> None:
+async def test_a_call_that_is_rejected_is_not_run_and_the_model_is_sent_the_reason(
+    upstream: Upstream, lab: Lab
+) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("I did not add."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -512,7 +514,7 @@ async def test_without_a_table_mcp_is_left_out(upstream: Upstream) -> None:
     assert answer.status_code == 200 and "'mcp'" in answer.headers["x-antiphon-warning"]
 
 
-async def test_a_program_is_asked_like_any_server(upstream: Upstream) -> None:
+async def test_a_program_is_used_like_any_server(upstream: Upstream) -> None:
     upstream.say(calling(("time__get_current_time", {"timezone": "Europe/Lisbon"})))
     upstream.say(saying("It is late."))
     command = [sys.executable, "-m", "mcp_server_time"]

@@ -69,7 +69,7 @@ async def test_every_tier_of_openais_client_is_taken(tier: str) -> None:
         assert (await client.post("/v1/responses", json=body)).status_code == 200
 
 
-async def test_what_was_said_may_be_named_item_by_item_and_by_nobody_else() -> None:
+async def test_items_of_a_response_can_be_referenced_by_their_owner_alone() -> None:
     backend = Scripted(HELLO)
     keys = {"alice": {"authorization": "Bearer alice"}, "bob": {"authorization": "Bearer bob"}}
     async with (
@@ -127,7 +127,7 @@ async def test_a_file_may_be_written_as_in_chat() -> None:
         ({"type": "file", "file": {"file_data": 5}}, "file_data"),
     ],
 )
-async def test_what_is_wrong_with_it_is_told(part: dict[str, Any], param: str) -> None:
+async def test_an_invalid_part_is_refused_with_its_field(part: dict[str, Any], param: str) -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         body = {"model": "m", "input": [{"role": "user", "content": [part]}]}
         error = (await client.post("/v1/responses", json=body)).json()["error"]

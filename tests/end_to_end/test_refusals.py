@@ -43,14 +43,14 @@ async def served(backend: Any = None, **settings: Any) -> Any:
         "/healthz": {"GET", "HEAD"},
     }.items(),
 )
-async def test_a_method_that_is_not_allowed_is_told_which_are(path: str, methods: set[str]) -> None:
+async def test_a_method_that_is_not_allowed_gets_those_that_are(path: str, methods: set[str]) -> None:
     async with served() as http:
         answer = await http.put(path, json={})
     assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
     assert set(answer.headers["allow"].split(", ")) == methods
 
 
-async def test_a_late_refusal_says_when_to_come_back() -> None:
+async def test_a_late_refusal_has_the_time_to_retry() -> None:
     busy = BackendError("Busy.", status=429, type="too_many_requests", code="rate_limit_exceeded", retry_after=2.5)
     async with served(Scripted([0.3, busy]), open_after=0.05) as http:
         text = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": True})).text
@@ -77,7 +77,7 @@ async def test_a_conversation_that_cannot_be_is_named(conversation: str, status:
     assert (there.status_code, there.json()["error"]["param"]) == (404, "conversation_id")
 
 
-async def test_whoever_asks_if_the_server_is_ready_does_not_hear_the_backends_words() -> None:
+async def test_readyz_does_not_return_the_backends_messages() -> None:
     class Refusing(Scripted):
         async def check(self) -> None:
             error = BackendError("You asked: my secret prompt", status=503, code="overloaded")
@@ -107,7 +107,7 @@ def test_no_warning_ends_its_header() -> None:
         ({"stream_options": {}}, []),
     ],
 )
-async def test_what_is_not_done_is_said(fields: dict[str, Any], said: list[str]) -> None:
+async def test_what_is_not_supported_is_warned_of(fields: dict[str, Any], said: list[str]) -> None:
     async with served() as http:
         answer = await http.post("/v1/responses", json={"model": "m", "input": "x", **fields})
     assert answer.status_code == 200
@@ -131,7 +131,7 @@ async def test_a_connection_that_dies_of_a_bug_is_in_the_log(
     assert [record for record in caplog.records if record.exc_info and record.exc_info[0] is ZeroDivisionError]
 
 
-async def test_a_stored_turn_behind_one_that_is_not_is_told_to_be_continued_only_there(
+async def test_a_stored_turn_after_one_that_is_not_stored_has_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What was not to be stored is not, so over HTTP a part of the conversation is missing."""

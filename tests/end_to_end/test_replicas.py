@@ -205,7 +205,7 @@ async def test_who_polls_sees_a_killed_response_fail(store_url: str, upstream: U
         assert (await until_ended(other.http, id))["status"] == "failed"
 
 
-async def test_a_killed_response_fails_though_nobody_asks_for_it(store_url: str, upstream: Upstream) -> None:
+async def test_a_killed_response_fails_without_a_request_for_it(store_url: str, upstream: Upstream) -> None:
     upstream.say(sse(asyncio.Event()))
     async with replicas(1, store_url, upstream) as (one,):
         id = await one.post()
@@ -250,7 +250,7 @@ async def test_a_process_that_slept_too_long_does_not_undo_the_end(store_url: st
         laws.check(events)
 
 
-async def test_a_process_that_is_told_to_stop_lets_its_responses_end(store_url: str, upstream: Upstream) -> None:
+async def test_a_process_that_receives_sigterm_lets_its_responses_end(store_url: str, upstream: Upstream) -> None:
     go = asyncio.Event()
     upstream.say(sse(chunk("Hel"), go, chunk("lo"), finish(), DONE))
     async with replicas(2, store_url, upstream, shutdown_grace=60, background_lease=60) as (one, other):

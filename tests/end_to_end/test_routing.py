@@ -212,7 +212,7 @@ async def tell(http: httpx.AsyncClient, name: str, begun: set[str]) -> dict[str,
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/backends.md"])
-def test_the_examples_that_are_given_can_be_used(
+def test_the_examples_of_the_docs_can_be_used(
     page: str, configure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY"):
@@ -294,7 +294,7 @@ async def test_a_websocket_that_is_open_at_sighup_takes_the_new_limits_of_a_resp
         ('[backends.local]\nbackend = "no.such:Backend"\n', "cannot import"),
     ],
 )
-async def test_settings_that_cannot_be_used_leave_everything_as_it_is_and_say_why(
+async def test_invalid_settings_change_nothing_and_the_reason_is_logged(
     configure: Callable[[str], None], three: list[Upstream], caplog: pytest.LogCaptureFixture, text: str, why: str
 ) -> None:
     configure(f'[backends.local]\nurl = "{three[0].url}"\n')

@@ -114,7 +114,7 @@ async def test_of_a_requests_head_nothing_goes_on_to_the_backend() -> None:
     assert "mine" not in request.headers.get("user-agent", "")
 
 
-async def test_where_the_backend_is_is_not_told() -> None:
+async def test_the_address_of_the_backend_is_not_shown() -> None:
     async with Upstream() as upstream:
         port = f":{upstream.port}"  # its digits alone may be those of an id
     async with antiphon(backend_url=f"http://user:hush@127.0.0.1{port}/v1", backend_retries=0) as url:
@@ -131,7 +131,7 @@ async def test_where_the_backend_is_is_not_told() -> None:
     ("origins", "allowed"),
     [("", None), ("https://mine.example", "https://mine.example"), ("https://other.example", None), ("*", "*")],
 )
-async def test_web_pages_may_ask_only_where_that_is_configured(origins: str, allowed: str | None) -> None:
+async def test_web_pages_are_allowed_only_if_configured(origins: str, allowed: str | None) -> None:
     async with antiphon(Scripted([delta(content="Hi")]), cors_origins=origins) as url:
         async with await client(url, {"origin": "https://mine.example"}) as http:
             before = await http.options("/v1/responses", headers={"access-control-request-method": "POST"})

@@ -87,7 +87,7 @@ def test_a_call_between_the_results_of_a_turn_that_is_not_over_belongs_to_it() -
     ]
 
 
-def test_a_user_who_speaks_before_the_result_is_heard_after_it() -> None:
+def test_a_user_message_before_a_result_is_sent_after_it() -> None:
     assert messages(user("Hi"), call("a"), user("Hurry!"), output("a")) == [
         user("Hi"),
         called("a"),
@@ -125,7 +125,7 @@ def test_the_output_of_an_asynchronous_call_stands_where_it_came() -> None:
     assert chat.warnings == ()
 
 
-def test_what_is_said_behind_another_result_stays_behind_it() -> None:
+def test_a_message_after_another_result_stays_after_it() -> None:
     items = [call("a", **{"async": True}), call("b"), output("b"), assistant("B is done."), output("a")]
     assert [message.get("content") for message in messages(user("Hi"), *items)] == [
         *("Hi", None, LATER, "seen", "B is done."),
@@ -154,7 +154,7 @@ def test_the_first_of_two_outputs_answers_the_call_and_the_other_is_kept_as_cont
     assert chat.warnings == ("The call 'a' has more than one output; those after the first go as messages.",)
 
 
-def test_an_output_that_is_there_twice_is_told_once() -> None:
+def test_a_repeated_output_is_sent_once() -> None:
     chat = ask(user("Hi"), call("a"), output("a"), output("a"))
     assert chat.body["messages"] == [user("Hi"), called("a"), tool("a")]
     assert chat.warnings == ()
@@ -220,7 +220,7 @@ def test_images_in_results_are_dropped_and_never_refused_where_nothing_can_be_do
 
 
 @pytest.mark.parametrize("items", [[call("a")], []])
-def test_images_in_results_are_refused_where_the_profile_says_so(items: list[Any]) -> None:
+def test_images_in_results_are_refused_if_the_profile_has_it_so(items: list[Any]) -> None:
     error = refused(user("Hi"), *items, output("a", [IMAGE]), content__tool_images="error")
     assert error.param == f"input[{len(items) + 1}].output"
 
@@ -273,7 +273,7 @@ def test_ids_that_are_too_long_for_everybody_are_shortened() -> None:
     assert len(answered["tool_call_id"]) <= 64
 
 
-def test_the_server_that_made_an_id_too_long_to_be_told_gets_it_back() -> None:
+def test_a_server_gets_back_its_own_id_that_was_too_long_to_be_returned() -> None:
     made = "call_1__thought__" + "c2ln" * 20
     items = [{**call("call_1"), "id": "fc_1"}, output("call_1")]
     asked, answered = messages(*items, upstream={"fc_1": {"said_id": made}})

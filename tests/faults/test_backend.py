@@ -156,7 +156,7 @@ async def test_backend(fault: Fault, upstream: Upstream, tmp_path: Path) -> None
 
 
 @LINUX
-async def test_100_megabytes_are_not_kept(upstream: Upstream) -> None:
+async def test_100_megabytes_are_not_buffered(upstream: Upstream) -> None:
     with server(backend_url=upstream.url, backend_retries=0) as served:
         async with calling(served.url) as caller:
             upstream.always(HELLO)

@@ -133,7 +133,7 @@ CUTS = st.lists(st.integers(1, 3000), max_size=5)
 
 @settings(max_examples=40)
 @given(st.lists(TEXTS, max_size=6), st.lists(TEXTS, max_size=3), st.lists(TEXTS, max_size=2), CUTS, st.data())
-def test_what_arrived_is_told_and_nothing_else(
+def test_exactly_what_arrived_is_emitted(
     texts: list[str], thoughts: list[str], arguments: list[str], cuts: list[int], data: st.DataObject
 ) -> None:
     whole = streamed(texts, thoughts, arguments)
@@ -152,9 +152,7 @@ def test_what_arrived_is_told_and_nothing_else(
 
 @settings(max_examples=20)
 @given(st.lists(TEXTS, min_size=1, max_size=6), CUTS, st.integers(0, 3000))
-def test_a_connection_that_is_reset_takes_back_nothing_that_was_told(
-    texts: list[str], cuts: list[int], at: int
-) -> None:
+def test_a_reset_connection_retracts_nothing_that_was_emitted(texts: list[str], cuts: list[int], at: int) -> None:
     whole = streamed(texts, [], [])
     sent = whole[: at % len(whole)]
     events = asyncio.run(followed(sent, cuts, RESET))

@@ -112,7 +112,7 @@ async def until_refused(url: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_killed_process_loses_nothing_that_was_told_complete(upstream: Upstream, store_url: str) -> None:
+async def test_a_killed_process_loses_no_response_that_was_completed(upstream: Upstream, store_url: str) -> None:
     upstream.always(HELLO)
     with server(store_url=store_url, backend_url=upstream.url) as served:
         async with httpx.AsyncClient(base_url=served.url, timeout=60, trust_env=False) as http:

@@ -33,7 +33,7 @@ def test_sqlite_in_memory_is_no_store_for_anybody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_secret_key_that_was_made_is_told_of_once_however_many_workers_have_it(tmp_path: Path, workers: int) -> None:
+def test_a_generated_secret_key_is_logged_once_however_many_workers_have_it(tmp_path: Path, workers: int) -> None:
     with served(tmp_path, "--workers", str(workers), "--store-url", "sqlite:///shared.db") as (_, address):
         for _ in range(2):  # what has to be encrypted is what the key is for
             _post(f"{address}/v1/responses/compact", {"model": "demo", "input": "My name is Ada."})
@@ -43,7 +43,7 @@ def test_a_secret_key_that_was_made_is_told_of_once_however_many_workers_have_it
     assert "is not set: encrypted_content can be read only by this process" in said[0]
 
 
-def test_a_secret_key_that_was_given_is_not_spoken_of(tmp_path: Path) -> None:
+def test_a_configured_secret_key_is_not_logged(tmp_path: Path) -> None:
     with served(tmp_path, "--workers", "2", "--store-url", "sqlite:///shared.db", ANTIPHON_SECRET_KEY="of the tests"):
         pass
 

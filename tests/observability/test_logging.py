@@ -241,7 +241,7 @@ def listen(lines: io.StringIO, configured: Settings) -> None:
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-async def test_nothing_that_was_said_and_no_key_is_in_the_log(log_format: str, lines: io.StringIO) -> None:
+async def test_no_content_and_no_key_is_in_the_log(log_format: str, lines: io.StringIO) -> None:
     async with Upstream() as upstream:
         url = upstream.url.replace("://", f"://user:{PASSWORD}@")
         keys = {"api_keys": CALLER, "backend_api_key": BACKEND, "secret_key": "x" * 20}
@@ -280,7 +280,7 @@ async def test_nothing_that_was_said_and_no_key_is_in_the_log(log_format: str, l
 
 @pytest.mark.parametrize("content", [False, True])
 @pytest.mark.parametrize("log_format", ["text", "json"])
-async def test_an_error_that_quotes_a_prompt_is_told_by_its_kind_and_its_place(
+async def test_an_error_that_quotes_a_prompt_is_logged_by_its_type_and_location(
     log_format: str, content: bool, lines: io.StringIO
 ) -> None:
     class Careless(Scripted):

@@ -85,7 +85,7 @@ async def ask(http: httpx.AsyncClient, **fields: Any) -> httpx.Response:
     return await http.post("/v1/responses", json={"model": "m", "input": "Hi", **fields})
 
 
-async def test_responses_are_counted_by_how_they_were_asked_for_and_how_they_ended() -> None:
+async def test_responses_are_counted_by_transport_and_status() -> None:
     async with served(Scripted(HELLO)) as http:
         for stream in (False, True, True):
             await ask(http, stream=stream)
@@ -118,7 +118,7 @@ async def test_the_time_for_a_token_is_that_between_the_first_and_the_last_of_th
     assert first + 10 * each <= whole
 
 
-async def test_failures_are_told_apart() -> None:
+async def test_failures_are_counted_by_kind() -> None:
     refusal = BackendError("Slow down.", status=429, code="rate_limit_exceeded")
     broken = [delta(content="Hel"), BackendError("The connection broke.", code="server_error")]
     async with served(Scripted([refusal], broken, [delta(content="Hel"), finish("length"), DONE])) as http:
@@ -211,7 +211,7 @@ async def test_a_background_response_that_the_backend_refuses_has_failed_and_cos
     assert not told.labels("kind") & {"input", "output"}
 
 
-async def test_background_responses_are_told_apart() -> None:
+async def test_background_responses_are_counted_separately() -> None:
     async with served(Scripted(HELLO)) as http:
         id = (await ask(http, background=True)).json()["id"]
         while (await http.get(f"/v1/responses/{id}")).json()["status"] != "completed":
@@ -324,7 +324,7 @@ async def test_names_that_callers_make_up_do_not_become_labels() -> None:
     assert "made-up" not in told.text
 
 
-async def test_a_turn_for_which_no_backend_is_asked_proves_no_name() -> None:
+async def test_a_turn_without_a_request_to_a_backend_confirms_no_model() -> None:
     async with (
         sockets.listening(Scripted(HELLO)) as url,
         httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
@@ -372,7 +372,7 @@ async def test_a_backend_that_does_not_list_its_models_leaves_the_names_of_the_s
     assert told.labels("model") == {"spelled-out", "other"}
 
 
-async def test_servers_are_told_apart_and_which_of_them_are_up() -> None:
+async def test_servers_are_distinguished_and_it_is_shown_which_are_up() -> None:
     async with Upstream() as good, Upstream() as bad:
         good.always(sse(chunk("Hi"), stop(), END))
         bad.always(status(503))
@@ -392,7 +392,7 @@ async def test_servers_are_told_apart_and_which_of_them_are_up() -> None:
 ALL_SERVERS = (("local", "1"), ("local", "2"), ("spare", "1"))
 
 
-async def test_other_formats_are_there_for_who_asks() -> None:
+async def test_other_formats_are_returned_on_request() -> None:
     async with served(Scripted(HELLO)) as http:
         await ask(http)
         answer = await http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})

@@ -129,7 +129,7 @@ async def test_a_request_and_its_question_are_spans_of_the_callers_trace(
     }
 
 
-async def test_the_backend_is_told_of_the_trace_and_of_nothing_else(upstream: Upstream, telemetry: Telemetry) -> None:
+async def test_the_backend_is_sent_the_trace_and_nothing_else(upstream: Upstream, telemetry: Telemetry) -> None:
     upstream.say(sse(chunk("Hi"), finish(), DONE))
     async with served(upstream, telemetry) as http:
         await ask(http, {"traceparent": f"00-{TRACE}-{PARENT}-01", "baggage": "user=ada", "tracestate": "a=b"})
@@ -238,7 +238,7 @@ async def test_metrics_that_fail_change_no_answer(
         assert (await ask(http)).json()["status"] == "completed"
 
 
-async def test_nothing_that_was_said_is_told(upstream: Upstream, telemetry: Telemetry) -> None:
+async def test_no_content_is_in_a_span(upstream: Upstream, telemetry: Telemetry) -> None:
     upstream.say(sse(chunk(SECRET), finish(), DONE))
     upstream.say(status(400, {"error": {"message": SECRET}}))
     async with served(upstream, telemetry) as http:
@@ -327,7 +327,7 @@ async def test_a_client_that_goes_leaves_no_span_open(upstream: Upstream, teleme
     assert (question.status.status_code, question.events) == (StatusCode.UNSET, ())
 
 
-async def test_who_asks_whether_the_server_lives_is_no_request(upstream: Upstream, telemetry: Telemetry) -> None:
+async def test_a_health_check_is_no_request(upstream: Upstream, telemetry: Telemetry) -> None:
     async with served(upstream, telemetry) as http:
         for path in ("/healthz", "/readyz", "/metrics"):
             assert (await http.get(path)).status_code == 200
@@ -364,7 +364,7 @@ async def test_every_line_of_the_log_leads_to_its_request_response_and_trace(
     assert lines["response ended"]["trace_id"] == TRACE
 
 
-async def test_telemetry_goes_where_opentelemetrys_own_variables_say(
+async def test_telemetry_is_exported_to_the_endpoint_of_opentelemetrys_variables(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upstream.always(sse(chunk("Hi"), finish(), DONE))

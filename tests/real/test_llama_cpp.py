@@ -80,7 +80,7 @@ async def test_the_tokens_of_a_prompt_are_counted_by_the_server_itself(http: htt
     assert counted["input_tokens"] == response["usage"]["input_tokens"]
 
 
-async def test_a_custom_tool_is_given_nothing_that_its_grammar_does_not_know(http: httpx.AsyncClient) -> None:
+async def test_a_custom_tool_receives_only_input_that_its_grammar_matches(http: httpx.AsyncClient) -> None:
     request = {"input": "What is the weather in Paris?", "tools": [SPEAK], "tool_choice": "required"}
     status, response = await ask(http, {**request, "max_output_tokens": 300}, stream=False)
     assert (status, response["status"]) == (200, "completed")

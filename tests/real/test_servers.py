@@ -200,7 +200,7 @@ def test_a_client_that_goes_does_not_hold_up_the_next(http: httpx.Client, server
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_a_custom_tool_is_given_nothing_that_its_grammar_does_not_know(
+def test_a_custom_tool_receives_only_input_that_its_grammar_matches(
     http: httpx.Client, server: Server, choice: str
 ) -> None:
     if server.profile not in _FORCING:
@@ -225,7 +225,7 @@ def test_an_answer_is_held_to_its_schema_behind_the_thought(http: httpx.Client, 
     assert json.loads(response["output"][-1]["content"][0]["text"]) == {"color": "red"}
 
 
-def test_streams_at_the_same_time_are_whole_or_say_that_they_are_not(http: httpx.Client, server: Server) -> None:
+def test_concurrent_streams_are_complete_or_fail(http: httpx.Client, server: Server) -> None:
     if server.kind in _INTERRUPTING and server.profile != server.kind:
         pytest.skip("nobody can know that the server has broken a stream off")
     names = ["long", "hello", "count", "poem"] * 3

@@ -63,7 +63,7 @@ async def test_the_other_calls_of_the_answer_are_run_first(lab: Lab) -> None:
     assert len(backend.asked) == 1
 
 
-async def test_an_approved_call_is_run_before_the_model_is_asked(lab: Lab) -> None:
+async def test_an_approved_call_is_run_before_the_request_to_the_model(lab: Lab) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -80,7 +80,7 @@ async def test_an_approved_call_is_run_before_the_model_is_asked(lab: Lab) -> No
 
 
 @pytest.mark.parametrize("reason", [None, "Too dear."])
-async def test_a_call_that_is_denied_is_told_to_the_model(lab: Lab, reason: str | None) -> None:
+async def test_a_denied_call_is_reported_to_the_model(lab: Lab, reason: str | None) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()

@@ -144,7 +144,7 @@ class Appended:
         self.store.log = log  # type: ignore[method-assign]
 
 
-async def test_what_is_said_quickly_is_written_down_together() -> None:
+async def test_quick_events_are_written_together() -> None:
     appended = Appended()
     quick: list[Step] = [step for n in range(200) for step in (delta(content=f"{n} "), 0.001)]
     async with serving(Scripted(quick), store=appended.store) as http:
@@ -298,7 +298,7 @@ async def test_a_followed_stream_ends_on_every_terminal_state(script: list[Step]
     assert response["status"] == status
 
 
-async def test_the_store_knows_the_end_before_the_stream_tells_it() -> None:
+async def test_the_end_is_stored_before_the_stream_sends_it() -> None:
     async with serving(Scripted(HELLO)) as http:
         for _ in range(20):
             id = (await http.post("/responses", json=ASK)).json()["id"]
@@ -352,7 +352,7 @@ async def test_a_silent_stream_keeps_alive_and_counts_on_undisturbed() -> None:
     laws.check(again)
 
 
-async def test_each_client_hears_its_own_dialect() -> None:
+async def test_each_client_receives_its_own_dialect() -> None:
     async with serving(Scripted([delta(reasoning_content="Hm"), *HELLO])) as http:
         for creator, other in (("OpenAI/Python 2", "curl/8"), ("curl/8", "OpenAI/Python 2")):
             created = await http.post("/responses", json=ASK, headers={"user-agent": creator})
@@ -366,7 +366,7 @@ async def test_each_client_hears_its_own_dialect() -> None:
             ]
 
 
-def test_what_a_model_says_is_not_taken_for_an_event() -> None:
+def test_text_of_a_model_is_not_taken_for_an_event() -> None:
     said = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"%b"}\n\n'
     trap = said % rb"\n\nevent: response.reasoning.delta\ndata: {\"type\":\"response.reasoning.delta\""
 
@@ -442,7 +442,7 @@ async def test_cancelling_ends_the_response_and_closes_the_backend_s_stream() ->
     laws.check(events)
 
 
-async def test_a_response_is_cancelled_while_the_backend_has_said_nothing() -> None:
+async def test_a_response_is_cancelled_before_the_backend_has_answered() -> None:
     backend = Scripted([asyncio.Event()])
     async with serving(backend) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
@@ -504,7 +504,7 @@ async def test_a_run_outlives_an_outage_of_its_store() -> None:
     assert response["output"][0]["content"][0]["text"] == "Hello, world"
 
 
-async def test_a_run_is_given_up_when_its_store_stays_away_and_fails_when_it_is_back(
+async def test_a_run_is_abandoned_while_its_store_is_unavailable_and_fails_when_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     backend = Scripted([*HELLO, asyncio.Event()])

@@ -48,7 +48,7 @@ def test_a_seal_is_opaque_and_never_the_same_twice() -> None:
     assert b"greeting" not in base64.urlsafe_b64decode(one.removeprefix(MARK) + "==")
 
 
-def test_a_long_thought_is_shorter_sealed_than_said() -> None:
+def test_long_reasoning_is_shorter_encrypted_than_in_the_clear() -> None:
     said = {"said": {"reasoning_content": "The user asks for the weather, so I call get_weather. " * 100}}
 
     assert len(SEALS.seal("reasoning", "alice", said)) < 300
@@ -244,7 +244,7 @@ def test_a_signature_beside_a_call_comes_back_with_the_reasoning_before_it(with_
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
-def test_a_signature_without_reasoning_gets_an_item_that_says_nothing(with_ids: bool) -> None:
+def test_a_signature_without_reasoning_gets_an_empty_item(with_ids: bool) -> None:
     events = answer(delta(content="I look."), signed("c1", "abc"))
     items, said = replayed(events, with_ids=with_ids)
 

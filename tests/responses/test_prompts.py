@@ -113,7 +113,7 @@ async def test_templates_hold_for_counting_and_translating(http: httpx.AsyncClie
         ("greeting", 400, "invalid_type", "prompt"),
     ],
 )
-async def test_what_is_wrong_is_said(
+async def test_errors_name_what_is_wrong(
     http: httpx.AsyncClient, backend: Scripted, prompt: Any, status: int, code: str, param: str
 ) -> None:
     answer = await http.post("/responses", json={"model": "m", "input": "x", "prompt": prompt})

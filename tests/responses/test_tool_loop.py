@@ -119,7 +119,7 @@ async def test_a_call_is_run_and_the_model_answers(lab: Lab) -> None:
     assert lab.opened == 0
 
 
-async def test_the_stream_tells_each_thing_once_and_in_order(lab: Lab) -> None:
+async def test_the_stream_has_each_event_once_and_in_order(lab: Lab) -> None:
     backend = Scripted(made(("lab__add", {"a": 1, "b": 2})), hello())
     async with client(backend) as http:
         events = await events_of(http)
@@ -268,7 +268,7 @@ async def test_a_call_of_the_client_ends_the_response_after_the_hosted_ones(lab:
     assert [m["content"] for m in backend.asked[1]["messages"][2:]] == ["a", "mine!", "b"]
 
 
-async def test_a_tool_that_fails_is_told_to_the_model_and_the_answer_goes_on(lab: Lab) -> None:
+async def test_a_failed_tool_is_reported_to_the_model_and_the_answer_goes_on(lab: Lab) -> None:
     backend = Scripted(made(("lab__fail", {}), ("lab__crash", {})), hello())
     response = await ask(backend)
     failed, crashed, _ = response["output"]
@@ -355,7 +355,7 @@ async def test_time_is_counted_over_all_rounds_and_stops_a_tool(lab: Lab) -> Non
     assert (lab.stopped, lab.opened) == (["wait"], 0)
 
 
-async def test_a_tool_that_hangs_is_given_up(lab: Lab) -> None:
+async def test_a_tool_that_hangs_is_cancelled(lab: Lab) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with client(backend, tools={"max_call_seconds": 0.05}) as http:
         response = (await http.post("/responses", json=body())).json()
@@ -457,7 +457,7 @@ async def test_a_response_that_is_not_stored_has_its_tools_over_a_websocket_too(
     assert shape(backend.asked[2])[:3] == ["user", ("assistant", 1), "tool"]
 
 
-async def test_what_the_tool_is_given(lab: Lab) -> None:
+async def test_what_the_tool_receives(lab: Lab) -> None:
     tool = {**LAB, "server_url": "https://lab.example/secret/path", "authorization": "a-token"}
     backend = Scripted(hello())
     async with client(backend) as http:
@@ -506,7 +506,7 @@ async def test_a_tool_that_cannot_be_opened_is_left_out_with_a_warning(lab: Lab)
     assert "could not be opened" in answer.headers["x-antiphon-warning"]
 
 
-async def test_framework_events_tell_of_rounds_and_calls_where_they_are_wanted(lab: Lab) -> None:
+async def test_framework_events_report_rounds_and_calls_if_they_are_included(lab: Lab) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"}), ("lab__fail", {})), hello())
     async with client(backend) as http:
         events = await events_of(http, include=["antiphon:events"])

@@ -104,7 +104,7 @@ async def test_every_ending_has_its_event(receiver: Receiver, ending: str) -> No
     assert (event.type, event.data.id) == (f"response.{ending}", response["id"])
 
 
-async def test_only_background_responses_and_the_named_events_are_told(receiver: Receiver) -> None:
+async def test_only_the_named_events_of_background_responses_are_sent(receiver: Receiver) -> None:
     backend = Scripted([delta(content="Hi"), finish("stop")], [delta(content="Hi"), finish("length")])
     options = told(receiver, events=["response.incomplete"])
     async with antiphon(backend, **options) as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
@@ -164,7 +164,9 @@ async def test_what_is_not_accepted_is_sent_again_later(receiver: Receiver, fail
     await webhooks.aclose()
 
 
-async def test_a_server_that_never_accepts_is_given_up(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+async def test_delivery_ends_for_a_server_that_never_accepts(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
     store, clock = MemoryStore(ttl=3600), Clock()
     webhooks = sender(store, receiver, clock)
     await webhooks.announce(RESPONSE)

@@ -157,7 +157,7 @@ def test_passthrough_is_not_sent_as_a_key(place: Place) -> None:
     assert backend.options().transport.api_key is None
 
 
-def test_the_demo_can_be_asked_for_beside_a_url(place: Place) -> None:
+def test_the_demo_can_be_selected_beside_a_url(place: Place) -> None:
     place.variables(ANTIPHON_BACKEND="demo", ANTIPHON_BACKEND_URL="http://localhost/v1")
     assert load_settings().served()["default"].backend == "demo"
 
@@ -189,7 +189,7 @@ def test_several_backends_come_from_the_file_in_its_order(place: Place) -> None:
     assert (local.options().transport.api_key, cloud.options().transport.api_key) == ("sk-local", "sk-cloud")
 
 
-def test_the_single_backend_is_asked_after_those_of_the_file(place: Place) -> None:
+def test_the_single_backend_is_tried_after_those_of_the_file(place: Place) -> None:
     place.toml(SEVERAL)
     place.variables(LOCAL_KEY="sk-local", ANTIPHON_BACKEND_URL="http://localhost:1/v1")
     assert list(load_settings().served()) == ["local", "cloud", "default"]

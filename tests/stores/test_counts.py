@@ -113,7 +113,7 @@ async def test_a_room_has_only_so_many_places(counters: Counters, owner: str) ->
     assert [await counters.acquire(owner, guest, 2) for guest in "cd"] == [True, False]
 
 
-async def test_who_stays_keeps_its_place(counters: Counters, owner: str) -> None:
+async def test_a_renewed_slot_is_kept(counters: Counters, owner: str) -> None:
     await counters.acquire(owner, "a", 1)
     await counters.acquire(f"{owner}-2", "b", 1)
     await counters.renew([(owner, "a"), (f"{owner}-2", "b")])
@@ -174,7 +174,7 @@ async def test_redis_frees_the_places_of_a_process_that_has_died(redis_server: R
 
 
 @pytest.mark.parametrize("trouble", [RedisServer.stop, RedisServer.pause])
-async def test_a_redis_that_is_away_is_told_as_such(trouble: Callable[[RedisServer], None]) -> None:
+async def test_an_unavailable_redis_is_reported_as_such(trouble: Callable[[RedisServer], None]) -> None:
     with RedisServer() as server:
         counters = redis_counts(server.url)
         await counters.take("a", [REQUEST])

@@ -164,7 +164,7 @@ async def test_a_reader_waits_for_what_comes(log: EventLog) -> None:
     assert await _until_read(reading, log) == [HELLO[0]]
 
 
-async def test_a_reader_hears_another_process(log: EventLog, another: EventLog) -> None:
+async def test_a_reader_receives_the_events_of_another_process(log: EventLog, another: EventLog) -> None:
     await log.begin(RUN, "w1")
     read: list[Batch] = []
 
@@ -325,7 +325,7 @@ async def test_many_leases_are_renewed_at_once(log: EventLog, place: Place) -> N
 # Cancelling, forgetting.
 
 
-async def test_a_worker_hears_that_its_run_is_to_be_cancelled(log: EventLog) -> None:
+async def test_a_worker_learns_that_its_run_is_to_be_cancelled(log: EventLog) -> None:
     await log.begin(RUN, "w1")
     await log.cancel(RUN)
 
@@ -405,7 +405,7 @@ async def test_memory_is_bounded_at_the_cost_of_what_has_ended() -> None:
     assert [await log.standing(run) for run in (old, new, running)] == ["absent", "ended", "running"]
 
 
-async def test_a_log_that_has_ended_expires_though_its_worker_still_asks(log: EventLog, place: Place) -> None:
+async def test_a_log_that_has_ended_expires_though_its_worker_still_polls(log: EventLog, place: Place) -> None:
     await written(log)
     advance(place, 0.9 * TTL)
     assert await log.renew("w1", [RUN]) == {RUN: "held"}

@@ -137,7 +137,7 @@ async def test_the_bounds_are_in_the_url(url: str, kept: int) -> None:
         ("memory://?max_bytes=1e9", "'max_bytes' is malformed"),
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused(url: str, complaint: str) -> None:
+def test_an_invalid_url_is_refused(url: str, complaint: str) -> None:
     with pytest.raises(ValueError) as refused:
         MemoryStore.from_url(url, ttl=100)
 

@@ -49,7 +49,7 @@ async def store(private: PostgresServer) -> AsyncIterator[PostgresStore]:
         "postgresql://ada:s3cret@host/db?password=s3cret",
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused_without_repeating_it(url: str) -> None:
+def test_an_invalid_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(ValueError, match=r"^The store URL") as refused:
         PostgresStore.from_url(url, ttl=60)
     assert "s3cret" not in str(refused.value)
@@ -69,7 +69,7 @@ async def test_what_asyncpg_understands_is_taken(url: str) -> None:
     await PostgresStore.from_url(url, ttl=60).aclose()
 
 
-async def test_no_secret_is_told_of_a_server_that_refuses(private: PostgresServer) -> None:
+async def test_the_error_of_a_server_that_refuses_has_no_secret(private: PostgresServer) -> None:
     url = private.url.replace("antiphon@", "nobody:s3cret@")
     store = PostgresStore.from_url(url, ttl=60, connect_timeout=60)
     with pytest.raises(StoreUnavailable) as unavailable:
@@ -185,7 +185,7 @@ async def appended(store: PostgresStore, run: RunKey, number: int) -> None:
     assert await log.append(run, "worker", Batch(number, number, b"%d" % number)) == "held"
 
 
-async def test_a_reader_hears_of_what_another_process_appends(private: PostgresServer, store: PostgresStore) -> None:
+async def test_a_reader_receives_what_another_process_appends(private: PostgresServer, store: PostgresStore) -> None:
     other = PostgresStore.from_url(private.patient_url, ttl=1000)
     log = store.log(ttl=60, lease=60)
     await log.begin(RUN, "worker")

@@ -331,7 +331,7 @@ async def test_a_cluster_is_not_taken_for_a_server_nor_a_server_for_a_cluster(
 # What a server says that does not know AUTH is the whole command, password and all.
 @pytest.mark.parametrize("options", [("--requirepass", "another"), ("--rename-command", "AUTH", "")])
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
-async def test_a_refused_password_is_told_to_nobody(
+async def test_a_refused_password_is_in_no_message(
     options: tuple[str, ...], scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with RedisServer(options=options, password=None if options[0] != "--requirepass" else "another") as server:
@@ -357,7 +357,7 @@ async def test_a_password_with_special_characters_is_quoted_in_the_url() -> None
         await store.aclose()
 
 
-async def test_the_log_hears_once_of_an_outage_and_once_of_its_end(
+async def test_an_outage_and_its_end_are_logged_once_each(
     private: RedisServer, store: RedisStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="app.storage")
@@ -399,7 +399,7 @@ async def test_the_log_hears_once_of_an_outage_and_once_of_its_end(
         ("redis://localhost?protocol=4", "expected one of 2, 3"),
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused_and_not_quoted(url: str, complaint: str) -> None:
+def test_an_invalid_url_is_refused_and_not_quoted(url: str, complaint: str) -> None:
     with pytest.raises(ValueError) as refused:
         RedisStore.from_url(url, ttl=1000)
 
@@ -417,5 +417,5 @@ def test_a_url_that_cannot_be_meant_is_refused_and_not_quoted(url: str, complain
         "rediss+cluster://user:password@one:7000,two",
     ],
 )
-async def test_a_url_that_can_be_meant_is_taken_without_connecting(url: str) -> None:
+async def test_a_valid_url_is_accepted_without_connecting(url: str) -> None:
     await RedisStore.from_url(url, ttl=1000).aclose()

@@ -442,7 +442,7 @@ def test_a_full_disk_is_an_outage_until_there_is_room(path: Path) -> None:
     ]
 
 
-async def test_the_log_hears_once_of_an_outage_and_once_of_its_end(
+async def test_an_outage_and_its_end_are_logged_once_each(
     path: Path, store: SQLiteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="app.storage")
@@ -495,7 +495,7 @@ async def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monk
         ("sqlite:///a.db?synchronous=off", "'synchronous' is malformed: expected one of normal, full"),
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused(url: str, complaint: str) -> None:
+def test_an_invalid_url_is_refused(url: str, complaint: str) -> None:
     with pytest.raises(ValueError) as refused:
         SQLiteStore.from_url(url, ttl=1000)
 

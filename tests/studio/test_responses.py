@@ -153,7 +153,7 @@ async def test_two_keys_see_only_their_own(browser: Browser) -> None:
                 await expect(studio.page.get_by_role("heading", name=heading)).to_be_visible()
 
 
-async def test_a_key_is_asked_for_kept_in_the_tab_and_forgotten(browser: Browser) -> None:
+async def test_a_key_is_requested_stored_in_the_tab_and_discarded(browser: Browser) -> None:
     async with antiphon(api_keys="right") as url, Studio.open(browser, url, refusals=(401,)) as studio:
         page = studio.page
         dialog = page.get_by_role("dialog", name="API key")
@@ -179,7 +179,7 @@ async def test_a_key_is_asked_for_kept_in_the_tab_and_forgotten(browser: Browser
         assert await page.evaluate("sessionStorage['antiphon.key']") is None
 
 
-async def test_about_says_what_is_configured_and_up(browser: Browser) -> None:
+async def test_about_shows_what_is_configured_and_up(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url, path="/studio#/about") as studio:
         about = studio.page.locator("#about-body")
         await expect(about.get_by_role("region", name="Health")).to_contain_text("Backendok")

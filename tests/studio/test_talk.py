@@ -50,7 +50,7 @@ async def test_thoughts_are_folded(browser: Browser) -> None:
         await expect(thoughts.locator(".plain")).to_contain_text("The user says")
 
 
-async def test_a_function_is_called_answered_and_told_of(browser: Browser) -> None:
+async def test_a_function_is_called_and_answered(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.suggest("Call a function")
         made = studio.last.get_by_role("group", name="Function call")
@@ -129,7 +129,7 @@ async def test_files_can_be_dropped(browser: Browser) -> None:
         await expect(studio.page.get_by_label("Attached files")).to_contain_text("hello.txt")
 
 
-async def test_an_error_says_what_to_do_and_a_retry_mends_it(browser: Browser) -> None:
+async def test_an_error_explains_what_to_do_and_a_retry_succeeds(browser: Browser) -> None:
     refusal = BackendError("Too many requests.", code="rate_limit_exceeded", type="too_many_requests", status=429)
     backend = Scripted([refusal], [delta(content="Here it is.")])
     async with antiphon(backend) as url, Studio.open(browser, url, refusals=(429,)) as studio:

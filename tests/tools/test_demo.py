@@ -78,7 +78,7 @@ async def test_the_functions_are_listed_once_in_a_conversation() -> None:
         (("code_interpreter", {"code": "1"}), "outputs", "code_interpreter_call.outputs"),
     ],
 )
-async def test_some_fields_are_shown_only_where_they_are_asked_for(called: Any, field: str, include: str) -> None:
+async def test_some_fields_are_returned_only_if_they_are_included(called: Any, field: str, include: str) -> None:
     backend = Scripted(made(called), hello(), made(called), hello())
     async with client(backend, tools={"demo": {}}) as http:
         without = (await http.post("/responses", json={"model": "m", "input": "Hi", "tools": DEMO})).json()
@@ -101,7 +101,7 @@ async def test_what_tools_used_is_counted_for_clients_of_openai() -> None:
     assert ours["tool_usage"] == {"web_search": {"num_requests": 2}}
 
 
-async def test_arguments_that_are_wrong_are_told_to_the_model() -> None:
+async def test_invalid_arguments_are_reported_to_the_model() -> None:
     backend = Scripted(made(("demo__add", {"a": "one"}), ("demo__wait", {"seconds": "long"})), hello())
     async with client(backend, tools={"demo": {}}) as http:
         response = (await http.post("/responses", json={"model": "m", "input": "Hi", "tools": DEMO})).json()
@@ -110,7 +110,7 @@ async def test_arguments_that_are_wrong_are_told_to_the_model() -> None:
     assert told == ["`a` and `b` should be numbers.", "`seconds` should be a number."]
 
 
-async def test_a_client_that_keeps_its_history_brings_results_back_encrypted() -> None:
+async def test_a_client_with_its_own_history_sends_results_back_encrypted() -> None:
     calls = made(("web_search", {"query": "a"}), ("demo__add", {"a": 1, "b": 2}))
     backend = Scripted(calls, hello(), hello())
     include = ["reasoning.encrypted_content"]

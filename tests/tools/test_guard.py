@@ -197,7 +197,7 @@ def test_what_is_not_global_is_never_public(address: Any) -> None:
         "https://example.com/" + "a" * 9000,
     ],
 )
-def test_urls_that_are_refused_before_anything_is_asked(url: str) -> None:
+def test_urls_that_are_refused_before_any_request(url: str) -> None:
     with pytest.raises(OutboundRefused):
         checked_url(url)
 
@@ -273,7 +273,7 @@ _HOSTS = st.one_of(
 
 @given(st.sampled_from(["https://", "http://", "HTTPS://", "https:", "\thttps://", ""]), _HOSTS, st.text(max_size=8))
 @example("https://", "127.0.0.1#", ".example.com")
-async def test_whatever_a_url_says_connections_go_to_its_host_at_public_addresses(
+async def test_whatever_the_url_connections_go_to_its_host_at_public_addresses(
     scheme: str, host: str, rest: str
 ) -> None:
     try:
@@ -308,7 +308,7 @@ async def test_whatever_a_url_says_connections_go_to_its_host_at_public_addresse
         [PUBLIC, "10.0.0.1"],
     ],
 )
-async def test_a_name_that_leads_inward_is_not_asked(network: Network, addresses: list[str]) -> None:
+async def test_no_connection_is_made_to_a_name_with_a_private_address(network: Network, addresses: list[str]) -> None:
     with pytest.raises(OutboundRefused):
         await fetch("https://inward.example/", resolver=Names(inward_example=[addresses]))
     assert network.connected == []
@@ -373,7 +373,7 @@ async def test_a_name_that_nobody_knows() -> None:
         await fetch("https://nobody.invalid/")
 
 
-async def test_no_proxy_is_asked(upstream: Upstream, monkeypatch: pytest.MonkeyPatch, network: Network) -> None:
+async def test_no_proxy_is_used(upstream: Upstream, monkeypatch: pytest.MonkeyPatch, network: Network) -> None:
     monkeypatch.setenv("https_proxy", upstream.url)
     monkeypatch.setenv("all_proxy", upstream.url)
     network.responses = [http()]
@@ -411,7 +411,7 @@ async def test_what_is_packed_is_bounded_as_it_is_unpacked(upstream: Upstream, p
     assert {request.headers["accept-encoding"] for request in upstream.requests} == {"identity"}
 
 
-async def test_an_encoding_that_was_not_asked_for(upstream: Upstream) -> None:
+async def test_an_encoding_that_was_not_requested(upstream: Upstream) -> None:
     upstream.say(reply(b"...", headers={"Content-Encoding": "br"}))
     async with await client_for("any") as client:
         with pytest.raises(OutboundRefused, match="not requested"):
@@ -449,7 +449,7 @@ async def test_a_body_without_an_end_is_not_read_on(upstream: Upstream) -> None:
     await upstream.requests[0].gone.wait()
 
 
-async def test_statuses_are_told_and_not_raised(upstream: Upstream, network: Network) -> None:
+async def test_statuses_are_returned_and_not_raised(upstream: Upstream, network: Network) -> None:
     network.responses = [http(b"gone", status="404 Not Found")]
     page = await fetch("https://example.com/", resolver=Names(example_com=[[PUBLIC]]))
     assert (page.status, page.content) == (404, b"gone")

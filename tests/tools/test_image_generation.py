@@ -149,7 +149,7 @@ async def test_partial_images_are_shown_as_they_come(images: ImagesServer) -> No
     assert images.requests[0][1]["partial_images"] == 2
 
 
-async def test_a_backend_that_does_not_stream_is_asked_without(images: ImagesServer) -> None:
+async def test_a_backend_that_does_not_stream_is_called_without(images: ImagesServer) -> None:
     images.streams = False
     async with client(images, drawing(prompt="A cat"), ANSWER) as (openai_client, _):
         response = await openai_client.responses.create(model="m", input="Draw.", tools=[{**TOOL, "partial_images": 1}])
@@ -205,7 +205,7 @@ async def test_a_picture_of_the_caller_is_edited_with_a_mask(images: ImagesServe
 @pytest.mark.parametrize(
     ("status", "message"), [(400, "Your prompt was refused."), (401, "status 401"), (500, "status 500")]
 )
-async def test_an_image_that_is_refused_is_told(images: ImagesServer, status: int, message: str) -> None:
+async def test_a_refused_image_is_reported(images: ImagesServer, status: int, message: str) -> None:
     images.status = status
     async with client(images, drawing(prompt="A cat"), ANSWER) as (openai_client, backend):
         response = await openai_client.responses.create(model="m", input="Draw.", tools=[TOOL])

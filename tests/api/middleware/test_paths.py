@@ -31,7 +31,7 @@ HI = {"model": "m", "input": "Hi."}
         "/openai/v1/v1/responses/",
     ],
 )
-async def test_a_response_is_created_wherever_it_is_meant(path: str) -> None:
+async def test_a_response_is_created_at_each_spelling_of_the_path(path: str) -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(timeout=60, trust_env=False) as client:
         answer = await client.post(f"{url}{path}?api-version=preview", json=HI)
     assert answer.status_code == 200  # and no redirect: those cost the body, or the key, behind many a proxy
@@ -71,7 +71,7 @@ def test_only_the_api_is_found_in_other_places(path: str) -> None:
     assert normalized_path(path) == path
 
 
-async def test_an_address_that_there_is_not_is_told_as_it_was_asked() -> None:
+async def test_an_unknown_path_is_quoted_as_it_was_requested() -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(timeout=60, trust_env=False) as client:
         error = (await client.post(f"{url}/v2//responses", json=HI)).json()["error"]
     assert error["message"] == "There is no POST /v2//responses here."

@@ -316,7 +316,7 @@ async def test_a_large_form_is_sent_on_before_it_has_come_in(up: Upstream) -> No
     assert response.json() == {"length": 2_000_000}
 
 
-async def test_a_large_form_whose_model_comes_last_is_kept_until_then(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_a_large_form_whose_model_comes_last_is_stored_until_then(up: Upstream, http: httpx.AsyncClient) -> None:
     up.say(reply(b'{"text": ""}'))
     files = [("file", ("a", b"\x02" * 3_000_000)), ("model", (None, "whisper"))]
     response = await http.post("/audio/transcriptions", files=files)
@@ -335,7 +335,7 @@ async def test_a_body_that_is_too_large_is_refused(up: Upstream) -> None:
 # Refusals and faults.
 
 
-async def test_what_a_backend_says_of_the_request_is_passed_on(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_a_backends_refusal_of_the_request_is_passed_on(up: Upstream, http: httpx.AsyncClient) -> None:
     refusal = b'{"error": {"message": "Bad size", "type": "invalid_request_error", "code": "bad", "vendor": 1}}'
     up.say(reply(refusal, status=400, headers={"X-Vendor": "one"}))
     response = await http.post("/images/generations", json={"model": "m", "size": 0})
@@ -551,7 +551,7 @@ async def test_the_demo_has_no_other_endpoints() -> None:
         assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
-async def test_the_line_of_the_request_says_what_became_of_it(up: Upstream, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_line_of_the_request_has_its_outcome(up: Upstream, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "app.access")
     up.say(completion())
     up.say(sse(chunk("x"), CLOSE))

@@ -108,7 +108,7 @@ async def test_what_is_wrong_is_refused_by_its_place(path: str, body: dict[str, 
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
-async def test_an_id_tells_what_the_item_is() -> None:
+async def test_an_id_has_the_prefix_of_its_item() -> None:
     async with talking() as client:
         with pytest.raises(openai.BadRequestError, match="Expected an ID that begins with 'msg'"):
             await client.conversations.create(items=[user("Hi.", id="rs_1")])
@@ -258,7 +258,7 @@ async def test_a_response_reads_the_conversation_and_adds_to_it() -> None:
             ITEM.validate_python(item.model_dump())
 
 
-async def test_a_streamed_response_is_in_the_conversation_when_its_end_is_heard() -> None:
+async def test_a_streamed_response_is_in_the_conversation_when_its_end_is_received() -> None:
     async with talking(Scripted(HELLO)) as client:
         id = (await client.conversations.create()).id
         async with client.responses.stream(model="m", input="Hi.", conversation=id) as stream:
@@ -331,7 +331,7 @@ async def test_what_failed_leaves_nothing_and_what_was_cut_off_stays() -> None:
         assert await texts(client, id) == ["Hi again.", "Hel"]
 
 
-async def test_what_is_not_to_be_stored_is_not_added_and_the_caller_is_told() -> None:
+async def test_a_response_that_is_not_stored_is_not_added_and_the_caller_is_warned() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as client:
         id = (await client.conversations.create(items=[user("One.")])).id
@@ -342,7 +342,7 @@ async def test_what_is_not_to_be_stored_is_not_added_and_the_caller_is_told() ->
         assert await texts(client, id) == ["One."]
 
 
-async def test_what_is_in_the_conversation_already_is_not_said_twice() -> None:
+async def test_an_item_of_the_conversation_is_not_sent_twice() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as client:
         made = await client.conversations.create(items=[user("One.")])
@@ -365,7 +365,7 @@ async def test_an_item_of_the_conversation_can_be_referred_to() -> None:
         assert said(backend) == ["One.", "Two."]
 
 
-async def test_a_deleted_item_is_not_told_to_the_model() -> None:
+async def test_a_deleted_item_is_not_sent_to_the_model() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as client:
         id = (await client.conversations.create(items=[user("A secret."), user("No secret.")])).id
@@ -497,7 +497,7 @@ async def test_what_is_added_stays_in_order_though_the_clock_goes_back(monkeypat
         assert await texts(client, id) == [*"12345"]
 
 
-async def test_a_response_that_was_kept_twice_is_told_once() -> None:
+async def test_a_response_that_was_stored_twice_is_listed_once() -> None:
     """Who does not hear that it was kept keeps it again."""
     store = MemoryStore(ttl=60)
     conversations = Conversations(store, ContentCipher(["a secret"]))

@@ -29,7 +29,7 @@ def document(value: Any) -> list[Any]:
     return reply(json.dumps(value).encode())
 
 
-async def test_the_demo_counts_what_its_usage_tells() -> None:
+async def test_the_demo_counts_as_its_usage_does() -> None:
     async with antiphon() as url, openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as client:
         count = await client.responses.input_tokens.count(model="demo", input="Say hello to the world.")
         response = await client.responses.create(model="demo", input="Say hello to the world.")
@@ -50,7 +50,7 @@ async def test_history_and_instructions_count() -> None:
     assert after.input_tokens > alone.input_tokens + 5
 
 
-async def test_a_backend_that_does_not_count_is_guessed_for_and_the_answer_says_so() -> None:
+async def test_tokens_are_estimated_for_a_backend_that_does_not_count_and_marked_so() -> None:
     async with antiphon(Scripted([delta(content="never asked")])) as url:
         short = await ask(url, HELLO)
         long = await ask(url, {**HELLO, "input": "Say hello to the world. " * 100})
@@ -98,7 +98,9 @@ async def test_a_request_that_could_not_be_answered_cannot_be_counted() -> None:
         ),
     ],
 )
-async def test_a_server_is_asked_in_its_own_way(profile: str, answers: list[Any], paths: list[str]) -> None:
+async def test_tokens_are_counted_by_each_servers_own_endpoint(
+    profile: str, answers: list[Any], paths: list[str]
+) -> None:
     async with Upstream() as up:
         for answer in answers:
             up.say(answer)
@@ -126,7 +128,7 @@ async def test_what_works_is_remembered() -> None:
     assert [request.path for request in up.requests] == ["/v1/chat/completions/input_tokens", "/tokenize", "/tokenize"]
 
 
-async def test_a_server_that_knows_no_way_is_not_asked_again() -> None:
+async def test_a_server_without_such_an_endpoint_gets_no_second_request() -> None:
     async with Upstream() as up:
         up.always(status(404))
         async with antiphon(OpenAIBackend(up.url)) as url:
@@ -136,7 +138,7 @@ async def test_a_server_that_knows_no_way_is_not_asked_again() -> None:
     assert len(up.requests) == 3
 
 
-async def test_a_server_in_trouble_is_asked_again_the_next_time() -> None:
+async def test_a_failing_server_gets_another_request_the_next_time() -> None:
     async with Upstream() as up:
         up.say(status(503))
         up.always(document({"count": 17}))
@@ -156,7 +158,7 @@ async def test_an_answer_without_a_number_is_no_count() -> None:
     assert answer.headers["x-antiphon-estimated"] == "true"
 
 
-async def test_a_hosted_service_that_is_known_not_to_count_is_not_asked() -> None:
+async def test_a_hosted_service_that_is_known_not_to_count_gets_no_request() -> None:
     async with Upstream() as up:
         async with antiphon(OpenAIBackend(up.url, "sk-test", load_profile("openai"))) as url:
             answer = await ask(url, HELLO)

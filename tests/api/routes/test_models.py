@@ -53,5 +53,5 @@ def test_each_model_is_in_the_catalog_with_all_that_codex_needs() -> None:
         ({}, None),
     ],
 )
-def test_the_context_is_found_where_servers_tell_it(model: dict[str, Any], tokens: int | None) -> None:
+def test_the_context_window_is_read_where_servers_list_it(model: dict[str, Any], tokens: int | None) -> None:
     assert context_window({"id": "m", **model}) == tokens

@@ -176,7 +176,7 @@ async def test_what_is_not_to_be_stored_is_not_found(served: tuple[httpx.AsyncCl
     assert (await http.get(f"/v1/responses/{id}")).status_code == 404
 
 
-async def test_a_response_is_stored_before_its_end_is_told() -> None:
+async def test_a_response_is_stored_before_its_terminal_event_is_sent() -> None:
     async with antiphon(Scripted(HELLO)) as url, client(url) as http:
         body = {"model": "m", "input": "a", "stream": True}
         async with http.stream("POST", "/v1/responses", json=body) as response:
@@ -238,7 +238,7 @@ async def test_input_items_are_listed_in_pages(served: tuple[httpx.AsyncClient, 
 # Endings and errors.
 
 
-async def test_a_refusal_is_an_http_error_and_tells_when_to_come_back() -> None:
+async def test_a_refusal_is_an_http_error_with_the_time_to_retry() -> None:
     refusal = BackendError(
         "Slow down.", status=429, type="too_many_requests", code="rate_limit_exceeded", retry_after=7.2
     )
@@ -396,7 +396,7 @@ async def test_bad_input_names_the_field(
 
 
 @pytest.mark.parametrize("id", [["odd"], {}, 7, None])
-async def test_a_call_of_an_unknown_kind_with_an_id_that_is_no_text_is_told_all_the_same(
+async def test_a_call_of_an_unknown_type_with_an_id_that_is_no_string_is_sent_all_the_same(
     id: Any, served: tuple[httpx.AsyncClient, Scripted]
 ) -> None:
     http, backend = served
@@ -416,7 +416,7 @@ def nested(levels: int) -> Any:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_is_nested_too_deeply_to_be_answered_is_refused_before_the_model_is_asked(
+async def test_a_request_that_is_nested_too_deeply_is_refused_before_a_request_to_the_model(
     stream: bool, served: tuple[httpx.AsyncClient, Scripted]
 ) -> None:
     http, backend = served
@@ -457,14 +457,14 @@ async def test_compressed_bodies_are_read(served: tuple[httpx.AsyncClient, Scrip
         assert answer.json()["status"] == "completed"
 
 
-async def test_what_the_framework_refuses_is_told_in_the_apis_shape(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_errors_of_the_framework_have_the_shape_of_the_api(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, _ = served
     for answer, status in ((await http.get("/v1/nothing"), 404), (await http.put("/v1/responses"), 405)):
         assert answer.status_code == status
         assert set(answer.json()["error"]) == {"type", "code", "message", "param"}
 
 
-async def test_a_fault_of_ours_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_internal_error_has_no_details(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Scripted):
         def profile(self, model: str) -> Any:
             raise RuntimeError("secret")
@@ -518,7 +518,7 @@ async def test_streams_are_not_to_be_buffered(served: tuple[httpx.AsyncClient, S
     assert "no-" in answer.headers["cache-control"]
 
 
-async def test_what_was_left_out_is_told_in_a_header(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_what_was_left_out_is_listed_in_a_header(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, backend = served
     body = {"model": "m", "input": "a", "tools": [{"type": "web_search"}]}
     answer = await http.post("/v1/responses", json=body)
@@ -527,7 +527,7 @@ async def test_what_was_left_out_is_told_in_a_header(served: tuple[httpx.AsyncCl
     assert "tools" not in backend.asked[0]
 
 
-async def test_tools_without_a_proper_name_in_namespaces_are_left_out_and_said_so(
+async def test_tools_without_a_valid_name_in_namespaces_are_left_out_with_a_warning(
     served: tuple[httpx.AsyncClient, Scripted],
 ) -> None:
     http, backend = served
@@ -540,7 +540,7 @@ async def test_tools_without_a_proper_name_in_namespaces_are_left_out_and_said_s
         assert "tools" not in backend.asked[-1]
 
 
-async def test_pages_of_other_origins_may_ask_if_configured() -> None:
+async def test_pages_of_other_origins_are_allowed_if_configured() -> None:
     async with antiphon(Scripted(HELLO), cors_origins="https://app.example") as url, client(url) as http:
         asked = {"origin": "https://app.example", "access-control-request-method": "POST"}
         answer = await http.options("/v1/responses", headers=asked)

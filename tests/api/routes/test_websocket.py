@@ -115,7 +115,7 @@ async def test_the_fields_may_stand_in_response_and_the_frame_may_be_binary() ->
         assert said(backend) == ["Binary"]
 
 
-async def test_a_stream_id_is_told_in_every_frame_of_its_turn() -> None:
+async def test_a_stream_id_is_in_every_frame_of_its_turn() -> None:
     async with talking(Scripted(HELLO, [BackendError("No.", status=503)])) as socket:
         events = await ask(socket, stream_id="main")
         refused = await ask(socket, stream_id="other.1")
@@ -182,7 +182,7 @@ async def test_a_frame_that_is_too_large_is_refused_alone() -> None:
         laws.check(await ask(socket))
 
 
-async def test_codex_may_say_what_is_the_case_anyway_and_nothing_else() -> None:
+async def test_a_field_of_codex_may_have_its_default_and_nothing_else() -> None:
     async with talking(Scripted(HELLO), headers=CODEX) as socket:
         harmless = {"stream": True, "stream_options": {"include_obfuscation": False}, "background": False}
         laws.check(await ask(socket, **harmless))
@@ -225,7 +225,7 @@ async def test_what_fails_later_is_an_event_and_a_failed_response() -> None:
         laws.check(await ask(socket))
 
 
-async def test_an_error_of_our_own_is_told_without_its_details() -> None:
+async def test_an_internal_error_is_sent_without_its_details() -> None:
     class Faulty(Scripted):
         def profile(self, model: str) -> Profile:
             if model == "m":
@@ -367,7 +367,7 @@ async def test_what_is_not_stored_needs_no_store() -> None:
 # Warming up.
 
 
-async def test_a_warm_up_asks_no_model_and_its_input_can_be_continued_from() -> None:
+async def test_a_warm_up_requests_nothing_and_its_input_can_be_continued_from() -> None:
     backend = Scripted(HELLO)
     rules = [{"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be kind."}]}]
     async with talking(backend, headers=CODEX) as socket:
@@ -432,7 +432,7 @@ async def test_the_official_client_holds_a_conversation() -> None:
     assert said(backend) == ["One", "Hello", "Two"]
 
 
-async def test_a_backend_on_a_real_socket_is_asked() -> None:
+async def test_a_backend_on_a_real_socket_answers() -> None:
     async with Upstream() as upstream, talking(None, backend_url=upstream.url) as socket:
         upstream.always(sse(chunk("Hel"), chunk("lo"), finish(), DONE))
         events = await ask(socket)

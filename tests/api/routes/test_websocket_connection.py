@@ -107,7 +107,7 @@ async def test_a_web_page_may_use_an_open_server_only_if_it_is_one_of_those_that
 # How long it lasts.
 
 
-async def test_when_its_time_is_over_an_idle_connection_is_told_so_and_closed() -> None:
+async def test_an_idle_connection_is_closed_at_its_timeout_with_an_error() -> None:
     async with talking(Scripted(HELLO), websocket_lifetime=2) as client:
         laws.check(await ask(client))
         error = await hear(client)
@@ -131,7 +131,7 @@ async def test_a_running_turn_may_end_first_but_none_begins_any_more() -> None:
     assert len(backend.asked) == 1
 
 
-async def test_a_turn_that_does_not_end_in_time_is_given_up() -> None:
+async def test_a_turn_that_does_not_end_in_time_is_cancelled() -> None:
     backend = Scripted([*HELLO, asyncio.Event()])
     async with talking(backend, websocket_lifetime=2, shutdown_grace=0.1) as client:
         frames = []
@@ -254,7 +254,7 @@ async def test_the_backend_is_not_read_while_the_client_does_not_read() -> None:
     assert pieces == list(range(Flood.WHOLE))
 
 
-async def test_a_client_that_neither_reads_nor_answers_pings_is_given_up() -> None:
+async def test_a_client_that_neither_reads_nor_answers_pings_is_disconnected() -> None:
     backend = Flood()
     pings = {"ws_ping_interval": 0.3, "ws_ping_timeout": 0.3}
     async with listening(backend, config=pings) as url:
@@ -268,7 +268,7 @@ async def test_a_client_that_neither_reads_nor_answers_pings_is_given_up() -> No
 # A client that has to hear something.
 
 
-async def test_codex_hears_that_a_silent_response_lives() -> None:
+async def test_codex_receives_heartbeats_of_a_silent_response() -> None:
     go_on = asyncio.Event()
     async with talking(Scripted([*HELLO, go_on]), headers=CODEX, heartbeat=0.05) as client:
         await send(client)

@@ -155,7 +155,7 @@ async def test_who_comes_back_without_a_request_is_left_too(monkeypatch: pytest.
         writer.close()
 
 
-async def test_who_was_refused_early_is_not_kept_for_ever_either(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_was_refused_early_is_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     app = create_app(settings(), backend=Scripted([]))
     async with serving(app, http=HTTP, timeout_keep_alive=0.1) as served:
         for beginning, patience in ((b"", 30), (b"x", SHORT)):  # all of the body comes, and not all of it

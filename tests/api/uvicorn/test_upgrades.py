@@ -123,7 +123,7 @@ async def test_an_origin_that_is_no_address_may_not_connect(origin: str, connect
 
 
 @pytest.mark.parametrize("path", [b"/healthz", b"/readyz"])
-async def test_health_can_be_asked_for_with_head(path: bytes, connection: Connection) -> None:
+async def test_health_can_be_requested_with_head(path: bytes, connection: Connection) -> None:
     reader, writer = connection
     writer.write(request(b"HEAD " + path))
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)

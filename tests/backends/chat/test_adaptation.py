@@ -399,7 +399,7 @@ def without(*fields: str, body: dict[str, Any] = BODY, **options: Any) -> tuple[
 
 
 @pytest.mark.parametrize("field", ["stream_options", "store"])
-def test_what_nobody_asked_for_is_left_out_in_silence(field: str) -> None:
+def test_a_default_is_left_out_without_a_warning(field: str) -> None:
     assert without(field) == ({name: value for name, value in BODY.items() if name != field}, [])
 
 
@@ -412,7 +412,7 @@ def test_what_nobody_asked_for_is_left_out_in_silence(field: str) -> None:
         ("tool_choice", "tool_choice"),
     ],
 )
-def test_what_does_not_change_the_answer_is_left_out_and_the_caller_is_told(field: str, called: str) -> None:
+def test_a_field_that_does_not_change_the_answer_is_left_out_with_a_warning(field: str, called: str) -> None:
     body, warnings = without(field)
     assert body == {name: value for name, value in BODY.items() if name != field}
     assert warnings == [f"This backend does not know '{called}', so it was left out."]
@@ -565,7 +565,7 @@ def test_more_can_be_learned() -> None:
     assert not {"user", "store"} & adaptation.adapt(BODY).body.keys()
 
 
-def test_what_others_learned_meanwhile_is_kept() -> None:
+def test_what_concurrent_requests_learned_is_not_lost() -> None:
     adaptation = FieldAdaptation(Profile().request)
     early = adaptation.adapt(BODY)
     assert early.drop_fields(unknown("store"))
@@ -590,7 +590,7 @@ def test_what_was_learned_of_one_model_is_not_held_against_another() -> None:
     assert adaptation.adapt(other).body is other
 
 
-def test_a_penalty_that_means_something_is_asked_for_again() -> None:
+def test_a_penalty_other_than_zero_is_sent_again() -> None:
     adaptation = FieldAdaptation(Profile().request)
     learned(adaptation, "presence_penalty", presence_penalty=0)
     assert "presence_penalty" not in adaptation.adapt({**BODY, "presence_penalty": 0}).body
@@ -703,7 +703,7 @@ async def test_fields_may_be_named_one_after_the_other(upstream: Upstream, make:
     assert not {"store", "user", "metadata"} & bodies(upstream)[4].keys()
 
 
-async def test_a_refusal_that_repeats_is_told(upstream: Upstream, make: Make) -> None:
+async def test_a_repeated_refusal_is_returned(upstream: Upstream, make: Make) -> None:
     upstream.always(STORE)
     backend = make(retries=2)
     for _ in range(2):
@@ -713,7 +713,7 @@ async def test_a_refusal_that_repeats_is_told(upstream: Upstream, make: Make) ->
     assert bodies(upstream) == [BODY, lacking("store")] * 2  # and nothing was learned
 
 
-async def test_a_field_that_is_not_ours_is_told_at_once(upstream: Upstream, make: Make) -> None:
+async def test_an_error_about_an_unknown_field_is_returned_at_once(upstream: Upstream, make: Make) -> None:
     upstream.always(status(400, openai("Unknown parameter: 'input'.", "input", "unknown_parameter")))
     with pytest.raises(BackendError) as caught:
         await text(make())
@@ -859,7 +859,7 @@ async def test_one_that_refuses_again_and_again_is_not_ill(upstream: Upstream, r
     assert await said(router) == "Hello"
 
 
-async def test_what_one_server_did_not_know_is_not_said_of_the_next(upstream: Upstream, route: Route) -> None:
+async def test_what_one_server_rejected_is_not_reported_of_the_next(upstream: Upstream, route: Route) -> None:
     async with Upstream() as other:
         router = route(first={"url": upstream.url, "fallbacks": ["second"]}, second={"url": other.url})
         upstream.say(USER)
@@ -879,7 +879,7 @@ ASKED = {"model": "m", "input": "Hi", "user": "ada", "prompt_cache_key": "k", "t
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_gets_its_answer_and_is_told(upstream: Upstream, stream: bool) -> None:
+async def test_a_client_gets_its_answer_and_a_warning(upstream: Upstream, stream: bool) -> None:
     refusal = "Unsupported parameter(s): `stream_options`, `store`, `verbosity`, `prompt_cache_key`"
     upstream.say(status(400, {"message": f"Validation: {refusal}", "type": "Bad Request", "code": 400}))
     upstream.always(ANSWER)
@@ -920,7 +920,7 @@ async def test_a_client_gets_its_answer_and_is_told(upstream: Upstream, stream: 
         ("top_logprobs", {"top_logprobs": 2}, "top_logprobs"),
     ],
 )
-async def test_a_client_hears_of_what_it_asked_for_in_its_own_words(
+async def test_a_warning_names_the_field_of_the_request(
     upstream: Upstream, field: str, asked: dict[str, Any], param: str, stream: bool
 ) -> None:
     refusals = [status(400, openai(f"property '{name}' is unsupported")) for name in (field, "max_completion_tokens")]

@@ -156,7 +156,7 @@ async def test_a_model_that_no_path_can_have_in_it_is_not_there(upstream: Upstre
     assert upstream.requests == []
 
 
-async def test_halves_of_characters_and_huge_numbers_can_be_asked(upstream: Upstream, build: Build) -> None:
+async def test_halves_of_characters_and_huge_numbers_can_be_sent(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hi"), END))
     await reads(build(), user="\ud83d", seed=2**70)
     assert upstream.requests[0].json["user"] == "\ud83d"
@@ -274,7 +274,7 @@ async def test_heartbeats_behind_the_finish_reason_do_not_keep_it_open(upstream:
     await upstream.requests[0].gone.wait()
 
 
-async def test_what_comes_within_the_grace_time_is_heard(upstream: Upstream, build: Build) -> None:
+async def test_chunks_within_the_grace_period_are_read(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hi"), finish(), 0.1, usage(), END))
     assert await chunks_of(build(response__finish_grace_s=5)) == normal([chunk("Hi"), finish(), usage(), DONE])
 
@@ -320,7 +320,7 @@ async def test_what_a_filter_holds_comes_before_the_end(upstream: Upstream, buil
 
 
 @pytest.mark.parametrize("sign", [CLOSE, RESET])
-async def test_a_broken_stream_says_so_behind_its_last_chunk(upstream: Upstream, build: Build, sign: Step) -> None:
+async def test_a_broken_stream_raises_after_its_last_chunk(upstream: Upstream, build: Build, sign: Step) -> None:
     upstream.say(sse(chunk("Hel"), chunk("lo"), sign))
     chunks, error = await until_error(build())
     assert chunks == [chunk("Hel"), chunk("lo")]
@@ -345,7 +345,7 @@ async def test_a_frame_that_is_cut_off_is_no_chunk(upstream: Upstream, build: Bu
     assert (chunks, error.status) == ([chunk("Hel")], 502)
 
 
-async def test_a_body_that_is_shorter_than_said_is_broken(upstream: Upstream, build: Build) -> None:
+async def test_a_body_that_is_shorter_than_announced_is_broken(upstream: Upstream, build: Build) -> None:
     upstream.say([head({"Content-Type": "application/json", "Content-Length": "1000"}) + b'{"choices": [', CLOSE])
     assert (await refusal(build())).status == 502
 
@@ -370,7 +370,7 @@ async def test_nothing_is_no_answer(upstream: Upstream, build: Build, steps: lis
     assert (chunks, error.status, error.message) == ([], 502, "The backend's answer is empty.")
 
 
-async def test_an_empty_stream_may_be_an_error_that_is_only_told_without_a_stream(
+async def test_an_empty_stream_may_be_an_error_that_is_only_returned_without_streaming(
     upstream: Upstream, build: Build
 ) -> None:
     too_long = {"message": "Requested tokens (5000) exceed context window of 4096", "type": "x", "code": None}
@@ -433,7 +433,7 @@ IN_STREAMS: dict[str, tuple[list[Step], int, str]] = {
 
 
 @pytest.mark.parametrize(("steps", "code", "message"), IN_STREAMS.values(), ids=IN_STREAMS)
-async def test_an_error_in_a_stream_comes_behind_what_was_said_before(
+async def test_an_error_in_a_stream_comes_after_the_chunks_before_it(
     upstream: Upstream, build: Build, steps: list[Step], code: int, message: str
 ) -> None:
     said = piece(b"data: %s\n\n" % json.dumps(chunk("Hel")).encode())
@@ -451,7 +451,7 @@ async def test_a_null_error_is_none(upstream: Upstream, build: Build) -> None:
     assert await chunks_of(build()) == normal([{**chunk("Hi"), "error": None}, finish(), DONE])
 
 
-async def test_a_stream_that_falls_silent_is_given_up(upstream: Upstream, build: Build) -> None:
+async def test_a_stream_that_falls_silent_is_aborted(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel"), HANG))
     chunks, error = await until_error(build(transport__idle_timeout=0.1))
     assert (chunks, error.status, error.code) == ([chunk("Hel")], 504, "timeout")
@@ -481,7 +481,7 @@ async def test_a_consumer_may_take_its_time(upstream: Upstream, build: Build) ->
 
 
 @pytest.mark.parametrize("steps", [[HANG], [*sse()[:1], HANG]], ids=["no head", "no body"])
-async def test_a_server_that_never_begins_is_given_up(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+async def test_a_server_that_never_begins_is_aborted(upstream: Upstream, build: Build, steps: list[Step]) -> None:
     upstream.say(steps)
     chunks, error = await until_error(build(transport__first_byte_timeout=0.1, retries=2))
     assert (chunks, error.status, len(upstream.requests)) == ([], 504, 1)
@@ -613,7 +613,7 @@ async def test_patience_has_its_limit(upstream: Upstream, build: Build) -> None:
     ],
     ids=["mistake", "key", "model", "schema", "mistake as 500", "quota", "long wait", "told not to"],
 )
-async def test_what_will_not_pass_is_not_asked_again(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+async def test_a_permanent_error_is_not_retried(upstream: Upstream, build: Build, steps: list[Step]) -> None:
     upstream.always(steps)
     await refusal(build(retries=2))
     assert len(upstream.requests) == 1
@@ -624,7 +624,7 @@ async def test_a_long_wait_is_passed_on(upstream: Upstream, build: Build) -> Non
     assert (await refusal(build(retries=2))).headers() == {"Retry-After": "60"}
 
 
-async def test_a_server_may_ask_to_be_asked_again(upstream: Upstream, build: Build) -> None:
+async def test_a_server_may_request_a_retry(upstream: Upstream, build: Build) -> None:
     upstream.say(status(409, {"error": "not now"}, {"x-should-retry": "true"}))
     upstream.say(sse(chunk("Hi"), END))
     assert await chunks_of(build(retries=1)) == [chunk("Hi"), DONE]
@@ -636,7 +636,7 @@ async def test_a_connection_that_breaks_before_the_answer_is_made_again(upstream
     assert await chunks_of(build(retries=1)) == [chunk("Hi"), DONE]
 
 
-async def test_an_answer_that_has_begun_is_not_asked_for_again(upstream: Upstream, build: Build) -> None:
+async def test_an_answer_that_has_begun_is_not_retried(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel"), RESET))
     chunks, _ = await until_error(build(retries=2))
     assert (chunks, len(upstream.requests)) == ([chunk("Hel")], 1)
@@ -686,7 +686,7 @@ async def test_a_connection_is_used_again(upstream: Upstream, build: Build, step
     assert (len(upstream.requests), upstream.connections) == (3, 1)
 
 
-async def test_many_can_ask_at_once(upstream: Upstream, build: Build) -> None:
+async def test_many_requests_can_run_at_once(upstream: Upstream, build: Build) -> None:
     go = asyncio.Event()
     upstream.always(sse(chunk("Hi"), go, finish(), END))
     backend = build()

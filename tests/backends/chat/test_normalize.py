@@ -110,7 +110,7 @@ TELLS: dict[str, tuple[Any, list[Any]]] = {
 
 
 @pytest.mark.parametrize(("sent", "expected"), TELLS.values(), ids=TELLS)
-def test_what_a_delta_says(sent: Any, expected: list[Any]) -> None:
+def test_what_a_delta_contains(sent: Any, expected: list[Any]) -> None:
     before = copy.deepcopy(sent)
     assert deltas(sent) == expected
     assert sent == before
@@ -140,7 +140,7 @@ def test_the_usage_is_that_by_now_wherever_it_stands() -> None:
     ]
 
 
-def test_a_source_is_told_once() -> None:
+def test_a_source_is_returned_once() -> None:
     results = [{"url": "https://a.test", "title": "A"}]
     cited = ["https://a.test", "https://b.test"]
     first, second = normal(chunk(citations=cited, search_results=results), chunk(citations=[*cited, {"url": "c"}]))

@@ -105,7 +105,7 @@ async def test_it_answers_as_a_server_does() -> None:
     assert chunks[-1] is DONE
 
 
-async def test_it_always_says_the_same() -> None:
+async def test_it_always_answers_the_same() -> None:
     assert await chunks_of("Hi", reasoning_effort="low") == await chunks_of("Hi", reasoning_effort="low")
     assert (await chunks_of("Hi"))[0]["id"] != (await chunks_of("Ho"))[0]["id"]
 
@@ -137,7 +137,7 @@ async def test_it_calls_the_tool_that_the_prompt_speaks_of() -> None:
     assert (answer.text, answer.reasons) == ("", ["tool_calls"])
 
 
-async def test_it_tells_what_the_tool_said() -> None:
+async def test_it_repeats_the_result_of_the_tool() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "Sunny, 21C"}]}
     called = [{"role": "assistant", "tool_calls": [call]}, result]
@@ -183,7 +183,7 @@ async def test_it_answers_in_json() -> None:
 
 
 @pytest.mark.parametrize(("effort", "thinks"), [("low", True), ("none", False), (None, False)])
-async def test_it_thinks_when_it_is_asked_to(effort: str | None, thinks: bool) -> None:
+async def test_it_reasons_when_the_effort_requests_it(effort: str | None, thinks: bool) -> None:
     answer = await said("Say hello.", reasoning_effort=effort)
     assert bool(answer.reasoning) is thinks
     assert bool(answer.usage["completion_tokens_details"]["reasoning_tokens"]) is thinks
@@ -235,7 +235,7 @@ async def test_it_shows_markdown_and_an_image() -> None:
     assert base64.b64decode(encoded).startswith(b"\x89PNG")
 
 
-async def test_it_thinks_when_it_is_told_to() -> None:
+async def test_it_reasons_when_the_prompt_requests_it() -> None:
     assert (await said("Think: what is an antiphon?")).reasoning
     assert not (await said("Think: what is an antiphon?", reasoning_effort="none")).reasoning
 

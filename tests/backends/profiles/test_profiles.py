@@ -134,7 +134,7 @@ def test_minimax_gets_one_system_message() -> None:
     assert (first, rest) == ({"role": "system", "content": "A\n\nB"}, [USER])
 
 
-def test_moonshot_is_asked_to_call_instead_of_being_told() -> None:
+def test_moonshot_is_instructed_to_call_instead_of_forced() -> None:
     chat = ask("moonshot", tools=[TOOL], tool_choice={"type": "function", "name": "look"}, temperature=0.5)
     assert "tool_choice" not in chat.body and "temperature" not in chat.body
     assert chat.body["messages"][-1]["content"] == "Call the tool `look` now, instead of answering in words."

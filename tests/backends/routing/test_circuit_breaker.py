@@ -109,6 +109,8 @@ def test_a_check_that_is_answered_ends_the_pause() -> None:
         (404, "not_found", "model_not_found", False, False),
     ],
 )
-def test_what_an_error_says_of_the_server(status: int, type: str, code: str, ill: bool, elsewhere: bool) -> None:
+def test_which_errors_count_as_failures_of_the_server(
+    status: int, type: str, code: str, ill: bool, elsewhere: bool
+) -> None:
     error = BackendError("Oh.", status=status, type=type, code=code)
     assert (is_server_failure(error), may_fail_over(error)) == (ill, elsewhere)

@@ -48,9 +48,7 @@ async def test_no_more_requests_than_allowed_are_worked_on_and_the_others_wait_t
     assert [*sorted(said[:2]), *said[2:]] == [f"question {n}" for n in range(5)]
 
 
-async def test_where_too_many_wait_already_the_next_is_told_when_to_come_back(
-    build: Build, three: list[Upstream]
-) -> None:
+async def test_with_a_full_queue_the_next_request_gets_the_time_to_retry(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].always(sse(chunk("a"), go, finish(), END))
     router = build(local={"url": three[0].url, "max_concurrency": 1, "max_queue": 1})
@@ -68,7 +66,7 @@ async def test_where_too_many_wait_already_the_next_is_told_when_to_come_back(
     )
 
 
-async def test_who_has_waited_for_too_long_is_told_so(build: Build, three: list[Upstream]) -> None:
+async def test_a_request_that_has_waited_for_too_long_is_refused_as_such(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].always(sse(chunk("a"), go, finish(), END))
     router = build(local={"url": three[0].url, "max_concurrency": 1, "queue_timeout": 0.05})
@@ -135,7 +133,7 @@ async def test_each_replica_has_places_of_its_own(build: Build, three: list[Upst
         go.set()
 
 
-async def test_places_are_neither_lost_nor_given_twice_whoever_comes_goes_or_fails() -> None:
+async def test_slots_are_neither_lost_nor_taken_twice_whatever_happens() -> None:
     (served,) = settings(local={"url": "http://a/v1", "replicas": ["http://b/v1"], "max_concurrency": 3}).values()
     pool = ReplicaPool("local", served, lambda one: Scripted([]))
     chance = random.Random(1)
@@ -183,7 +181,7 @@ async def test_a_server_that_fails_again_and_again_is_left_alone(build: Build, t
     assert len(three[0].requests) == 3
 
 
-async def test_a_server_that_has_no_other_beside_it_is_asked_however_often_it_failed(
+async def test_a_server_without_alternatives_is_tried_however_often_it_failed(
     build: Build, three: list[Upstream]
 ) -> None:
     three[0].always(DOWN)
@@ -193,7 +191,7 @@ async def test_a_server_that_has_no_other_beside_it_is_asked_however_often_it_fa
     assert len(three[0].requests) == 8
 
 
-async def test_others_are_asked_without_trying_a_server_that_is_left_alone(build: Build, three: list[Upstream]) -> None:
+async def test_others_are_tried_instead_of_a_server_whose_circuit_is_open(build: Build, three: list[Upstream]) -> None:
     three[0].always(DOWN)
     router = build(
         local={"url": three[0].url, "max_failures": 1, "check_interval": 0},
@@ -220,7 +218,7 @@ async def test_streams_that_break_off_count_as_failures(build: Build, three: lis
     assert (await refusal(router)).status == 503
 
 
-async def test_a_server_that_answers_a_check_is_asked_again(
+async def test_a_server_that_answers_a_check_gets_requests_again(
     build: Build, three: list[Upstream], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "app.backends")
@@ -232,7 +230,7 @@ async def test_a_server_that_answers_a_check_is_asked_again(
     assert f"backend local: {three[0].url} gets no requests for now: 502 server_error" in caplog.text
 
 
-async def test_one_who_waits_is_told_when_the_last_server_fails(build: Build, three: list[Upstream]) -> None:
+async def test_a_waiting_request_fails_when_the_last_server_fails(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].say([go, RESET])
     router = build(
@@ -307,9 +305,7 @@ async def test_one_who_waits_for_a_backend_that_goes_still_gets_its_turn(build: 
         assert await waiting == "old"
 
 
-async def test_a_fallback_that_goes_can_still_be_asked_by_who_set_out_before(
-    build: Build, three: list[Upstream]
-) -> None:
+async def test_a_removed_fallback_still_serves_requests_that_began_before(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].always([go, RESET])
     router = build(local={"url": three[0].url}, cloud={"url": three[1].url})
@@ -321,7 +317,7 @@ async def test_a_fallback_that_goes_can_still_be_asked_by_who_set_out_before(
     assert len(three[1].requests) == 1
 
 
-async def test_what_stays_the_same_keeps_its_connections(build: Build, three: list[Upstream]) -> None:
+async def test_unchanged_backends_keep_their_connections(build: Build, three: list[Upstream]) -> None:
     router = build(local={"url": three[0].url}, other={"url": three[1].url, "models": ["x"]})
     await ask(router)
     router.renew(settings(other={"url": three[1].url, "models": ["x", "y"]}, local={"url": three[0].url}))

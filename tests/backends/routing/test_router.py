@@ -121,7 +121,7 @@ async def test_the_models_are_those_of_all_backends_each_once_with_the_aliases(
     assert models[4] == {"id": "odd", "object": "model", "created": 0, "owned_by": "cloud"}
 
 
-async def test_where_no_backend_lists_its_models_the_failure_is_told(build: Build) -> None:
+async def test_if_no_backend_lists_its_models_the_error_is_returned(build: Build) -> None:
     with pytest.raises(BackendError, match="The backend cannot be reached"):
         await build(local={"url": nobody()}, cloud={"url": nobody()}).models()
 
@@ -132,7 +132,7 @@ async def test_another_replica_lists_the_models(build: Build, three: list[Upstre
     assert [model["id"] for model in await router.models()] == ["qwen3"]
 
 
-async def test_a_callers_key_is_shown_to_nobody_it_may_not_be_meant_for(build: Build, three: list[Upstream]) -> None:
+async def test_a_callers_key_is_sent_only_where_it_belongs(build: Build, three: list[Upstream]) -> None:
     for server in three:
         server.models = None  # so that the request is noted
     one = {"url": three[0].url, "models": ["a"], "api_key": "passthrough"}
@@ -166,7 +166,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("refused", REFUSALS.values(), ids=REFUSALS.keys())
 @pytest.mark.parametrize("kind", ["replica", "fallback"])
-async def test_another_is_asked_where_one_cannot_answer(
+async def test_another_backend_is_tried_where_one_cannot_answer(
     build: Build, three: list[Upstream], refused: Any, kind: str
 ) -> None:
     three[0].always(refused)
@@ -178,7 +178,9 @@ async def test_another_is_asked_where_one_cannot_answer(
     assert asked(*three) == [1, 1, 0]
 
 
-async def test_where_nobody_listens_another_is_asked_at_once(build: Build, three: list[Upstream]) -> None:
+async def test_where_the_connection_is_refused_another_backend_is_tried_at_once(
+    build: Build, three: list[Upstream]
+) -> None:
     router = build(local={"url": nobody(), "replicas": [nobody()], "retries": 5}, cloud={"url": three[0].url})
     assert await ask(router) == "Hello"
 
@@ -191,7 +193,7 @@ async def test_where_nobody_listens_another_is_asked_at_once(build: Build, three
         sse({"error": {"message": "bad request", "type": "invalid_request_error"}}),
     ],
 )
-async def test_what_is_the_callers_doing_is_told_and_asked_of_nobody_else(
+async def test_an_error_of_the_caller_is_returned_and_no_other_backend_is_tried(
     build: Build, three: list[Upstream], refused: Any
 ) -> None:
     three[0].always(refused)
@@ -200,7 +202,7 @@ async def test_what_is_the_callers_doing_is_told_and_asked_of_nobody_else(
     assert asked(*three) == [1, 0, 0]
 
 
-async def test_behind_the_first_chunk_nobody_else_is_asked(build: Build, three: list[Upstream]) -> None:
+async def test_after_the_first_chunk_no_other_backend_is_tried(build: Build, three: list[Upstream]) -> None:
     three[0].always(sse(chunk("Hel"), RESET))
     router = build(local={"url": three[0].url}, cloud={"url": three[1].url})
     heard = []
@@ -212,7 +214,7 @@ async def test_behind_the_first_chunk_nobody_else_is_asked(build: Build, three: 
     assert asked(*three) == [1, 0, 0]
 
 
-async def test_the_last_one_to_ask_is_asked_again_before_it_is_given_up(build: Build, three: list[Upstream]) -> None:
+async def test_the_last_backend_is_retried_before_the_request_fails(build: Build, three: list[Upstream]) -> None:
     hasty = status(503, {"error": {"message": "busy"}}, {"Retry-After-Ms": "1"})
     three[0].always(hasty)
     three[1].say(hasty)
@@ -221,7 +223,7 @@ async def test_the_last_one_to_ask_is_asked_again_before_it_is_given_up(build: B
     assert asked(*three) == [1, 2, 0]
 
 
-async def test_in_the_end_the_first_backends_own_words_are_told(build: Build, three: list[Upstream]) -> None:
+async def test_if_all_fail_the_error_of_the_first_backend_is_returned(build: Build, three: list[Upstream]) -> None:
     three[0].always(status(500, {"error": {"message": "The first is broken."}}))
     three[1].always(status(400, {"error": {"message": "maximum context length is 10"}}))
     three[2].always(status(429, {"error": {"message": "Slow down."}}))
@@ -255,7 +257,7 @@ async def test_what_a_backend_falls_back_on(
     assert asked(*three) == route
 
 
-async def test_a_fallback_is_asked_in_its_own_terms(build: Build, three: list[Upstream]) -> None:
+async def test_a_fallback_is_sent_a_request_by_its_own_profile(build: Build, three: list[Upstream]) -> None:
     three[0].always(DOWN)
     router = build(
         local={"url": three[0].url, "profile": "vllm"},
@@ -270,7 +272,7 @@ async def test_a_fallback_is_asked_in_its_own_terms(build: Build, three: list[Up
     assert three[1].requests[0].json["said_to"] == "openai"
 
 
-async def test_a_fallback_that_cannot_be_asked_this_is_passed_over(build: Build, three: list[Upstream]) -> None:
+async def test_a_fallback_that_does_not_support_the_request_is_skipped(build: Build, three: list[Upstream]) -> None:
     three[0].always(DOWN)
     router = build(
         local={"url": three[0].url, "profile": "vllm"},
@@ -335,9 +337,7 @@ async def test_only_the_conversations_of_a_replica_that_is_down_move_and_they_co
     assert all(homes(*three)[0][name] == 3 for name in before[0])
 
 
-async def test_without_a_conversation_the_replica_with_the_least_to_do_is_asked(
-    build: Build, three: list[Upstream]
-) -> None:
+async def test_without_a_conversation_the_least_loaded_replica_is_used(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     for server in three:
         server.always(sse(chunk("a"), go, finish(), END))

@@ -90,7 +90,7 @@ async def test_where_a_name_has_several_addresses_one_that_answers_is_found(monk
 
 
 @on_each_loop
-async def test_an_ipv6_address_can_be_asked() -> None:
+async def test_an_ipv6_address_can_be_used() -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -100,7 +100,7 @@ async def test_an_ipv6_address_can_be_asked() -> None:
 
 
 @on_each_loop
-async def test_a_certificate_is_trusted_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_certificate_is_trusted_if_the_environment_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
     body = bytes(range(256)) * 10_000
 

@@ -46,7 +46,7 @@ async def pieces() -> AsyncIterator[bytes]:
 
 
 @on_each_loop
-async def test_a_body_that_is_generated_is_sent_in_chunks_or_as_long_as_it_is_said_to_be() -> None:
+async def test_a_generated_body_is_sent_in_chunks_or_with_its_content_length() -> None:
     async with serve(HELLO) as server, httpx.AsyncClient(transport=HTTPToolsTransport(trust_env=False)) as client:
         await client.post(server.url, content=pieces())
         await client.post(server.url, content=pieces(), headers={"Content-Length": "5"})
@@ -90,7 +90,7 @@ async def test_a_body_that_fails_to_be_generated_closes_the_connection() -> None
 
 @pytest.mark.parametrize("generated", [False, True])
 @on_each_loop
-async def test_a_server_that_refuses_need_not_read_the_rest_and_is_then_asked_anew(generated: bool) -> None:
+async def test_a_server_that_refuses_need_not_read_the_rest_and_gets_a_new_connection(generated: bool) -> None:
     seen = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -114,7 +114,7 @@ async def test_a_server_that_refuses_need_not_read_the_rest_and_is_then_asked_an
 
 
 @on_each_loop
-async def test_a_server_that_talks_before_it_is_asked_is_not_heard() -> None:
+async def test_a_server_that_sends_before_a_request_is_not_read() -> None:
     async def script(peer: Peer) -> None:
         await peer.send(sized(b"hello"))
 

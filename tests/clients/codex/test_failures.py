@@ -69,7 +69,9 @@ async def test_codex_does_not_try_again_what_has_to_be_paid_for(codex: Codex, up
     [status(400, TOO_LONG), sse(chunk("Hel"), 0.3, TOO_LONG, CLOSE)],
     ids=["at once", "in the middle"],
 )
-async def test_codex_says_that_there_is_no_more_room(codex: Codex, upstream: Upstream, answer: list[Any]) -> None:
+async def test_codex_reports_that_the_context_window_is_full(
+    codex: Codex, upstream: Upstream, answer: list[Any]
+) -> None:
     upstream.say(answer)
     ended = await codex.exec("Say hello.")
     assert ended.code == 1
@@ -77,7 +79,7 @@ async def test_codex_says_that_there_is_no_more_room(codex: Codex, upstream: Ups
     assert len(upstream.requests) == 1
 
 
-async def test_codex_says_that_an_answer_was_cut_off(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_reports_that_an_answer_was_cut_off(codex: Codex, upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hel"), finish("length"), usage(), DONE))
     ended = await codex.exec("Say hello.")
     assert ended.code == 1
@@ -108,7 +110,7 @@ async def test_codex_shows_the_words_of_a_refusal(codex: Codex, upstream: Upstre
     assert words in troubles(ended)[-1]
 
 
-async def test_codex_asks_again_when_a_stream_breaks_off(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_retries_when_a_stream_breaks_off(codex: Codex, upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hel"), 0.3, BROKEN, CLOSE))
     upstream.say(saying("Hello."))
     ended = await codex.exec("Say hello.")

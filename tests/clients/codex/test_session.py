@@ -80,7 +80,7 @@ async def test_codex_works_for_many_turns(
     assert {exchange.transport for exchange in wire.responses} == {transport}
 
 
-async def test_codex_says_who_it_is(
+async def test_codex_identifies_itself(
     codex: Codex, upstream: Upstream, wire: Wire, settings: list[str], transport: str
 ) -> None:
     upstream.say(saying("Hello."))
@@ -126,7 +126,7 @@ async def test_codex_looks_at_an_image(codex: Codex, upstream: Upstream, setting
     assert url.startswith("data:image/png;base64,")
 
 
-async def test_codex_is_given_an_image_and_a_schema(codex: Codex, upstream: Upstream, settings: list[str]) -> None:
+async def test_codex_sends_an_image_and_a_schema(codex: Codex, upstream: Upstream, settings: list[str]) -> None:
     schema = {"type": "object", "properties": {"seen": {"type": "string"}}, "required": ["seen"]}
     (codex.home / "schema.json").write_text(json.dumps({**schema, "additionalProperties": False}))
     (codex.home / "pixel.png").write_bytes(PIXEL)
@@ -155,7 +155,7 @@ async def test_the_model_is_left_when_codex_is(
     assert len(upstream.requests) == 1
 
 
-async def test_what_cannot_be_offered_is_left_out_and_told(
+async def test_tools_that_cannot_be_offered_are_left_out_with_a_warning(
     codex: Codex, upstream: Upstream, wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     upstream.say(saying("Hello."))
@@ -182,7 +182,7 @@ async def test_a_sub_agent_does_its_part(codex: Codex, upstream: Upstream) -> No
 
 
 @pytest.mark.parametrize(("model", "features"), [("m", ["features.multi_agent_v2=true"]), ("gpt-6-sol", [])])
-async def test_an_agent_of_a_team_hears_what_it_is_to_do(
+async def test_an_agent_of_a_team_receives_its_task(
     codex: Codex, upstream: Upstream, model: str, features: list[str]
 ) -> None:
     """Newer models have agents that write to each other, in items of a type that no other client sends."""

@@ -83,7 +83,7 @@ async def test_opencode_writes_a_file_and_goes_on(opencode: Opencode, upstream: 
     assert len(upstream.requests) == 2
 
 
-async def test_opencode_says_who_it_is(opencode: Opencode, upstream: Upstream, wire: Wire) -> None:
+async def test_opencode_identifies_itself(opencode: Opencode, upstream: Upstream, wire: Wire) -> None:
     upstream.always(saying("Hello."))
     await opencode("Say hello.")
     for exchange in wire.responses:
@@ -123,7 +123,7 @@ async def test_opencode_shows_what_there_is_of_an_answer_that_was_cut_off(
     assert len(upstream.requests) == 1
 
 
-async def test_opencode_asks_again_when_a_stream_breaks_off(opencode: Opencode, upstream: Upstream) -> None:
+async def test_opencode_retries_when_a_stream_breaks_off(opencode: Opencode, upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hel"), 0.3, {"error": {"message": "The GPU is on fire."}}, CLOSE))
     upstream.say(saying("Hello."))
     ended = await opencode("Say hello.")

@@ -187,7 +187,7 @@ def strays(items: list[Item]) -> int:
         (f"maximum context length is {'9' * 5000}, and you requested 8192 tokens", None),
     ],
 )
-def test_the_numbers_in_a_complaint_tell_what_fits(complaint: str, share: float | None) -> None:
+def test_the_numbers_in_an_error_determine_what_fits(complaint: str, share: float | None) -> None:
     assert share_that_fits(complaint) == share
 
 

@@ -381,7 +381,7 @@ def test_a_search_and_what_it_found_go_back_as_a_call_and_its_result() -> None:
     assert nothing["content"] == "No tools were found."
 
 
-def test_a_search_that_ran_elsewhere_is_not_told_but_what_it_found_is_on_offer() -> None:
+def test_a_search_that_ran_elsewhere_is_not_sent_but_its_tools_are_offered() -> None:
     elsewhere = {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {"paths": ["lab"]}}
     chat = ask([], elsewhere, found(LAB, call_id=None))
     assert chat.body["messages"] == [user("Hi")]
@@ -418,7 +418,7 @@ def test_a_search_that_ran_elsewhere_is_not_told_but_what_it_found_is_on_offer()
         ),
     ],
 )
-def test_calls_of_tools_that_are_not_offered_here_are_told(
+def test_calls_of_tools_that_are_not_offered_here_are_sent(
     made: Any, told: Any, name: str, arguments: Any, content: str
 ) -> None:
     _, asked, result = ask([], made, told).body["messages"]

@@ -41,7 +41,7 @@ def test_the_least_that_is_sent() -> None:
     assert ask() == ChatTranslation(body=LEAST, calls={}, allowed=None, warnings=())
 
 
-def test_nulls_and_what_is_kept_here_are_not_sent() -> None:
+def test_nulls_and_fields_of_this_server_are_not_sent() -> None:
     nulls = dict.fromkeys(["temperature", "tools", "tool_choice", "reasoning", "text", "metadata", "stop", "user"])
     kept = {
         "store": False,
@@ -85,7 +85,7 @@ def test_streaming(options: Any, tools: Any, streaming: Any) -> None:
     assert {name: sent[name] for name in sent if name.startswith("stream")} == streaming
 
 
-def test_sampling_is_sent_when_it_was_given() -> None:
+def test_sampling_is_sent_if_it_was_set() -> None:
     sampling = {"temperature": 0.0, "top_p": 0.9, "presence_penalty": -1.0, "frequency_penalty": 0.5}
     assert body(**sampling) == sampling
 
@@ -223,7 +223,7 @@ ANY_OBJECT = {"type": "json_schema", "json_schema": {"name": "response", "schema
         ("drop", "native", None, False),
     ],
 )
-def test_a_schema_that_cannot_be_forced_is_told(
+def test_a_schema_that_cannot_be_enforced_is_described(
     json_schema: str, json_object: str, response_format: Any, told: bool
 ) -> None:
     options = {"response_format.json_schema": json_schema, "response_format.json_object": json_object}
@@ -244,7 +244,7 @@ def test_an_object_that_cannot_be_forced() -> None:
     )
 
 
-def test_a_parameter_that_nobody_knows_is_left_out_and_said_so() -> None:
+def test_an_unknown_parameter_is_left_out_with_a_warning() -> None:
     asked = {"max_tokens": 5, "n": 2, "seed": 7, "top_k": None, "client_metadata": {"a": "b"}}
     chat = ask({"forward": ["n"]}, **asked)
     assert chat.body == {**LEAST, "seed": 7, "n": 2}
@@ -279,7 +279,7 @@ def test_a_server_gets_the_parameters_that_it_alone_knows(
     )
 
 
-def test_no_parameter_takes_the_place_of_what_is_asked() -> None:
+def test_no_extra_parameter_replaces_a_field_of_the_request() -> None:
     theirs = {"messages": [], "response_format": {"type": "text"}, "max_tokens": 7, "n": 2}
     chat = ask({"extra_params": [*theirs]}, **theirs, max_output_tokens=99, text={"format": {"type": "json_object"}})
     assert (chat.body["messages"], chat.body["max_tokens"], chat.body["n"]) == (LEAST["messages"], 99, 2)
@@ -313,11 +313,11 @@ def test_effort(option: str, effort: str, sent: Any) -> None:
     assert body({"effort": option, "effort_map": MAP}, reasoning={"effort": effort}) == sent
 
 
-def test_an_effort_that_was_not_given_is_not_sent() -> None:
+def test_an_effort_that_was_not_set_is_not_sent() -> None:
     assert body({"effort": "enable_thinking"}, reasoning={"summary": "auto"}) == {}
 
 
-def test_an_effort_that_cannot_be_set_is_said() -> None:
+def test_an_effort_that_cannot_be_set_is_warned_of() -> None:
     assert ask({"effort": "none"}, reasoning={"effort": "low"}).warnings == (
         "This backend has no reasoning effort, so reasoning.effort was left out.",
     )
@@ -345,12 +345,12 @@ def test_effort_in_the_template_gives_way_to_what_the_caller_has_put_there() -> 
         (0, 0.1, ("temperature was changed from 0.0 to 0.1, the closest value that this backend accepts.",)),
     ],
 )
-def test_numbers_are_brought_into_range(temperature: Any, sent: Any, warnings: Any) -> None:
+def test_numbers_are_clamped(temperature: Any, sent: Any, warnings: Any) -> None:
     chat = ask({"clamp": {"temperature": [0.1, 1]}}, temperature=temperature)
     assert (chat.body.get("temperature"), chat.warnings) == (sent, warnings)
 
 
-def test_parameters_are_dropped_and_it_is_said_if_the_caller_had_set_them() -> None:
+def test_dropped_parameters_are_warned_of_if_the_caller_had_set_them() -> None:
     chat = ask({"drop_params": ["temperature", "top_p", "stream_options"]}, temperature=1)
     assert set(chat.body) == {"model", "messages", "stream"}
     assert chat.warnings == ("This backend does not accept 'temperature', so it was left out.",)
@@ -375,6 +375,6 @@ def test_a_profile_is_not_changed_by_the_requests_it_serves() -> None:
     assert extra == {"a": {"b": {"c": 1}}}
 
 
-def test_what_nobody_asked_for_is_dropped_without_a_word() -> None:
+def test_defaults_are_dropped_without_a_warning() -> None:
     chat = ask({"forward": ["store"], "drop_params": ["store", "stream_options"]})
     assert (set(chat.body), chat.warnings) == ({"model", "messages", "stream"}, ())

@@ -201,7 +201,7 @@ def test_every_conversation_is_refused_or_sent_in_order(request: dict[str, Any],
 
 
 @given(requests, profiles)
-def test_the_tools_that_are_sent_are_those_that_are_told_of(request: dict[str, Any], profile: Profile) -> None:
+def test_the_tools_that_are_sent_are_those_whose_calls_are_read(request: dict[str, Any], profile: Profile) -> None:
     if (chat := asked(request, profile)) is None:
         return
     names = [tool["function"]["name"] for tool in chat.body.get("tools", ())]
@@ -240,7 +240,7 @@ def test_strict_templates_get_what_they_demand(request: dict[str, Any], profile:
 
 @pytest.mark.parametrize("options", [{}, STRICT, {"request.roles.system": "user"}])
 @given(st.lists(st.sampled_from(["user", "assistant", "system", "developer", "call", "output"]), min_size=1))
-def test_nothing_that_was_said_is_lost_and_nothing_is_said_twice(options: dict[str, Any], kinds: list[str]) -> None:
+def test_no_content_is_lost_and_none_is_sent_twice(options: dict[str, Any], kinds: list[str]) -> None:
     said = [f"<{at}>" for at in range(len(kinds))]
     made = {
         "call": lambda text: {

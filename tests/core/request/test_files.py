@@ -44,7 +44,7 @@ def file(content: bytes, name: str | None = "notes.md", media_type: str | None =
         ({**file(b""), "file_data": "_-8~"}, ...),
     ],
 )
-def test_text_is_told_as_text_with_its_name(part: Any, text: Any, files: str) -> None:
+def test_a_text_file_is_sent_as_text_with_its_name(part: Any, text: Any, files: str) -> None:
     if text is ...:  # what is no base64 is for whoever takes files
         assert refused(user([part]), content__files="error").param == "input[0].content[0].file_data"
         return
@@ -76,6 +76,6 @@ def test_what_is_no_text_goes_as_a_file_to_a_backend_with_files() -> None:
         assert messages(user([part])) == [user([sent])]
 
 
-def test_a_file_that_a_tool_gives_back_is_told_as_text_too() -> None:
+def test_a_file_in_a_tools_output_is_sent_as_text_too() -> None:
     sent = messages(user("Hi"), call("a"), output("a", [file(b"One.")]), content__files="error")
     assert sent[-1]["content"] == '<file name="notes.md">\nOne.\n</file>'

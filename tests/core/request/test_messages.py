@@ -25,12 +25,12 @@ def test_instructions_come_first() -> None:
     ]
 
 
-def test_instructions_alone_are_enough_to_ask() -> None:
+def test_instructions_alone_are_enough() -> None:
     assert messages(instructions="Say hello.") == [{"role": "system", "content": "Say hello."}]
 
 
 @pytest.mark.parametrize("items", [[], [{"type": "acme:note", "text": "x"}], [{"role": "assistant", "content": ""}]])
-def test_there_has_to_be_something_to_ask(items: list[Any]) -> None:
+def test_an_empty_input_is_refused(items: list[Any]) -> None:
     assert refused(*items).param == "input"
 
 
@@ -65,7 +65,7 @@ def test_content_of_the_assistant_is_text_and_refusals_are_text_too(content: Any
     assert messages(user("Hi"), said) == [user("Hi"), {"role": "assistant", "content": sent}]
 
 
-def test_an_assistant_who_said_nothing_is_left_out() -> None:
+def test_an_empty_assistant_message_is_left_out() -> None:
     assert messages(user("Hi"), {"role": "assistant", "content": None}, user("Hello?")) == [user("Hi"), user("Hello?")]
 
 
@@ -189,7 +189,7 @@ def test_a_compaction_of_a_stranger_is_left_out_with_a_warning() -> None:
     assert chat.warnings == ("A compaction item could not be read, so what it stands for was left out.",)
 
 
-def test_what_a_text_only_backend_cannot_take_is_told_instead_of_sent() -> None:
+def test_what_a_text_only_backend_does_not_accept_is_described_instead() -> None:
     content = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": "https://x/y.png"}]
     request = CreateResponse.model_validate({"model": "m", "input": [{"role": "user", "content": content}]})
     blind = Profile().override({"request.content.images": "drop"})

@@ -77,7 +77,7 @@ def test_reasoning_without_an_answer(policy: str, count: int) -> None:
     assert sent == [{"role": "assistant", "content": "", "reasoning_content": "a"}] * count
 
 
-def test_of_what_nothing_was_kept_there_is_what_the_item_says_too() -> None:
+def test_reasoning_without_stored_fields_is_read_from_the_item() -> None:
     sent = messages(USER, thought("raw", "rs_1"), *call("a"), upstream={"rs_1": {"reasoning": ""}})
     assert sent[0]["reasoning_content"] == "raw"
 
@@ -92,7 +92,7 @@ def test_of_what_nothing_was_kept_there_is_what_the_item_says_too() -> None:
         ({"type": "reasoning", "encrypted_content": "gAAAA"}, None),
     ],
 )
-def test_of_a_stranger_there_is_what_the_item_says(item: Any, back: Any) -> None:
+def test_reasoning_from_elsewhere_is_read_from_the_item(item: Any, back: Any) -> None:
     assert messages(USER, item, *call("a"))[0].get("reasoning_content") == back
 
 
@@ -117,7 +117,7 @@ SIGNED = {"google": {"thought_signature": "s"}}
         ("extra_content", {"reasoning": "hm"}, {}),
     ],
 )
-def test_what_the_backend_said_goes_back_under_the_name_it_wants(field: str, said: Any, back: Any) -> None:
+def test_reasoning_goes_back_under_the_name_that_the_backend_accepts(field: str, said: Any, back: Any) -> None:
     (message,) = messages(USER, thought("shown", "rs_1"), *call("a"), upstream={"rs_1": said}, reasoning_field=field)
     assert {name: message[name] for name in message if name not in ("role", "tool_calls")} == back
 
@@ -170,7 +170,7 @@ def test_no_placeholder_where_nothing_is_to_go_back() -> None:
         ({"reasoning_replay": "never"}, {}),
     ],
 )
-def test_what_the_backend_said_with_a_call_goes_back_on_the_call(options: Any, back: Any) -> None:
+def test_the_backends_fields_of_a_call_go_back_on_the_call(options: Any, back: Any) -> None:
     upstream = {"fc_1": {"extra_content": SIGNED, "id": "other"}}
     (message,) = messages(USER, *call("a", id="fc_1"), upstream=upstream, **options)
     (sent,) = message["tool_calls"]

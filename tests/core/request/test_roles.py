@@ -80,14 +80,14 @@ def test_texts_and_parts_are_merged_in_order() -> None:
     assert merged == m("user", [{"type": "text", "text": "1"}, image, {"type": "text", "text": "2"}])
 
 
-def test_reasoning_is_merged_with_what_was_said() -> None:
+def test_reasoning_is_merged_with_the_text() -> None:
     given = [u("1"), m("assistant", "2", reasoning="x"), m("assistant", "3", reasoning="y", extra_content={"k": 1})]
     assert arrange(given, RoleOptions(alternate=True))[1] == m(
         "assistant", "2\n\n3", reasoning="x\n\ny", extra_content={"k": 1}
     )
 
 
-def test_what_was_given_is_left_as_it_was() -> None:
+def test_the_messages_passed_in_are_not_changed() -> None:
     given = [s("1"), u("2"), u("3"), s("4")]
     copy = [dict(message) for message in given]
     arrange(given, RoleOptions(system="single_first", alternate=True))

@@ -43,7 +43,7 @@ A, B, C = function("a"), function("b"), function("c")
 
 
 @pytest.mark.parametrize("tools", [[], None])
-def test_without_tools_nothing_is_said_of_tools(tools: Any) -> None:
+def test_without_tools_no_field_is_about_tools(tools: Any) -> None:
     chat = ask(tools, tool_choice="none", parallel_tool_calls=True)
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(chat.body)
     assert (chat.calls, chat.allowed) == ({}, frozenset())
@@ -128,7 +128,7 @@ def test_two_tools_of_one_name_are_refused(tools: Any, param: str) -> None:
 # Namespaces.
 
 
-def test_tools_of_a_namespace_are_told_apart_and_back() -> None:
+def test_tools_of_a_namespace_are_distinguished_both_ways() -> None:
     chat = ask([A, {"type": "namespace", "name": "mcp__lab", "description": "x", "tools": [A, B]}])
     assert names(chat) == ["a", "mcp__lab__a", "mcp__lab__b"]
     assert chat.calls["a"].fields == {"name": "a"}
@@ -242,7 +242,7 @@ def test_a_choice_in_the_backends_terms(choice: Any, options: Any, tools: str, v
     assert chat.allowed == (None if may is None else frozenset(may))
 
 
-def test_a_backend_that_cannot_be_told_to_call_is_asked_to() -> None:
+def test_a_backend_that_cannot_be_forced_to_call_is_instructed_to() -> None:
     options = {"tool_choice.required": "message", "tool_choice.named": "filter_required"}
     assert ask([A, B], options, tool_choice="required").body["messages"] == [
         {"role": "user", "content": "Hi"},
@@ -263,7 +263,7 @@ CANNOT = "This backend cannot be made to call "
         (allowed(A, {"type": "mcp"}), {}, "The allowed tool 'mcp' is no function and was left out."),
     ],
 )
-def test_what_a_choice_loses_is_said(choice: Any, options: Any, warning: str) -> None:
+def test_what_a_choice_loses_is_warned_of(choice: Any, options: Any, warning: str) -> None:
     assert ask([A, B], options, tool_choice=choice).warnings == (warning,)
 
 

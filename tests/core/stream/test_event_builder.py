@@ -228,7 +228,7 @@ def test_finish_reasons(reason: str | None, status: str, detail: str | None) -> 
     assert (response["completed_at"] is None) == (status != "completed")
 
 
-def test_a_call_that_was_cut_off_is_incomplete_whatever_the_server_says() -> None:
+def test_a_call_that_was_cut_off_is_incomplete_whatever_the_finish_reason() -> None:
     for reason in ("tool_calls", "stop", "length", None):
         events = answer(whole(call(0, "c", "f", '{"a": "b'), reason=reason))
         assert calls(events) == [("f", '{"a": "b', "incomplete")]
@@ -245,7 +245,7 @@ def test_an_error_behind_the_finish_reason_takes_nothing_away() -> None:
     assert events[-1]["type"] == "response.incomplete"
 
 
-def test_a_failure_is_told_nested_and_flat_and_in_the_response() -> None:
+def test_a_failure_is_emitted_nested_and_flat_and_in_the_response() -> None:
     failure = BackendError("Too much.", type="too_many_requests", code="rate_limit_exceeded", status=429)
     error, failed = answer([delta(content="Hi")], failure)[-2:]
     told = {"type": "too_many_requests", "code": "rate_limit_exceeded", "message": "Too much.", "param": None}
@@ -375,7 +375,7 @@ def test_reasoning_in_both_forms_at_once() -> None:
     assert item["content"] == [{"type": "reasoning_text", "text": "hm"}]
 
 
-def test_reasoning_under_two_names_is_told_once() -> None:
+def test_reasoning_under_two_names_is_emitted_once() -> None:
     (item,) = output(answer(whole(delta(reasoning_content="hm", reasoning="hm"))))
     assert item["content"] == [{"type": "reasoning_text", "text": "hm"}]
 
@@ -385,7 +385,7 @@ def test_reasoning_and_text_may_alternate() -> None:
     assert [item["type"] for item in output(events)] == ["reasoning", "message", "reasoning", "message"]
 
 
-def test_what_comes_in_one_delta_is_told_in_the_order_of_thinking() -> None:
+def test_the_fields_of_one_delta_are_emitted_reasoning_first() -> None:
     both = {**call(0, "c", "f", "{}")["choices"][0]["delta"], "content": "Hi", "reasoning_content": "hm"}
     assert [item["type"] for item in output(answer(whole(delta(**both))))] == ["reasoning", "message", "function_call"]
 
@@ -412,7 +412,7 @@ def test_a_fragment_of_reasoning_costs_the_same_however_long_the_output_is() -> 
     assert [said.get("reasoning_opaque") for said in made.upstream.values()] == ["opaque 0", "opaque 1", "opaque 2"]
 
 
-def test_what_the_backend_said_is_kept_for_replay() -> None:
+def test_the_backends_fields_are_stored_for_replay() -> None:
     made = builder()
     made.start()
     reader = ChunkReader(made)
@@ -540,7 +540,7 @@ def test_call_ids_are_kept_as_they_are_if_they_can_be() -> None:
     assert minted.startswith("call_")
 
 
-def test_an_id_that_is_too_long_to_be_told_is_kept_for_the_backend() -> None:
+def test_an_id_that_is_too_long_to_be_returned_is_stored_for_the_backend() -> None:
     made = builder()
     reader = ChunkReader(made)
     for chunk in normal(whole(call(0, "x" * 65, "f", "{}"), call(1, "call_b", "g", "{}"))):
@@ -577,13 +577,13 @@ def test_annotations_are_flattened_and_counted() -> None:
     assert output(events)[0]["content"][0]["annotations"] == [flat, flat]
 
 
-def test_citations_of_the_whole_answer_are_told_once_each() -> None:
+def test_citations_of_the_whole_answer_are_emitted_once_each() -> None:
     chunk = {**delta(content="Hi"), "citations": ["https://a", "https://b"]}
     (item,) = output(answer(whole(chunk, chunk)))
     assert [annotation["url"] for annotation in item["content"][0]["annotations"]] == ["https://a", "https://b"]
 
 
-def test_logprobs_come_with_the_deltas_and_with_the_part_if_asked_for() -> None:
+def test_logprobs_come_with_the_deltas_and_with_the_part_if_requested() -> None:
     token = {"token": "Hi", "logprob": -0.5, "bytes": None, "id": 7, "top_logprobs": [{"token": "Ho", "logprob": -1}]}
     chunk = delta(content="Hi")
     chunk["choices"][0]["logprobs"] = {"content": [token]}
@@ -634,7 +634,7 @@ def test_a_failure_takes_back_that_the_response_was_complete(end: Callable[[Even
     assert (failed["status"], failed["completed_at"], failed["incomplete_details"]) == ("failed", None, None)
 
 
-def test_the_tier_that_served_is_told() -> None:
+def test_the_tier_that_served_is_returned() -> None:
     events = answer(whole({**delta(content="Hi"), "service_tier": "flex"}))
     assert [event["response"]["service_tier"] for event in (events[0], events[-1])] == ["default", "flex"]
     assert answer(whole(delta(content="Hi")))[-1]["response"]["service_tier"] == "default"

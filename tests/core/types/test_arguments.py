@@ -22,11 +22,11 @@ def read(*pieces: str) -> str:
     return "".join(told(*pieces))
 
 
-def test_the_text_is_told_as_soon_as_it_is_written() -> None:
+def test_the_text_is_emitted_as_soon_as_it_arrives() -> None:
     assert told('{"inp', 'ut": "', "Hel", "lo\\", "n", '"', "}") == ["", "", "Hel", "lo", "\n", "", "", ""]
 
 
-def test_an_escape_is_told_when_it_is_whole_and_half_a_pair_is_no_character() -> None:
+def test_an_escape_is_emitted_when_it_is_complete_and_half_a_pair_is_no_character() -> None:
     assert told('{"input":"\\', "u00", "e9", "\\ud83d", "\\ude", '00"}')[1:6] == ["", "é", "", "", "😀"]
     assert read('{"input": "\\ud83d"}') == "\ufffd"
     assert read('{"input": "\\ud83d', '\\n"}') == "\ufffd\n"
@@ -86,7 +86,7 @@ def test_what_is_no_object_with_an_input_is_the_input_itself(arguments: str) -> 
     assert read(*arguments) == arguments
 
 
-def test_text_that_is_not_wrapped_is_told_as_it_comes_too() -> None:
+def test_text_that_is_not_wrapped_is_emitted_as_it_arrives_too() -> None:
     assert told("*** Beg", "in Patch") == ["*** Beg", "in Patch", ""]
 
 
@@ -113,7 +113,7 @@ def test_where_arguments_end_and_whether_they_were_cut(
     assert reader.cut(written, broken=True) is cut_with_the_answer
 
 
-def test_nothing_behind_the_object_is_told() -> None:
+def test_nothing_after_the_object_is_emitted() -> None:
     assert told('{"input": "x"} and', '{"input": "y"}') == ["x", "", ""]
 
 
@@ -148,7 +148,7 @@ def test_no_cut_changes_what_comes_out(text: str, cuts: list[int]) -> None:
 
 
 @given(text=texts, cuts=cuts)
-def test_the_arguments_of_a_function_are_told_as_they_are(text: str, cuts: list[int]) -> None:
+def test_the_arguments_of_a_function_are_emitted_unchanged(text: str, cuts: list[int]) -> None:
     reader = ObjectReader()
     told = "".join(map(reader.feed, in_pieces(text, cuts)))
     held = reader.held()
@@ -158,9 +158,7 @@ def test_the_arguments_of_a_function_are_told_as_they_are(text: str, cuts: list[
 
 
 @given(value=others, ascii=st.booleans(), cuts=cuts)
-def test_arguments_that_are_encoded_twice_are_told_as_the_object_that_they_are(
-    value: Any, ascii: bool, cuts: list[int]
-) -> None:
+def test_arguments_that_are_encoded_twice_are_emitted_as_an_object(value: Any, ascii: bool, cuts: list[int]) -> None:
     arguments = json.dumps(value)
     reader = ObjectReader()
     pieces = in_pieces(json.dumps(arguments, ensure_ascii=ascii), cuts)
@@ -168,13 +166,13 @@ def test_arguments_that_are_encoded_twice_are_told_as_the_object_that_they_are(
 
 
 @pytest.mark.parametrize("arguments", ['"Paris"', '"[1]"', '"{"', '"{\\"a\\": 1', '"{}" "{}"'])
-def test_a_string_that_holds_no_object_is_told_as_it_is(arguments: str) -> None:
+def test_a_string_that_contains_no_object_is_emitted_unchanged(arguments: str) -> None:
     reader = ObjectReader()
     assert (reader.feed(arguments), reader.held(), reader.end()) == ("", arguments, arguments)
 
 
 @given(value=others, behind=texts, cuts=cuts)
-def test_what_stands_behind_the_arguments_is_not_told(value: Any, behind: str, cuts: list[int]) -> None:
+def test_text_after_the_arguments_is_not_emitted(value: Any, behind: str, cuts: list[int]) -> None:
     arguments = json.dumps(value)
     reader = ObjectReader()
     told = "".join(map(reader.feed, in_pieces(arguments + behind, cuts)))
@@ -182,6 +180,6 @@ def test_what_stands_behind_the_arguments_is_not_told(value: Any, behind: str, c
 
 
 @pytest.mark.parametrize("arguments", ['see {"a": 1} and {"b": 2}', '[{"a": 1}] [2]', "null {} x"])
-def test_what_is_no_object_is_told_to_its_end(arguments: str) -> None:
+def test_arguments_that_are_no_object_are_emitted_to_their_end(arguments: str) -> None:
     reader = ObjectReader()
     assert (reader.feed(arguments), reader.closed, reader.end()) == (arguments, False, "")

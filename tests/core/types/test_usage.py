@@ -30,7 +30,7 @@ JSON = st.recursive(
 @example(said={"prompt_tokens": 5, "completion_tokens_details": {"reasoning_tokens": -3}})
 @pytest.mark.parametrize("normalize", [normal_usage, dict])
 @given(said=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=8) | JSON)
-def test_whatever_is_said_the_usage_adds_up(normalize: Any, said: Any) -> None:
+def test_whatever_is_reported_the_usage_adds_up(normalize: Any, said: Any) -> None:
     usage = usage_of(normalize(said) if isinstance(said, dict) else None, {"messages": []}, [])
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     assert 0 <= usage["input_tokens_details"]["cached_tokens"] <= usage["input_tokens"]

@@ -90,7 +90,7 @@ async def test_code_is_run_and_the_model_is_shown_what_it_prints(place: Place) -
     assert (container.status, container.memory_limit) == ("running", "1g")
 
 
-async def test_outputs_are_shown_only_if_they_are_asked_for(place: Place) -> None:
+async def test_outputs_are_returned_only_if_they_are_included(place: Place) -> None:
     response = await place.respond(runs("1 + 1"), include=[])
     assert response.output[0].outputs is None
     assert place.shown() == "2\n"
@@ -164,7 +164,7 @@ async def test_the_events_come_in_openais_order(place: Place) -> None:
     laws.check(events)
 
 
-async def test_an_error_of_the_code_is_told(place: Place) -> None:
+async def test_an_error_of_the_code_is_returned(place: Place) -> None:
     response = await place.respond(runs("1 / 0"))
     assert response.output[0].status == "completed"
     assert "ZeroDivisionError" in logs(response.output[0])
@@ -431,13 +431,13 @@ def test_a_wrong_table_is_refused(bubblewrap: Bubblewrap, table: dict[str, Any],
         CodeInterpreter.from_settings(table, ToolHost())
 
 
-def test_a_machine_without_bubblewrap_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_bubblewrap_the_error_explains_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path: None)
     with pytest.raises(ValueError, match="apt install bubblewrap"):
         CodeInterpreter.from_settings({"provider": "bubblewrap"}, ToolHost())
 
 
-def test_a_bwrap_that_fails_is_told(bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bwrap_that_fails_is_reported(bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path: "/usr/bin/false")
     with pytest.raises(ValueError, match="user namespaces"):
         CodeInterpreter.from_settings({"provider": "bubblewrap"}, ToolHost())

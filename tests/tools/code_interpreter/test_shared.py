@@ -105,7 +105,7 @@ async def test_errors_are_those_of_the_host(worker: Worker) -> None:
     assert error.value.message.startswith("File with id")
 
 
-async def test_one_caller_at_a_time_whichever_worker_it_asks(worker: Worker) -> None:
+async def test_one_caller_at_a_time_whichever_worker_it_uses(worker: Worker) -> None:
     host, other = worker(), worker()
     made = await host.create("ada")
     async with host.use(made) as sandbox:

@@ -211,7 +211,7 @@ async def test_a_call_without_a_query_fails_and_the_answer_goes_on(place: Place)
     assert "queries" in place.shown()
 
 
-async def test_filters_number_and_threshold_are_kept_to(place: Place) -> None:
+async def test_filters_number_and_threshold_apply(place: Place) -> None:
     await place.client.vector_stores.files.update(
         place.files["choir.txt"], vector_store_id=place.store, attributes={"kind": "music"}
     )
@@ -239,7 +239,7 @@ async def test_filters_number_and_threshold_are_kept_to(place: Place) -> None:
         ({"vector_store_ids": ["x"], "filters": {"type": "eq", "key": "a"}}, "tools[0].filters.value"),
     ],
 )
-async def test_what_cannot_be_searched_is_refused_before_a_model_is_asked(
+async def test_an_invalid_search_is_refused_before_a_request_to_the_model(
     place: Place, tool: dict[str, Any], param: str
 ) -> None:
     for options in ({}, {"stream": True}):

@@ -85,7 +85,7 @@ async def test_a_file_expires(tmp_path: Path) -> None:
     await store.aclose()
 
 
-async def test_the_expiry_is_asked_for_in_the_form(client: AsyncOpenAI) -> None:
+async def test_the_expiry_is_a_field_of_the_form(client: AsyncOpenAI) -> None:
     expires: Any = {"anchor": "created_at", "seconds": 3600}
     file = await client.files.create(file=("a.txt", b"a"), purpose="user_data", expires_after=expires)
     assert file.expires_at == file.created_at + 3600
@@ -115,7 +115,7 @@ async def test_the_expiry_is_asked_for_in_the_form(client: AsyncOpenAI) -> None:
         ({"purpose": "x" * 5000}, {"file": ("a", b"a")}, "purpose"),
     ],
 )
-async def test_a_form_that_cannot_be_meant_is_refused(
+async def test_an_invalid_form_is_refused(
     http: httpx.AsyncClient, fields: dict[str, str], files: dict[str, Any], param: str
 ) -> None:
     answer = await http.post("/files", data=fields, files=files or {"other": ("a", b"a")})
@@ -197,7 +197,7 @@ async def pieces(path: Path) -> int:
     return int(rows[0][0])
 
 
-async def test_an_upload_that_was_given_up_is_swept(tmp_path: Path) -> None:
+async def test_an_abandoned_upload_is_swept(tmp_path: Path) -> None:
     clock = Clock()
     store = SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/files.db", clock=clock)
     await store.write("file-a", 0, b"half of it")

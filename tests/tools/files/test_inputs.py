@@ -77,7 +77,7 @@ async def test_what_is_stored_names_the_file_and_the_next_turn_has_it_again(plac
     assert place.content(0)[0]["file"]["file_data"].endswith(base64.b64encode(b"%PDF-1.7 hello").decode())
 
 
-async def test_a_text_is_told_as_text(place: Place) -> None:
+async def test_a_text_file_is_sent_as_text(place: Place) -> None:
     await place.ask(file_part(await place.upload("a.md", b"# Hello")))
     assert "# Hello" in str(place.content())
 

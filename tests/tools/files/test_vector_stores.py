@@ -302,7 +302,7 @@ async def test_words_of_many_kinds_are_found(client: AsyncOpenAI, text: str, que
         ("/{id}/search", {"query": "a", "ranking_options": {"score_threshold": 2}}, "ranking_options.score_threshold"),
     ],
 )
-async def test_what_cannot_be_meant_is_refused_with_its_field(
+async def test_invalid_values_are_refused_with_their_field(
     client: AsyncOpenAI, http: httpx.AsyncClient, path: str, body: dict[str, Any], param: str | None
 ) -> None:
     store = await client.vector_stores.create()

@@ -144,7 +144,7 @@ async def test_images_and_the_events_are_those_of_a_container(runner: Runner) ->
     assert item["outputs"][1]["url"] == f"data:image/png;base64,{PIXEL}"
 
 
-async def test_code_that_fails_and_a_server_that_is_away_are_told_to_the_model(runner: Runner) -> None:
+async def test_failed_code_and_an_unavailable_server_are_reported_to_the_model(runner: Runner) -> None:
     async with client(runner.url, runs("1 / 0"), DONE) as (ada, backend):
         response = await respond(ada)
         assert response.output[0].status == "failed" and response.status == "completed"

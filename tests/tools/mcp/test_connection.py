@@ -164,7 +164,7 @@ async def test_an_address_shows_no_secret() -> None:
     assert "SECRET" not in repr(address)
 
 
-async def test_private_addresses_are_not_asked_for_callers(lab: Lab) -> None:
+async def test_no_requests_are_sent_to_private_addresses_for_callers(lab: Lab) -> None:
     with pytest.raises(MCPFailure, match="No request may be sent"):
         await ServerConnection(ServerAddress(url=lab.url, reach="public")).open()
     assert lab.headers == []

@@ -122,7 +122,7 @@ async def test_a_gateway_that_fails_in_mid_session_fails_one_call(broken: Broken
     await close(connection)
 
 
-async def test_a_session_that_is_forgotten_is_not_asked_again(broken: Broken) -> None:
+async def test_a_lost_session_gets_no_more_requests(broken: Broken) -> None:
     connection = session(broken)
     await connection.open()
     broken.methods["tools/call"] = lambda message: status(404)
@@ -200,7 +200,7 @@ async def test_results_of_a_wrong_shape(broken: Broken) -> None:
     await close(connection)
 
 
-async def test_an_error_of_the_protocol_is_told(broken: Broken) -> None:
+async def test_an_error_of_the_protocol_is_reported(broken: Broken) -> None:
     broken.methods["tools/call"] = lambda message: error(message, -32602, "There is no tool 'add'.")
     assert await failing(session(broken)) == {
         "type": "mcp_protocol_error",
@@ -229,7 +229,7 @@ async def test_a_hundred_megabytes_are_not_read(broken: Broken, steps: list[Step
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_another_origin_is_not_asked(broken: Broken, transport: str) -> None:
+async def test_no_request_is_sent_to_another_origin(broken: Broken, transport: str) -> None:
     async with Broken() as other:
         broken.everything = status(307, headers={"Location": f"{other.url}/mcp?token=secret"})
         failure = await failing(session(broken, transport=transport, headers={"Authorization": "Bearer secret"}))

@@ -167,7 +167,7 @@ async def test_a_list_that_failed_is_read_again(lab: Lab) -> None:
         assert len(await session.functions([failed], Response())) > 1
 
 
-async def test_a_server_that_is_away_is_told_and_left_out(lab: Lab) -> None:
+async def test_an_unavailable_server_is_reported_and_left_out(lab: Lab) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url.replace("/mcp", "/nothing/0123456789abcdef0123")}}})
     response = Response()
     async with opened(tool, server_label="lab") as session:
@@ -201,7 +201,7 @@ async def test_a_session_that_was_lost_is_opened_anew(lab: Lab) -> None:
         ("never", {"never": {"tool_names": ["echo"]}}, True),
     ],
 )
-async def test_a_caller_may_ask_for_more_approvals_and_never_for_fewer(
+async def test_a_caller_may_require_more_approvals_and_never_fewer(
     lab: Lab, servers: Any, asked: Any, approved: bool
 ) -> None:
     table = {"url": lab.url} | ({"require_approval": servers} if servers else {})
@@ -294,7 +294,7 @@ async def test_private_addresses_want_a_setting_of_their_own(lab: Lab) -> None:
         ),
     ],
 )
-async def test_what_cannot_be_meant_is_refused_before_anything_is_asked(
+async def test_invalid_declarations_are_refused_before_any_request(
     lab: Lab, fields: dict[str, Any], param: str
 ) -> None:
     tool = tool_of(allowing(lab, servers={"lab": {"url": lab.url}}))
@@ -304,7 +304,7 @@ async def test_what_cannot_be_meant_is_refused_before_anything_is_asked(
     assert lab.headers == []
 
 
-async def test_no_url_of_a_caller_is_asked_unless_the_operator_says_so(lab: Lab) -> None:
+async def test_no_url_of_a_caller_is_used_unless_the_operator_allows_it(lab: Lab) -> None:
     with pytest.raises(InvalidRequest, match="operator has declared"):
         tool_of({"servers": {"lab": {"url": lab.url}}}).open(
             declaration(server_label="x", server_url="https://mcp.example.com/mcp")

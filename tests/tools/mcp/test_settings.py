@@ -34,7 +34,7 @@ def test_a_server_of_a_table() -> None:
 
 
 @pytest.mark.parametrize("value", ["Bearer abc", "Basic abc", "Token abc"])
-def test_a_scheme_that_is_given_stays(value: str) -> None:
+def test_a_scheme_in_the_header_is_not_changed(value: str) -> None:
     table = {"servers": {"lab": {"url": "http://lab/mcp", "headers": {"authorization": value}}}}
     assert read(table).servers["lab"].headers["authorization"].get_secret_value() == value
 

@@ -118,7 +118,7 @@ async def service(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, li
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_a_service_is_asked_in_its_own_words(name: str, service: Any) -> None:
+async def test_a_service_is_sent_its_own_parameters(name: str, service: Any) -> None:
     url, requests, bodies = service
     settings = WebSearchSettings(provider=name, url=url, api_key=SecretStr("k"))
     provider = HTTPSearchProvider.from_settings(settings, "k")

@@ -195,7 +195,7 @@ async def test_the_model_knows_where_the_user_is(searxng: SearXNG) -> None:
         (lambda: [1], None),
     ],
 )
-async def test_a_search_that_fails_is_told_to_the_model(searxng: SearXNG, answer: Any, message: str | None) -> None:
+async def test_a_failed_search_is_reported_to_the_model(searxng: SearXNG, answer: Any, message: str | None) -> None:
     searxng.answer = answer
     async with client(searxng, searching(), answering("I do not know.")) as (openai_client, backend):
         response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
@@ -204,7 +204,7 @@ async def test_a_search_that_fails_is_told_to_the_model(searxng: SearXNG, answer
     assert (message or "Nothing was found") in shown(backend)
 
 
-async def test_a_search_service_that_is_away_is_told_to_the_model(searxng: SearXNG) -> None:
+async def test_an_unavailable_search_service_is_reported_to_the_model(searxng: SearXNG) -> None:
     async with client(searxng, searching(), answering("?"), url="http://127.0.0.1:1") as (openai_client, backend):
         response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
     assert response.output[0].status == "failed"
@@ -233,7 +233,7 @@ async def test_a_declaration_that_is_wrong_is_a_400(searxng: SearXNG, tool: dict
     assert refusal.value.param == param
 
 
-async def test_tool_usage_is_told_in_openais_dialect(searxng: SearXNG) -> None:
+async def test_tool_usage_is_returned_in_openais_dialect(searxng: SearXNG) -> None:
     async with client(searxng, searching(), answering("Sunny.")) as (openai_client, _):
         response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
     assert response.to_dict()["tool_usage"] == {"web_search": {"num_requests": 1}}

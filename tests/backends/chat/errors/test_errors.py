@@ -428,7 +428,7 @@ MEANINGS: dict[str, tuple[int, Any, tuple[int, str, str]]] = {
 
 
 @pytest.mark.parametrize(("status", "body", "expected"), MEANINGS.values(), ids=MEANINGS)
-def test_what_is_said_is_understood(status: int, body: Any, expected: tuple[int, str, str]) -> None:
+def test_messages_are_classified(status: int, body: Any, expected: tuple[int, str, str]) -> None:
     error = refused(status, body)
     assert (error.status, error.type, error.code) == expected
 
@@ -440,13 +440,13 @@ def test_the_caller_is_not_blamed_for_our_key() -> None:
     assert seen(refused(400, [{"error": {"code": 400, "message": "API key not valid. Please pass one."}}])) == expected
 
 
-def test_the_caller_hears_of_its_own_key() -> None:
+def test_an_error_of_the_callers_own_key_is_shown() -> None:
     body = {"error": {"message": "Incorrect API key provided: sk-abc***xyz.", "code": "invalid_api_key"}}
     expected = (401, "invalid_request", "invalid_api_key", "The backend rejected the API key.", None)
     assert seen(refused(401, body, passthrough=True)) == expected
 
 
-def test_what_is_forbidden_is_told_to_whom_it_concerns() -> None:
+def test_a_refused_permission_is_shown_to_the_owner_of_the_key() -> None:
     body = {"error": {"message": "Country not supported", "code": "unsupported_country"}}
     assert seen(refused(403, body)) == (502, "server_error", "backend_auth", "Country not supported", None)
     own = (403, "invalid_request", "permission_denied", "Country not supported", None)
@@ -471,7 +471,7 @@ def test_no_key_is_shown(text: str, shown: str) -> None:
     assert scrubbed(text, "s3cret-key") == shown
 
 
-def test_what_a_message_tells_of_the_server_s_own_code_is_left_out() -> None:
+def test_a_message_is_shown_without_the_servers_own_code() -> None:
     said = (
         "1 validation error:\n  {'type': 'literal_error'}\n\n  File \"/srv/llama_cpp/app.py\", line 37, in x\n    POST"
     )
@@ -485,7 +485,7 @@ def test_a_message_is_shortened() -> None:
     assert message == "x" * 2000 + "..."
 
 
-def test_the_account_that_the_server_asks_with_is_not_named() -> None:
+def test_the_account_of_the_server_is_not_named() -> None:
     said = "User: arn:aws:iam::123456789012:user/x is not authorized to perform: bedrock:InvokeModel"
     assert seen(refused(403, {"Message": said})) == (
         *(502, "server_error", "backend_auth"),

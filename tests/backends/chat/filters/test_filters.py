@@ -135,7 +135,7 @@ class TestThinkTags:
             "",
         )
 
-    def test_tags_and_a_structured_field_that_say_the_same_say_it_once(self) -> None:
+    def test_reasoning_in_tags_and_in_a_field_is_emitted_once(self) -> None:
         out = one_by_one(AUTO, delta(reasoning_content="hm", content="<think>hm"), delta(content="</think>Hi"))
         assert (said(out, "reasoning_content"), said(out, "content")) == ("hm", "Hi")
 
@@ -278,7 +278,7 @@ def test_words_for_the_finish_can_be_mapped() -> None:
 
 
 class TestReasoningOnlyAsMessage:
-    def test_an_answer_that_was_taken_for_a_thought_is_said_once_more(self) -> None:
+    def test_an_answer_that_was_taken_for_reasoning_is_emitted_as_text_too(self) -> None:
         out = one_by_one(ON, delta(reasoning="The answer"), delta(reasoning=" is 4."), delta(content="\n"), stop())
         assert out[-1] == delta(content="The answer is 4.")
 

@@ -232,7 +232,7 @@ def test_all_else_is_text(text: str) -> None:
     assert find(text) == find(*text) == [text]
 
 
-def test_text_is_told_as_soon_as_it_cannot_be_a_mark() -> None:
+def test_text_is_emitted_as_soon_as_it_cannot_be_a_delimiter() -> None:
     finder = TextToolCallParser(FUNCTIONS)
     assert [finder.feed(piece) for piece in ("Hi ", "<tool", "s>", " there")] == [["Hi"], [], [" <tools>"], [" there"]]
 

@@ -184,7 +184,7 @@ def test_code_is_anything() -> None:
         (APPLY_PATCH, True),
     ],
 )
-def test_xgrammar_is_told_of_what_it_does_not_take_for_less(grammar: str, told: bool) -> None:
+def test_xgrammar_gets_what_it_supports_and_refuses_the_rest(grammar: str, told: bool) -> None:
     assert pattern("lark", grammar, "xgrammar") == (pattern("lark", grammar, "json_pattern") if told else None)
 
 
@@ -197,7 +197,7 @@ TEXTS = st.text(st.sampled_from('ab01_ -]"\\\n\t.é😀'), max_size=6)
     ),
     TEXTS,
 )
-def test_a_regular_expression_says_the_same_of_a_text_and_of_its_json(regex: str, text: str) -> None:
+def test_a_regular_expression_matches_a_text_and_its_json_alike(regex: str, text: str) -> None:
     whole = bool(re.fullmatch(regex, text, re.ASCII))
     for form, told in (("pattern", text), ("json_pattern", json.dumps(text, ensure_ascii=False)[1:-1])):
         written: Any = pattern("regex", regex, form)

@@ -114,7 +114,7 @@ async def test_a_claim_is_one_readers_alone_until_it_ends(tmp_path: Path) -> Non
         assert await texts(store, "of the second") == ["of the second"]
 
 
-async def test_nothing_of_a_file_is_found_before_all_of_it_is_kept(tmp_path: Path) -> None:
+async def test_nothing_of_a_file_is_found_before_all_of_it_is_stored(tmp_path: Path) -> None:
     clock = Clock()
     async with opened(tmp_path, clock) as store:
         id = await upload(store, "a.txt", b"words")
@@ -139,7 +139,7 @@ async def test_nothing_of_a_file_is_found_before_all_of_it_is_kept(tmp_path: Pat
         assert await texts(store, "left behind the words") == ["the words"]
 
 
-async def test_a_file_that_is_not_wanted_any_more_is_not_kept(tmp_path: Path) -> None:
+async def test_a_file_that_was_removed_meanwhile_is_not_stored(tmp_path: Path) -> None:
     clock = Clock()
     async with opened(tmp_path, clock) as store:
         id = await upload(store, "a.txt", b"words")
@@ -152,7 +152,7 @@ async def test_a_file_that_is_not_wanted_any_more_is_not_kept(tmp_path: Path) ->
         assert await store.vector_stores.files(STORE, Page()) == ([], False)
 
 
-async def test_a_file_that_takes_its_reader_with_it_is_given_up(tmp_path: Path) -> None:
+async def test_a_file_that_kills_its_parser_fails(tmp_path: Path) -> None:
     clock = Clock()
     async with opened(tmp_path, clock) as store:
         id = await upload(store, "a.txt", b"words")
@@ -180,7 +180,7 @@ async def test_a_reader_that_is_stopped_leaves_its_file_to_the_next(tmp_path: Pa
         assert job.attempt == 1  # to be stopped is no failure of the file's
 
 
-async def test_a_document_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+async def test_a_document_that_takes_too_long_fails(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         id = await upload(store, "a.pdf", pdf("Some words."))
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
@@ -189,7 +189,7 @@ async def test_a_document_that_takes_too_long_is_given_up(tmp_path: Path) -> Non
         assert file.error == ("invalid_file", "The file takes too long to read.")
 
 
-async def test_a_document_that_ends_its_process_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_document_that_ends_its_process_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "extract_alone", exit_now)
     async with opened(tmp_path) as store:
         id = await upload(store, "a.pdf", pdf("Some words."))
