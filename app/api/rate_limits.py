@@ -9,7 +9,7 @@ Rate limits of callers: requests per minute, tokens per minute, and concurrent r
 Requests and tokens are token buckets that refill steadily. A request takes one from the first bucket. Its tokens are
 taken from the second when their number is known, at the end of each answer of the model, so a response may exceed the
 limit: the bucket is then negative, and until it has refilled requests are refused, and responses with hosted tools fail
-before their next round, as they do when the key's budget is used up. While the counters are unavailable nothing is
+before their next round, as they do when their key's budget is used up. While the counters are unavailable nothing is
 limited.
 """
 
@@ -21,11 +21,13 @@ import math
 import secrets
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from app.api.accounting import Accounting, BudgetState, budget_headers
 from app.core.access import KeyAccess, KeyLimits
 from app.core.prices import format_money
+from app.core.types import Usage
+from app.core.types.usage import usage_since
 from app.errors import StoreUnavailable, TooManyRequests
 from app.observability.lifecycle import ResponseLifecycle
 from app.stores.counters import LEASE, Counters, TokenTake
@@ -265,8 +267,8 @@ class Admission:
         self.allowances: list[Allowance] = []
         self.slots: list[tuple[str, str]] = []  # pools and holders
         self._limits = limits
-        self._charged = 0  # tokens of the rounds that have ended
-        self._cost = 0  # of these rounds, in nanos
+        self._charged: Usage | None = None  # what has been charged and recorded of the response's usage
+        self._cost: int | None = None  # of that, in nanos
         self._charging: asyncio.Task[None] | None = None
         self._accounting: Accounting | None = None
         self._budget: list[BudgetState] = []
@@ -296,33 +298,37 @@ class Admission:
         """Do nothing: the slot was taken before the response was created."""
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Charge the tokens that were not charged yet, record usage and cost, and release the slots."""
-        if self._accounting:
-            lifecycle.cost = self._accounting.record(self.access, lifecycle)
-            if lifecycle.cost is not None and self._headers is not None:
-                self._headers["x-antiphon-cost"] = format_money(lifecycle.cost)
-        self._limits.charge(self.access, lifecycle.usage.get("total_tokens", 0) - self._charged)
+        """Charge and record what was not charged yet, show the cost, and release the slots."""
+        if lifecycle.usage:
+            self.charge(lifecycle, cast(Usage, lifecycle.usage))
+        lifecycle.cost = self._cost
+        if self._cost is not None and self._headers is not None:
+            self._headers["x-antiphon-cost"] = format_money(self._cost)
         self.close()
 
-    def charge(self, lifecycle: ResponseLifecycle, usage: Mapping[str, Any]) -> None:
-        """Charge the tokens of a round, before the response ends."""
-        tokens = usage.get("total_tokens", 0)
-        self._charged += tokens
-        self._charging = self._limits.charge(self.access, tokens)
+    def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
+        """Take the tokens of a response's usage so far that were not taken yet, and record them with their cost."""
+        used = usage_since(self._charged, usage)
+        if not used["total_tokens"]:
+            return
         if self._accounting:
-            self._cost += self._accounting.cost(lifecycle, usage) or 0
+            model, requests = str(lifecycle.response["model"]), 0 if self._charged else 1
+            cost = self._accounting.record(self.access, model, lifecycle.backend, used, requests=requests)
+            if cost is not None:
+                self._cost = cost + (self._cost or 0)
+        self._charged = usage
+        self._charging = self._limits.charge(self.access, used["total_tokens"])
 
     async def check(self) -> None:
         """
-        Raise if the rounds so far and other responses have used up a limit.
-
-        `LimitReached`: the tokens of this minute; `BudgetExceeded`: the budget of the key.
+        Raise `LimitReached` or `BudgetExceeded` if the rounds so far, or other responses, have used up what the key
+        may use in this minute, day or month.
         """
         if self._charging:
             await asyncio.wait({self._charging})
         await self._limits.check_tokens(self.access)
         if self._accounting:
-            await self._accounting.check(self.access, self._charged, self._cost)
+            await self._accounting.check(self.access)
 
     def close(self) -> None:
         """Release the slots; closing twice is fine."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from app.core.prices import format_money
+from app.core.types import Usage
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError
 
@@ -114,8 +115,13 @@ class ResponseLifecycle:
             for observation in round.observations:
                 observation.end()
 
-    def charge(self, usage: Mapping[str, Any]) -> None:
-        """Charge the usage of a round; the observers receive the total when the response ends."""
+    def charge(self, usage: Usage) -> None:
+        """
+        Charge what the response has used since the last call; `usage` is its total so far.
+
+        This is called after each round, and before the end of the response can be seen by anybody: what has been
+        delivered is recorded, also if the process is killed then. The observers charge the rest when the response ends.
+        """
         for observer in self.observers:
             if isinstance(observer, UsageLimiter):
                 observer.charge(self, usage)
@@ -230,8 +236,8 @@ class ObservedRound:
 class UsageLimiter(Protocol):
     """An observer that limits what its caller uses, also between the rounds of a response."""
 
-    def charge(self, lifecycle: ResponseLifecycle, usage: Mapping[str, Any]) -> None:
-        """Charge the usage of a round. It must be fast and must not raise."""
+    def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
+        """Charge what was not charged yet of a response's usage so far. It must be fast and must not raise."""
         ...
 
     async def check(self) -> None:

@@ -104,6 +104,9 @@ class Run:
                 async for events in answer:  # after the first output: no work per batch
                     yield events
             lifecycle.last = clock()
+            lifecycle.failure = builder.failure
+            if usage := self._usage():
+                lifecycle.charge(usage)
             await self._save()
             lifecycle.failure = builder.failure
         last = self._new_warnings()
@@ -150,6 +153,8 @@ class Run:
         if self._ended:
             return EventBatch()
         self._generation.abort(error)
+        if usage := self._usage():
+            self._lifecycle.charge(usage)
         await self._save()
         self._lifecycle.failure = self._builder.failure
         if self._lifecycle.ended:

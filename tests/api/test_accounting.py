@@ -20,9 +20,10 @@ from app.api.accounting import Accounting, BudgetExceeded
 from app.api.accounting.journal import UsageJournal
 from app.core.access import BudgetLimit, KeyAccess
 from app.core.prices import NANO, Price, PriceList, format_money
+from app.core.types import Usage
 from app.core.types.chunk import DONE
+from app.core.types.usage import usage_of
 from app.errors import StoreUnavailable
-from app.observability.lifecycle import ResponseLifecycle
 from app.settings.keys import hash_of
 from app.stores.memory.usage import MemoryUsage
 from app.stores.usage import Spending, UsageRow
@@ -309,14 +310,9 @@ class Away(MemoryUsage):
         return await super().spending(key, day)
 
 
-def ended(input: int = 10, output: int = 5, model: str = "m") -> ResponseLifecycle:
-    lifecycle = ResponseLifecycle({"model": model, "status": "completed"}, "json")  # type: ignore[typeddict-item]
-    details: dict[str, Any] = {
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens_details": {"reasoning_tokens": 0},
-    }
-    lifecycle.usage = {"input_tokens": input, "output_tokens": output, **details}
-    return lifecycle
+def ended(input: int = 10, output: int = 5, model: str = "m") -> tuple[str, str, Usage]:
+    """The model, the backend and the usage of a response."""
+    return model, "", usage_of({"prompt_tokens": input, "completion_tokens": output}, {}, [])
 
 
 ALICE = KeyAccess(name="alice", budget=(BudgetLimit("tokens_per_day", 40),), configured=True)
@@ -331,7 +327,7 @@ async def test_while_the_store_is_away_nobody_waits_budgets_hold_and_nothing_is_
     ledger.away = True
     for _ in range(3):
         await accounting.check(ALICE)
-        accounting.record(ALICE, ended())
+        accounting.record(ALICE, *ended())
     await ledger.tried.wait()
     with pytest.raises(BudgetExceeded):
         await accounting.check(ALICE)
@@ -345,7 +341,7 @@ async def test_while_the_store_is_away_nobody_waits_budgets_hold_and_nothing_is_
 async def test_what_was_recorded_is_in_the_store_when_the_server_has_stopped() -> None:
     ledger = MemoryUsage()
     accounting = Accounting(ledger)
-    accounting.record(KeyAccess(name="bob"), ended())
+    accounting.record(KeyAccess(name="bob"), *ended())
     await accounting.aclose()
     (row,) = await ledger.rows("", "9")
     assert row[1:6] == ("bob", "m", "default", 1, 10)
@@ -357,7 +353,7 @@ async def test_a_budget_begins_anew_with_its_day_or_month() -> None:
     monthly = KeyAccess(name="monthly", budget=(BudgetLimit("tokens_per_month", 15),))
     for access in (ALICE, monthly):
         for _ in range(3):
-            accounting.record(access, ended())
+            accounting.record(access, *ended())
         with pytest.raises(BudgetExceeded, match="resets at 2026-12-01T00:00:00Z") as refused:
             await accounting.check(access)
         assert refused.value.retry_after == 60
@@ -371,7 +367,7 @@ async def test_a_caller_that_makes_up_models_does_not_fill_the_store() -> None:
     ledger = MemoryUsage()
     accounting = Accounting(ledger)
     for number in range(500):
-        accounting.record(ALICE, ended(model=f"made-up-{number}"))
+        accounting.record(ALICE, *ended(model=f"made-up-{number}"))
     await accounting.aclose()
     rows = await ledger.rows("", "9")
     assert len(rows) <= 201
@@ -389,7 +385,7 @@ async def test_the_sum_of_usage_is_the_sum_of_what_was_recorded(
     accounting = Accounting(ledger, PriceList({"m": Price(1000, 1000, 2000)}))
     costs = 0
     for (key, model, input), pause in zip(records, pauses, strict=False):
-        costs += accounting.record(KeyAccess(name=key), ended(input, 1, model)) or 0
+        costs += accounting.record(KeyAccess(name=key), *ended(input, 1, model)) or 0
         if pause:
             await accounting.settle()
     await accounting.aclose()
@@ -407,7 +403,7 @@ async def test_what_a_process_that_died_had_not_written_is_written_by_the_next_a
     ledger.away = True  # it adds, but does not say so
     dead = Accounting(ledger, journal=(journal := UsageJournal(tmp_path)))
     for number in range(3):
-        dead.record(KeyAccess(name="bob"), ended(input=number))
+        dead.record(KeyAccess(name="bob"), *ended(input=number))
         if number == 1:
             await ledger.tried.wait()  # the first batch may be in the store, the second is not
     assert [*UsageJournal(tmp_path).abandoned()] == [], "it lives"
@@ -441,7 +437,7 @@ async def test_a_journal_that_cannot_be_written_stops_nothing(tmp_path: Path, ca
     (tmp_path / "file").touch()
     accounting = Accounting(ledger := MemoryUsage(), journal=UsageJournal(tmp_path / "file"))
     for _ in range(2):
-        accounting.record(KeyAccess(name="bob"), ended())
+        accounting.record(KeyAccess(name="bob"), *ended())
     await accounting.aclose()
     assert sum(row.requests for row in await ledger.rows("", "9")) == 2
     assert caplog.text.count("usage journal not written") == 1

@@ -3,7 +3,7 @@ Usage and cost of API keys: recorded in the store, limited by budgets.
 
     state = await accounting.check(access)          # raises BudgetExceeded, a 429 with `Retry-After`
     ...
-    cost = accounting.record(access, lifecycle)     # at the end of a response
+    cost = accounting.record(access, "gpt-5", "openai", usage)  # at the end of a response or of one of its rounds
 
 Records are added up in memory and written in batches, so responses do not wait for them. The usage of a key with a
 budget is written at once, and the key's next request waits for that: a budget can be exceeded only by responses that
@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import operator
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app.api.accounting.journal import UsageJournal
 from app.core.access import BudgetLimit, KeyAccess
 from app.core.prices import PriceList, format_money
+from app.core.types import Usage
 from app.errors import StoreUnavailable, TooManyRequests
 from app.observability.labels import BoundedLabels
-from app.observability.lifecycle import ResponseLifecycle
 from app.stores.usage import Spending, UsageLedger, UsageRow
 
 logger = logging.getLogger(__name__)
@@ -128,24 +127,24 @@ class Accounting:
 
     # Recording.
 
-    def record(self, access: KeyAccess, lifecycle: ResponseLifecycle) -> int | None:
-        """Record the usage of a finished response; return its cost in nanos, None for a model without a price."""
-        usage = lifecycle.usage
-        if not usage or not (usage["input_tokens"] or usage["output_tokens"]):
-            return None
-        model = str(lifecycle.response["model"])
-        cost = self.cost(lifecycle, usage)
+    def record(self, access: KeyAccess, model: str, backend: str, usage: Usage, *, requests: int = 1) -> int | None:
+        """
+        Record what a response has used; return the cost in nanos, None for a model without a price.
+
+        A response may be recorded in parts. `requests` is 1 for the first, 0 for the others.
+        """
+        cost = self._prices.cost(model, usage)
         if cost is None and any(limit.name.startswith("money") for limit in access.budget):
             self._warn_unpriced(model, access.name)
         name = access.name
         if (models := self._models.get(name)) is None:
             models = self._models[name] = BoundedLabels(_MODELS)
-        row = (self.today(), name, models(model), lifecycle.backend or "default")
+        row = (self.today(), name, models(model), backend or "default")
         counts = self._pending.get(row)
         if counts is None:
             counts = self._pending[row] = [0] * _COUNTS
         added = (
-            1,
+            requests,
             usage["input_tokens"],
             usage["input_tokens_details"]["cached_tokens"],
             usage["output_tokens"],
@@ -164,10 +163,6 @@ class Accounting:
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
         return cost
-
-    def cost(self, lifecycle: ResponseLifecycle, usage: Mapping[str, Any]) -> int | None:
-        """Return the cost of a response, or of a part of it, in nanos; None for a model without a price."""
-        return self._prices.cost(str(lifecycle.response["model"]), usage)
 
     def today(self) -> str:
         """Return the day in UTC, such as `2026-11-22`."""
@@ -282,17 +277,12 @@ class Accounting:
 
     # Budgets.
 
-    async def check(self, access: KeyAccess, tokens: int = 0, cost: int = 0) -> list[BudgetState]:
-        """
-        Return the state of each limit of a key's budget; raises `BudgetExceeded`.
-
-        `tokens` and `cost`, in nanos, are those of a response in progress, which are recorded at its end.
-        """
+    async def check(self, access: KeyAccess) -> list[BudgetState]:
+        """Return the state of each limit of a key's budget; raises `BudgetExceeded`."""
         if not access.budget:
             return []
         day = self.today()
-        recorded = await self._spending(access.name, day)
-        spending = Spending(*map(operator.add, recorded, (tokens, cost, tokens, cost)))
+        spending = await self._spending(access.name, day)
         now = datetime.fromtimestamp(self._clock(), UTC)
         states = [
             BudgetState(limit, getattr(spending, limit.name), _end_of(limit.name.partition("_per_")[2], now))

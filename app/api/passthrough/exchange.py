@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.errors import STOPPED
 from app.api.sse_response import disconnected
 from app.backends import RawAnswer, RawBackend, RawRequest, RefusedRequest
+from app.core.types import Usage
 from app.core.types.token_estimate import estimate_chat, estimate_json
 from app.core.types.usage import usage_of
 from app.errors import APIError
@@ -23,6 +24,7 @@ from app.observability.lifecycle import ResponseLifecycle, clock
 logger = logging.getLogger(__name__)
 
 _ESTIMATED = ("/chat/completions", "/completions")  # endpoints whose tokens are estimated if none are reported
+_DONE = b"data: [DONE]\n\n"
 _TOO_LONG = APIError("The answer took longer than this server allows.", status=504, code="timeout")
 
 
@@ -52,6 +54,7 @@ class PassthroughExchange:
         self._streams = False  # whether the answer is an event stream
         self._unsent = b""  # the piece that is being written to a slow client
         self._watch: asyncio.Future[None] | None = None
+        self._charged: Usage = {}
 
     async def run(self, scope: Scope, receive: Receive, send: Send, *, received: bool) -> None:
         """
@@ -129,20 +132,29 @@ class PassthroughExchange:
             self._lifecycle.first = clock()
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         self._started = True
-        complete = not piece or fields.get(b"content-length") == b"%d" % len(piece)
+        length = fields.get(b"content-length", b"")
+        left = int(length) - len(piece) if length.isdigit() else -1
+        complete = not piece or left == 0
         self._unsent = piece
+        if complete:
+            self._charge()
         await send_piece({"type": "http.response.body", "body": piece, "more_body": not complete})
         self._unsent = b""
         if complete:
             return
         # In a task of its own, so that a read resumes few coroutines, and not the whole stack of the request.
-        await asyncio.create_task(self._write_rest(answer, send_piece))
+        await asyncio.create_task(self._write_rest(answer, send_piece, left))
+        self._charge()
         self._lifecycle.last = clock()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _write_rest(self, answer: RawAnswer, send_piece: Send) -> None:
+    async def _write_rest(self, answer: RawAnswer, send_piece: Send, left: int) -> None:
+        """Write the other pieces; `left` is how many bytes they have, negative if the head does not tell."""
         async for piece in answer:
             self._unsent = piece
+            left -= len(piece)
+            if left == 0 or piece.endswith(_DONE):  # clients stop reading there
+                self._charge()
             await send_piece({"type": "http.response.body", "body": piece, "more_body": True})
             self._unsent = b""
 
@@ -152,11 +164,19 @@ class PassthroughExchange:
             event = b"\n\ndata: " + orjson.dumps(error.body()) + b"\n\n"
             await send({"type": "http.response.body", "body": self._unsent + event, "more_body": False})
 
-    def _usage(self) -> Mapping[str, Any]:
+    def _charge(self) -> None:
+        """Charge the usage of a whole answer, before its last bytes are sent."""
+        self._charged = self._usage()
+        if self._charged:
+            self._lifecycle.charge(self._charged)
+
+    def _usage(self) -> Usage:
         """Return the usage that the answer reports, or an estimate for endpoints that generate text."""
         answer = self._answer
         if answer is None:
             return {}
+        if self._charged:
+            return self._charged
         if (reported := answer.usage()) is not None:
             return usage_of(reported, {}, [])
         output = answer.estimate()

@@ -49,6 +49,21 @@ def added_usage(usage: Usage | None, more: Usage) -> Usage:
     )
 
 
+def usage_since(before: Usage | None, usage: Usage) -> Usage:
+    """Return what a usage has more than an earlier one; an estimate that was too high counts as no difference."""
+    if not before:
+        return usage
+    details, details_before = usage["input_tokens_details"], before["input_tokens_details"]
+    output, output_before = usage["output_tokens_details"], before["output_tokens_details"]
+    return _usage(
+        max(0, usage["input_tokens"] - before["input_tokens"]),
+        max(0, usage["output_tokens"] - before["output_tokens"]),
+        max(0, details["cached_tokens"] - details_before["cached_tokens"]),
+        max(0, details["cache_write_tokens"] - details_before["cache_write_tokens"]),
+        max(0, output["reasoning_tokens"] - output_before["reasoning_tokens"]),
+    )
+
+
 def _share(output_tokens: int, output: Sequence[Item | str]) -> int:
     """Estimate the reasoning tokens among the output's, by the share of reasoning in the text."""
     if not any(map(_is_reasoning, output)):

@@ -200,7 +200,7 @@ class ToolLoop:
             async for events in answer:
                 yield events
         if self._again:
-            self._lifecycle.charge(record.usage)
+            self._charge()
             waits = self._waits_for_client()
             record.calls = len(self.builder.running)
             async with contextlib.aclosing(self._run_all([*self.builder.running], round)) as all:
@@ -292,7 +292,7 @@ class ToolLoop:
             # Also if the caller disconnects; `max_output_tokens` does not count summaries.
             used = summary.response["usage"] or usage_of(question.reader.usage, question.request.body, [])
             self._usage = added_usage(self._usage, used)
-            self._lifecycle.charge(used)
+            self._charge()
         self.builder.end_step(step, "model")
         if not summary.response["output"]:
             self.warn("The conversation could not be compacted: the model wrote no summary of it.")
@@ -553,6 +553,10 @@ class ToolLoop:
         return notes
 
     # The end.
+
+    def _charge(self) -> None:
+        if self._usage:
+            self._lifecycle.charge(self._usage)
 
     def _record(self) -> None:
         """Set the usage of all rounds in the response."""
