@@ -273,7 +273,7 @@ class Settings(BaseSettings):
     @classmethod
     def _can_lock(cls, directory: Path | str) -> Path | str:
         if isinstance(directory, Path) and find_spec("fcntl") is None:
-            raise ValueError("needs a system that locks files as Unix does; leave it empty")
+            raise ValueError("needs a system that locks files as Unix does; write off")
         return directory
 
     @field_validator("otel")
