@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from app.errors import InvalidRequest
 
 MAX_PARTS = 64
+_QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_NAMES = re.compile(rb";\s*name\s*(\*[^=]*)?=", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -23,21 +26,23 @@ class FormPart:
     filename: str | None
 
 
-class _Reader:
-    """Collects the parts of each network read and their data, in order."""
+class FormReader:
+    """Parses a form of at most `max_parts` parts; a subclass takes them."""
 
-    def __init__(self, boundary: bytes) -> None:
-        self.pieces: list[tuple[FormPart, bytes]] = []
-        self.ended = False
-        self._header = self._value = b""
-        self._disposition = b""
-        self._part = FormPart("", None)
+    def __init__(self, boundary: bytes, max_parts: int = MAX_PARTS) -> None:
+        self.ended = False  # whether the whole form has been read
+        self._max_parts = max_parts
         self._parts = 0
+        self._fed = 0  # number of bytes parsed by earlier calls
+        self._header = self._value = b""
+        self._dispositions: list[bytes] = []
+        self._headers_at = 0  # the end of the last header, in bytes from the start of the form
         self._parser = MultipartParser(
             boundary,
             {
                 "on_part_begin": self._begin,
-                "on_part_data": self._data,
+                "on_part_data": lambda data, start, end: self.on_data(data[start:end]),
+                "on_part_end": self.on_part_end,
                 "on_header_field": self._header_name,
                 "on_header_value": self._header_value,
                 "on_header_end": self._header_end,
@@ -46,42 +51,79 @@ class _Reader:
             },
         )
 
-    def feed(self, data: bytes) -> list[tuple[FormPart, bytes]]:
-        """Return pieces of parts: an empty one where a part begins, then its content as far as `data` has it."""
-        self.pieces = []
-        self._parser.write(data)
-        return self.pieces
+    def on_part(self, part: FormPart, start: int) -> None:
+        """Take a part whose content begins at `start`, in bytes from the start of the form."""
+        raise NotImplementedError
+
+    def on_data(self, data: bytes) -> None:
+        """Take the next bytes of the part."""
+        raise NotImplementedError
+
+    def on_part_end(self) -> None:
+        """Take the end of the part."""
+
+    def parse(self, data: bytes) -> None:
+        """Parse the next bytes; raises `InvalidRequest`."""
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise InvalidRequest("The body is not valid multipart/form-data.", code="invalid_body") from error
+        self._fed += len(data)
 
     def _begin(self) -> None:
         self._parts += 1
-        if self._parts > MAX_PARTS:
+        if self._parts > self._max_parts:
             raise FormParserError("too many parts")
-        self._disposition = b""
+        self._dispositions = []
 
     def _header_name(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
 
     def _header_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
+        self._headers_at = self._fed + end
 
     def _header_end(self) -> None:
         if self._header.lower() == b"content-disposition":
-            self._disposition = self._value
+            self._dispositions.append(self._value)
         self._header = self._value = b""
 
     def _headers_end(self) -> None:
-        _, options = parse_options_header(self._disposition)
-        if b"name" not in options:
-            raise FormParserError("a part without a name")
+        # Other parsers, such as a backend's, may read another name where there are several, or one that is encoded.
+        names = [name for value in self._dispositions for name in _NAMES.findall(_QUOTED.sub(b"", value))]
+        _, options = parse_options_header(self._dispositions[0] if self._dispositions else b"")
+        if names != [b""] or b"\\" in options.get(b"name", b"\\"):
+            raise FormParserError("a part without a name, or with several")
         filename = options.get(b"filename")
-        self._part = FormPart(_text(options[b"name"]), None if filename is None else _text(filename))
-        self.pieces.append((self._part, b""))
-
-    def _data(self, data: bytes, start: int, end: int) -> None:
-        self.pieces.append((self._part, data[start:end]))
+        part = FormPart(_text(options[b"name"]), None if filename is None else _text(filename))
+        self.on_part(part, self._headers_at + len(b"\r\n\r\n"))
 
     def _end(self) -> None:
         self.ended = True
+
+
+class _PieceReader(FormReader):
+    """Collects the parts of each network read and their data, in order."""
+
+    def __init__(self, boundary: bytes) -> None:
+        super().__init__(boundary)
+        self._pieces: list[tuple[FormPart, bytes]] = []
+        self._part = FormPart("", None)
+
+    def feed(self, data: bytes) -> list[tuple[FormPart, bytes]]:
+        """Return pieces of parts: an empty one where a part begins, then its content as far as `data` has it."""
+        self._pieces = []
+        self.parse(data)
+        return self._pieces
+
+    def on_part(self, part: FormPart, start: int) -> None:
+        """Begin a part."""
+        self._part = part
+        self._pieces.append((part, b""))
+
+    def on_data(self, data: bytes) -> None:
+        """Add a piece."""
+        self._pieces.append((self._part, data))
 
 
 def _text(value: bytes) -> str:
@@ -98,13 +140,11 @@ async def form_parts(request: Request) -> AsyncIterator[tuple[FormPart, bytes]]:
     boundary = options.get(b"boundary")
     if media_type != b"multipart/form-data" or not boundary:
         raise InvalidRequest("Send the file as multipart/form-data.", code="unsupported_content_type", status=415)
+    reader = _PieceReader(boundary)
     try:
-        reader = _Reader(boundary)
         async for data in request.stream():
             for piece in reader.feed(data):
                 yield piece
-    except FormParserError as error:
-        raise InvalidRequest("The body is not valid multipart/form-data.", code="invalid_body") from error
     except ClientDisconnect as error:
         raise InvalidRequest("The client disconnected before its request was complete.", status=499) from error
     if not reader.ended:

@@ -12,11 +12,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from tempfile import SpooledTemporaryFile
 from types import MappingProxyType
 
-from python_multipart import MultipartParser
-from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
+from app.api.multipart import FormPart, FormReader
 from app.api.pagination import parse_whole_number
 from app.api.request_body import SMALL, body_too_large
 from app.errors import InvalidRequest
@@ -28,81 +27,36 @@ _PIECE = 256 * 1024  # bytes per read of the buffer
 _MODEL_PART = b'--%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n'
 
 
-class ModelField:
+class ModelField(FormReader):
     """Parses a form to find its field `model`: the `value`, and its `start` in bytes."""
 
     def __init__(self, boundary: bytes) -> None:
+        super().__init__(boundary, MAX_PART_COUNT)
         self.value = bytearray()
         self.start: int | None = None
         self.complete = False  # whether the whole value has been read
-        self.ended = False  # whether the whole form has been read
-        self._fed = 0  # number of bytes parsed by earlier calls
-        self._parts = 0
-        self._name = self._content = b""
-        self._disposition = b""
-        self._headers_end = 0
         self._inside = False
-        self._parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": self._begin,
-                "on_part_data": self._data,
-                "on_part_end": self._part_end,
-                "on_header_field": self._header_name,
-                "on_header_value": self._header_value,
-                "on_header_end": self._header_end,
-                "on_headers_finished": self._headers_finished,
-                "on_end": self._end,
-            },
-        )
 
-    def feed(self, data: bytes) -> None:
-        """Parse the next bytes; raises `InvalidRequest`."""
-        try:
-            self._parser.write(data)
-        except FormParserError as error:
-            raise InvalidRequest("The body is not valid multipart/form-data.", code="invalid_body") from error
-        self._fed += len(data)
-
-    def _begin(self) -> None:
-        self._parts += 1
-        self._disposition = b""
-        if self._parts > MAX_PART_COUNT:
-            raise FormParserError("too many parts")
-
-    def _header_name(self, data: bytes, start: int, end: int) -> None:
-        self._name += data[start:end]
-
-    def _header_value(self, data: bytes, start: int, end: int) -> None:
-        self._content += data[start:end]
-        self._headers_end = self._fed + end
-
-    def _header_end(self) -> None:
-        if self._name.lower() == b"content-disposition":
-            self._disposition = self._content
-        self._name = self._content = b""
-
-    def _headers_finished(self) -> None:
-        _, options = parse_options_header(self._disposition)
-        self._inside = options.get(b"name") == b"model"
+    def on_part(self, part: FormPart, start: int) -> None:
+        """Note where the value starts; raises `InvalidRequest` if there is a second one."""
+        self._inside = part.name == "model"
         if not self._inside:
             return
         if self.start is not None:
             raise InvalidRequest("The form has the field 'model' twice.", param="model", code="invalid_value")
-        self.start = self._headers_end + 4  # after the empty line
+        self.start = start
 
-    def _data(self, data: bytes, start: int, end: int) -> None:
+    def on_data(self, data: bytes) -> None:
+        """Collect the value; raises `InvalidRequest` if it is too long."""
         if self._inside:
-            self.value += data[start:end]
+            self.value += data
             if len(self.value) > MAX_MODEL:
                 raise InvalidRequest("Invalid 'model': it is too long.", param="model", code="string_above_max_length")
 
-    def _part_end(self) -> None:
+    def on_part_end(self) -> None:
+        """Note that the value is complete."""
         self.complete = self.complete or self._inside
         self._inside = False
-
-    def _end(self) -> None:
-        self.ended = True
 
 
 class ReceivedForm:
@@ -130,7 +84,8 @@ class ReceivedForm:
         """Read a form up to its model, or to its end if it is small or has no model; raises `InvalidRequest`."""
         _, options = parse_options_header(request.headers.get("content-type"))
         boundary = options.get(b"boundary")
-        if not boundary or len(boundary) > MAX_BOUNDARY:
+        several = len(request.headers.getlist("content-type")) > 1  # and several boundaries, perhaps
+        if not boundary or len(boundary) > MAX_BOUNDARY or several:
             raise InvalidRequest("The body is not valid multipart/form-data.", code="invalid_body")
         length = parse_whole_number(request.headers.get("content-length", ""))
         if length is not None and length > limit:
@@ -252,7 +207,7 @@ async def _received(request: Request, field: ModelField, limit: int) -> AsyncGen
             if size > limit:
                 raise body_too_large(limit)
             if data:
-                field.feed(data)
+                field.parse(data)
                 yield data
     except ClientDisconnect as error:
         raise InvalidRequest("The client disconnected before its request was complete.", status=499) from error

@@ -99,7 +99,7 @@ class Passthrough:
             raise NotFound(f"The backend has no {endpoint}.", code="unknown_url")
         admission = await api.admit(caller)
         request.state.limit_headers = admission.headers()
-        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        if not any("multipart/form-data" in value.lower() for value in request.headers.getlist("content-type")):
             body = await JSONBody.read(request, api.body_limits)
             raw = self._request(request, endpoint, body, body.fields, caller)
             async with admission.slot():
