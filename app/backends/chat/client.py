@@ -143,6 +143,7 @@ class OpenAIBackend:
         except httpx.TransportError as error:
             raise _Refusal(unreachable(error), again=True) from error
         if not response.is_success:
+            _bound(response)
             body = await _read_error(response)
             refusal = self._refusal(response, body, key)
             refusal.error = self._forwarding.refusal(request, response, body, refusal.error, self._secret(key))
@@ -261,8 +262,7 @@ class OpenAIBackend:
             raise _Refusal(failure("timeout"), again=False) from error
         except httpx.TransportError as error:
             raise _Refusal(unreachable(error), again=True) from error
-        if response.headers.get("content-encoding", "identity") != "identity":
-            response.stream = _BoundedStream(response.stream)
+        _bound(response)
         if not response.is_success:
             raise self._refusal(response, await _read_error(response), caller_key)
         return response
@@ -448,6 +448,11 @@ async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
                 break
     finally:
         await response.aclose()
+
+
+def _bound(response: httpx.Response) -> None:
+    if response.headers.get("content-encoding", "identity") != "identity":
+        response.stream = _BoundedStream(response.stream)
 
 
 class _BoundedStream(httpx.AsyncByteStream):

@@ -43,7 +43,8 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-# The caller's credentials for this server, and headers that are set anew or no longer apply.
+# The caller's credentials for this server, its address and its web page, and headers that are set anew or no longer
+# apply.
 _REPLACED = frozenset(
     {
         b"accept-encoding",
@@ -53,8 +54,16 @@ _REPLACED = frozenset(
         b"content-length",
         b"cookie",
         b"expect",
+        b"forwarded",
         b"host",
+        b"origin",
+        b"referer",
         b"x-api-key",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-proto",
+        b"x-real-ip",
     }
 )
 _ACCOUNT = frozenset({b"openai-organization", b"openai-project"})
@@ -63,17 +72,22 @@ _DECODED = (b"content-encoding", b"content-length")
 _OURS = frozenset(
     {
         b"alt-svc",
+        b"anthropic-organization-id",
+        b"clear-site-data",
         b"date",
+        b"location",
+        b"nel",
         b"openai-organization",
         b"openai-processing-ms",
         b"openai-project",
+        b"report-to",
         b"server",
         b"set-cookie",
         b"strict-transport-security",
         b"x-request-id",
     }
 )
-_OUR_PREFIXES = (b"access-control-", b"x-ratelimit-")
+_OUR_PREFIXES = (b"access-control-", b"anthropic-ratelimit-", b"x-ratelimit-")
 
 _TAIL = 64 * 1024  # bytes at the end of a body in which the usage is searched
 _LONGEST_USAGE = 8 * 1024  # bytes
