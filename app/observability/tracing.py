@@ -159,7 +159,7 @@ class Tracing:
 
     def backend(self, backend: Backend, name: str = "default", replica: str = "1") -> Backend:
         """Return a backend that records each request as a span."""
-        return _TracedBackend(backend, self)
+        return _TracedBackend(backend, self, {"antiphon.backend": name, "antiphon.replica": replica})
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
         """Return an application that records each request as a span."""
@@ -345,8 +345,9 @@ def _ended(span: Span, scope: Scope, method: str) -> None:
 
 
 class _TracedBackend(BackendWrapper):
-    def __init__(self, backend: Backend, tracing: Tracing) -> None:
+    def __init__(self, backend: Backend, tracing: Tracing, server: Mapping[str, str]) -> None:
         super().__init__(backend)
+        self._server = server  # attributes of its spans
         if isinstance(backend, RawBackend):
             self._forward = backend.forward
             self.forward = self._traced_forward
@@ -355,7 +356,8 @@ class _TracedBackend(BackendWrapper):
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
         """Return the stream of chunks: see `Backend.stream`."""
-        span = _BackendSpan(self._tracing, request.body, self.profile(request.model or request.body["model"]))
+        profile = self.profile(request.model or request.body["model"])
+        span = _BackendSpan(self._tracing, request.body, profile, self._server)
         if self._tracing.content and request.content_traceable:
             span.record_content(request.body)
         traced = dataclasses.replace(request, headers={**request.headers, **(span.headers() or {})})
@@ -372,7 +374,8 @@ class _TracedBackend(BackendWrapper):
     async def _traced_forward(self, request: RawRequest) -> AsyncIterator[RawAnswer]:
         """Return the answer to a raw request: see `RawBackend.forward`."""
         operation = _OPERATIONS.get(request.endpoint, request.endpoint.strip("/"))
-        span = _BackendSpan(self._tracing, {"model": request.model}, self.profile(request.model), operation)
+        profile = self.profile(request.model)
+        span = _BackendSpan(self._tracing, {"model": request.model}, profile, self._server, operation)
         context = [(name.encode(), value.encode()) for name, value in (span.headers() or {}).items()]
         replaced = {name for name, _ in context}
         headers = [field for field in request.headers if field[0] not in replaced] + context
@@ -395,7 +398,14 @@ _RECORDED = {"id": str, "model": str, "usage": dict}  # fields of a chunk; backe
 class _BackendSpan:
     """The span of one request to a backend."""
 
-    def __init__(self, tracing: Tracing, body: Mapping[str, Any], profile: Profile, operation: str = "chat") -> None:
+    def __init__(
+        self,
+        tracing: Tracing,
+        body: Mapping[str, Any],
+        profile: Profile,
+        server: Mapping[str, str],
+        operation: str = "chat",
+    ) -> None:
         self._tracing = tracing
         self._operation = {"gen_ai.operation.name": operation}
         self._span: Span = INVALID_SPAN
@@ -406,12 +416,12 @@ class _BackendSpan:
         self._recorded: dict[str, Any] = {}  # the latest fields of the chunks
         self._failure: dict[str, str] = {}
         self._output: OutputMessage | None = None  # if the content is recorded
-        self._begin(body, profile)
+        self._begin(body, profile, server)
 
     @_harmless
-    def _begin(self, body: Mapping[str, Any], profile: Profile) -> None:
+    def _begin(self, body: Mapping[str, Any], profile: Profile, server: Mapping[str, str]) -> None:
         url = urlsplit(profile.transport.base_url or "")
-        address = {"server.address": url.hostname, "server.port": url.port}
+        address = {"server.address": url.hostname, "server.port": url.port, **server}
         options = {attribute: body.get(field) for field, attribute in _REQUEST_ATTRIBUTES.items()}
         attributes = {**self._operation, **self._provider, "gen_ai.request.model": self._model, **address, **options}
         self._span = self._tracing.tracer.start_span(
@@ -456,7 +466,8 @@ class _BackendSpan:
 
     @_harmless
     def answered(self, answer: RawAnswer) -> None:
-        """Record the usage of an answer that was passed on."""
+        """Record the status and the usage of an answer that was passed on."""
+        self._span.set_attribute("http.response.status_code", answer.status)
         if usage := answer.usage():
             self._recorded["usage"] = usage
 

@@ -119,6 +119,8 @@ async def test_a_request_and_its_question_are_spans_of_the_callers_trace(
         "gen_ai.request.stream": True,
         "server.address": "127.0.0.1",
         "server.port": upstream.port,
+        "antiphon.backend": "default",
+        "antiphon.replica": "1",
         "gen_ai.response.id": "c",
         "gen_ai.response.model": "m",
         "gen_ai.response.finish_reasons": ("stop",),
