@@ -10,17 +10,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from app.errors import APIError, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from app.tools.files.vector_stores.records import VectorStoreRecords
 
+T = TypeVar("T")
+
 # By the scheme of the URL. Any other name is an import path, `package.module:Class`.
 FILE_STORES = {"sqlite": "app.tools.files.sqlite:SQLiteFileStore"}
 
 PIECE = 1024 * 1024  # bytes of content per read or write
+ABANDONED_AFTER = 3600  # seconds without a new piece after which an upload is deleted
 
 
 class FilesUnavailable(APIError):
@@ -31,6 +34,10 @@ class FilesUnavailable(APIError):
 
     def __init__(self) -> None:
         super().__init__("The file store is unavailable. Try again.", retry_after=1)
+
+
+class VectorsUnsupported(ValueError):
+    """The database cannot store embeddings; the message says why, and what to do."""
 
 
 class UnknownCursor(InvalidRequest):
@@ -48,6 +55,26 @@ class Page:
     descending: bool = True  # newest first
     after: str | None = None
     before: str | None = None
+
+    def cursors(self) -> list[tuple[str, str, str]]:
+        """Return the name and id of each cursor, and how the entries compare to it: `<` or `>`."""
+        cursors = [("after", self.after, self.descending), ("before", self.before, not self.descending)]
+        return [(name, id, "<" if below else ">") for name, id, below in cursors if id is not None]
+
+    @property
+    def _backwards(self) -> bool:
+        """Whether the page is read from its end: with `before` alone it has the entries nearest to it."""
+        return self.before is not None and self.after is None
+
+    @property
+    def order(self) -> str:
+        """The order in which to read the entries, `ASC` or `DESC`; one more than `limit` should be read."""
+        return "DESC" if self.descending != self._backwards else "ASC"
+
+    def cut(self, entries: list[T]) -> tuple[list[T], bool]:
+        """Return the entries of the page in its order, and whether there are more, from those that were read."""
+        more, entries = len(entries) > self.limit, entries[: self.limit]
+        return (entries[::-1] if self._backwards else entries), more
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +154,10 @@ class FileStore(Protocol):
 
     async def sweep(self) -> None:
         """Delete expired files and abandoned uploads."""
+        ...
+
+    async def prepare_vectors(self) -> None:
+        """Prepare to store embeddings; raises `VectorsUnsupported` if the database cannot."""
         ...
 
     async def check(self) -> None:

@@ -15,12 +15,11 @@ from urllib.parse import unquote, urlsplit
 
 import apsw
 
-from app.tools.files import File, Page
+from app.tools.files import ABANDONED_AFTER, File, Page
 from app.tools.files.sqlite.database import Database, empty_log, listed, query
 from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
 
 SWEPT_PAGES = 25_000  # pages that one sweep returns to the file system, 100 MB
-ABANDONED_AFTER = 3600  # seconds without a new piece after which an upload is deleted
 
 _VERSION = 1
 _SCHEMA = """
@@ -195,6 +194,9 @@ class SQLiteFileStore:
             db.execute("DELETE FROM pieces WHERE file = ?", (id,))
         expired = query(db, "SELECT id FROM files WHERE expires_at <= ?", (now,))
         return [removed for (id,) in expired for removed in _delete(db, id)]
+
+    async def prepare_vectors(self) -> None:
+        """Do nothing: every database can store embeddings."""
 
     async def check(self) -> None:
         """Check that the database can be written to: take the write lock and release it."""

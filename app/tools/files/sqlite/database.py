@@ -101,22 +101,14 @@ def listed(
     `table` is ordered by its column `row`, and `id` holds the ids of its entries; `where` and `values` select entries.
     """
     bounds = []
-    for name, below in (("after", page.descending), ("before", not page.descending)):
-        if (id := getattr(page, name)) is None:
-            continue
+    for name, id, comparison in page.cursors():
         rows = query(db, f"SELECT row FROM {table} WHERE {where} AND id = :cursor", {**values, "cursor": id})
         if not rows:
             raise UnknownCursor(name, id)
-        bounds.append(f"row {'<' if below else '>'} {rows[0][0]}")
-    # With `before` alone, the page has the entries nearest to it.
-    backwards = page.before is not None and page.after is None
-    descending = page.descending != backwards
+        bounds.append(f"row {comparison} {rows[0][0]}")
     conditions = " AND ".join([where, *bounds])
-    order = "DESC" if descending else "ASC"
-    statement = f"{select} WHERE {conditions} ORDER BY row {order} LIMIT {page.limit + 1}"
-    rows = query(db, statement, values)
-    more, rows = len(rows) > page.limit, rows[: page.limit]
-    return (rows[::-1] if backwards else rows), more
+    statement = f"{select} WHERE {conditions} ORDER BY row {page.order} LIMIT {page.limit + 1}"
+    return page.cut(query(db, statement, values))
 
 
 class Database:

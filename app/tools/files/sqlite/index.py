@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +24,7 @@ import sqlite_vec
 
 from app.tools.files.sqlite.database import connect, create_tables, empty_log, query, transaction
 from app.tools.files.vector_stores.records import Query, TextChunk
+from app.tools.files.vector_stores.words import MAX_POSTINGS, affordable, highest_score, searchable, terms, weight
 
 _VERSION = 1
 _SCHEMA = """
@@ -42,22 +41,6 @@ NUMBER_BITS = 20  # of a chunk's number; a file has fewer chunks than that
 EXACT = 5_000  # number of vectors up to which all are compared exactly
 OVERSAMPLING = 10  # candidates preselected by bits, per requested result
 MIN_BITS = 256  # dimensions from which on bits are a useful approximation
-MAX_TERMS = 32  # per query
-MAX_POSTINGS = 20_000  # occurrences that one search reads; the rarest words come first
-_K1 = 1.2  # the parameter k1 of FTS5's bm25
-
-# FTS5 reads a run of characters of a script without spaces as one word; here each character is a word, a run a phrase.
-_WIDE = re.compile(r"[\u0e00-\u0fff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
-_WORD = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f\u0900-\u0dff])*")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-
-# Stop words of English questions.
-_QUESTION_WORDS = """
-    a an and are as at be but by can could did do does for from had has have how i if in into is it its
-    me my no not of on or our should so such than that the their them then there these they this to was
-    we were what when where which who whom whose why will with would you your
-"""
-_STOP_WORDS = frozenset(f'"{word}"' for word in _QUESTION_WORDS.split())
 
 
 class Match(NamedTuple):
@@ -165,50 +148,20 @@ def last_change(path: Path) -> int:
     return max(times)
 
 
-def searchable(text: str) -> str:
-    """Return a text as it is indexed: scripts without spaces split into characters, `camelCase` also into its parts."""
-    text = _WIDE.sub(r" \g<0> ", text)
-    parts = [" ".join(_CAMEL.split(word)) for word in _WORD.findall(text) if _CAMEL.search(word)]
-    return f"{text}\n{' '.join(parts)}" if parts else text
-
-
-def terms(text: str) -> list[str]:
-    """Return the distinct terms of a query as FTS5 phrases: words, and pairs of wide characters."""
-    phrases: dict[str, None] = {}
-    for word in _WORD.findall(text):
-        wide = "".join(_WIDE.findall(word))
-        if len(wide) > 1:
-            phrases |= dict.fromkeys(f'"{first} {second}"' for first, second in pairwise(wide))
-        elif wide:
-            phrases[f'"{wide}"'] = None
-        if narrow := _WIDE.sub("", word):
-            phrases |= dict.fromkeys(f'"{part.lower()}"' for part in [narrow, *_CAMEL.split(narrow)])
-    significant = [term for term in phrases if term not in _STOP_WORDS] or [*phrases]
-    return significant[:MAX_TERMS]
-
-
 def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> dict[int, float]:
     """
     Return the best chunks by BM25, with scores from 0 to 1: their share of the highest score that BM25 could give.
 
-    The rarest words come first. Words beyond `MAX_POSTINGS` occurrences are left out, unless there are no others: they
-    would take long to read, and BM25 gives them little weight.
+    Some frequent words may be left out: see `affordable`.
     """
     counts = {term: _count(db, term, MAX_POSTINGS + 1) for term in terms(text)}
     total = query(db, "SELECT count(*) FROM words_docsize")[0][0]  # one small row for each chunk
-    used: list[str] = []
-    postings = 0
-    for term, count in sorted(counts.items(), key=lambda item: item[1]):
-        if not count or (used and postings + count > MAX_POSTINGS):
-            continue
-        used.append(term)
-        postings += count
+    used = affordable(counts)
     if not used:
         return {}
-    if postings > MAX_POSTINGS:
+    if counts[used[0]] > MAX_POSTINGS:
         counts[used[0]] = _count(db, used[0], total)
-    # Words that no chunk contains count in the maximum, with the highest weight: a chunk without them fits less well.
-    maximum = sum(_weight(total, count) for count in counts.values()) * (_K1 + 1)
+    maximum = highest_score(total, counts)
     where = "" if files is None else f"AND rowid >> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
     # FTS5 gives no weight to a word that half of the chunks contain, which in a store of three notes is common. So each
     # word is weighted here.
@@ -216,8 +169,8 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
     values: dict[str, object] = {"files": files, "limit": limit}
     for index, term in enumerate(used):
         values |= {
-            f"term{index}": term,
-            f"weight{index}": _weight(total, counts[term]) / _fts5_weight(total, counts[term]),
+            f"term{index}": _phrase(term),
+            f"weight{index}": weight(total, counts[term]) / _fts5_weight(total, counts[term]),
         }
         score = f"rank * :weight{index} AS score"
         scores.append(f"SELECT rowid AS id, {score} FROM words WHERE words MATCH :term{index} {where}")
@@ -230,12 +183,12 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
 def _count(db: apsw.Connection, term: str, limit: int) -> int:
     """Return the number of chunks that contain a term, at most `limit`."""
     rows = f"SELECT 1 FROM words WHERE words MATCH ? LIMIT {limit}"
-    return int(query(db, f"SELECT count(*) FROM ({rows})", (term,))[0][0])
+    return int(query(db, f"SELECT count(*) FROM ({rows})", (_phrase(term),))[0][0])
 
 
-def _weight(total: int, count: int) -> float:
-    """Return the inverse document frequency of a word in `count` of `total` chunks, by Lucene's formula: above 0."""
-    return math.log(1 + (total - count + 0.5) / (count + 0.5))
+def _phrase(term: str) -> str:
+    """Return a term as a query of FTS5."""
+    return f'"{term}"'
 
 
 def _fts5_weight(total: int, count: int) -> float:

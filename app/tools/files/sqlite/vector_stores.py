@@ -24,7 +24,6 @@ from app.tools.files.vector_stores.records import (
     ChunkingStrategy,
     ErrorCode,
     FileBatch,
-    FileCounts,
     Job,
     NewStoreFile,
     Query,
@@ -33,6 +32,7 @@ from app.tools.files.vector_stores.records import (
     UnknownFiles,
     VectorStore,
 )
+from app.tools.files.vector_stores.rows import decode_fields, encode_fields, file_batch_of, store_file_of, store_of
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class SQLiteVectorStores:
             store.owner,
             store.name,
             store.description,
-            _to_json(store.metadata),
+            encode_fields(store.metadata),
             store.expires_days,
             store.created_at,
             store.last_active_at,
@@ -86,7 +86,7 @@ class SQLiteVectorStores:
         """Return a store, or None."""
         statement = f"{_STORE} WHERE stores.id = ? AND owner = ? GROUP BY stores.row"
         rows = await self._db.read(lambda db: query(db, statement, (id, owner)))
-        return _store(rows[0]) if rows else None
+        return store_of(rows[0]) if rows else None
 
     async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
         """Return a page of stores, and whether more follow."""
@@ -97,13 +97,13 @@ class SQLiteVectorStores:
             return rows, more
 
         rows, more = await self._db.read(work)
-        return [_store(row) for row in rows], more
+        return [store_of(row) for row in rows], more
 
     async def update(self, owner: str, id: str, changes: Mapping[str, Any]) -> bool:
         """Change `name`, `metadata`, `expires_days` or `last_active_at`; return whether the store exists."""
         values = {**changes, "id": id, "owner": owner}
         if "metadata" in changes:
-            values["metadata"] = _to_json(changes["metadata"])
+            values["metadata"] = encode_fields(changes["metadata"])
         names = ", ".join(f"{name} = :{name}" for name in changes) or "id = id"
         statement = f"UPDATE stores SET {names} WHERE id = :id AND owner = :owner RETURNING id"
         return bool(await self._db.write(lambda db: query(db, statement, values)))
@@ -137,7 +137,7 @@ class SQLiteVectorStores:
                 raise UnknownFiles(index)
             # A new row: this cancels a job that still reads the file under the old one.
             db.execute("DELETE FROM store_files WHERE store = ? AND id = ?", (store.id, file.id))
-            attributes, strategy = _to_json(file.attributes), file.strategy
+            attributes, strategy = encode_fields(file.attributes), file.strategy
             db.execute(
                 "INSERT INTO store_files (store, id, batch, created_at, attributes, max_tokens, overlap)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -158,12 +158,12 @@ class SQLiteVectorStores:
         if batch_id is not None:
             where += " AND batch = (SELECT row FROM batches WHERE id = :batch)"
         rows, more = await self._db.read(lambda db: listed(db, _STORE_FILE, "store_files", where, values, page))
-        return [_store_file(row) for row in rows], more
+        return [store_file_of(row) for row in rows], more
 
     async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool:
         """Change a file's attributes; return whether it is in the store."""
         statement = "UPDATE store_files SET attributes = ? WHERE store = ? AND id = ? RETURNING id"
-        values = (_to_json(attributes), store.id, file_id)
+        values = (encode_fields(attributes), store.id, file_id)
         return bool(await self._db.write(lambda db: query(db, statement, values)))
 
     async def remove(self, store: VectorStore, file_id: str) -> bool:
@@ -193,7 +193,7 @@ class SQLiteVectorStores:
             WHERE batches.id = ? AND batches.store = ? GROUP BY batches.row
         """
         rows = await self._db.read(lambda db: query(db, statement, (id, store.id)))
-        return _batch(rows[0]) if rows else None
+        return file_batch_of(rows[0]) if rows else None
 
     async def cancel_batch(self, store: VectorStore, id: str) -> bool:
         """Cancel the files of a batch that are not indexed yet; return whether the batch exists."""
@@ -232,7 +232,7 @@ class SQLiteVectorStores:
         )
         # Files that are being indexed, or were removed meanwhile, have no row here.
         entries = await self._db.read(lambda db: query(db, statement, (rows, store.id)))
-        completed = {row[-1]: _store_file(row) for row in entries}
+        completed = {row[-1]: store_file_of(row) for row in entries}
         return [
             Candidate(f"{store.id}:{hit.id}", completed[hit.file], hit.text, hit.text_score, hit.similarity)
             for hit in hits
@@ -242,7 +242,7 @@ class SQLiteVectorStores:
     async def _matching(self, store: VectorStore, matches: Callable[[Attributes], bool]) -> Sequence[int]:
         statement = "SELECT row, attributes FROM store_files WHERE store = ? AND status = 'completed'"
         return await self._db.read(
-            lambda db: [row for row, text in query(db, statement, (store.id,)) if matches(_from_json(text) or {})]
+            lambda db: [row for row, text in query(db, statement, (store.id,)) if matches(decode_fields(text) or {})]
         )
 
     async def claim(self, lease: float) -> Job | None:
@@ -293,7 +293,8 @@ class SQLiteVectorStores:
     async def fail(self, job: Job, code: ErrorCode, message: str) -> None:
         """Mark a file as failed."""
         changes = "status = 'failed', claim = NULL, error_code = :code, error_message = :message"
-        await self._update_claimed(job, changes, code=code, message=message)
+        if await self._update_claimed(job, changes, code=code, message=message):
+            await self._in_thread(lambda: self._index(job.store_id).remove(job.row))  # left by an attempt that died
 
     async def sweep(self) -> None:
         """Remove the files of expired stores, and purge removed content from the indexes."""
@@ -327,7 +328,7 @@ class SQLiteVectorStores:
     async def _file(self, store: VectorStore, file_id: str) -> tuple[StoreFile, int] | None:
         statement = f"{_STORE_FILE} WHERE store = ? AND id = ?"
         rows = await self._db.read(lambda db: query(db, statement, (store.id, file_id)))
-        return (_store_file(rows[0]), rows[0][-1]) if rows else None
+        return (store_file_of(rows[0]), rows[0][-1]) if rows else None
 
     async def _update_claimed(self, job: Job, changes: str, **values: Any) -> bool:
         """Update the row of a claimed file; return False, changing nothing, if the claim was lost."""
@@ -348,30 +349,3 @@ class SQLiteVectorStores:
 
     def _path(self, store_id: str) -> Path:
         return self._folder / f"{store_id}.db"
-
-
-def _to_json(value: Mapping[str, object] | None) -> str | None:
-    return None if value is None else json.dumps(dict(value), ensure_ascii=False)
-
-
-def _from_json(value: str | None) -> dict[str, Any] | None:
-    return None if value is None else json.loads(value)
-
-
-def _store(row: tuple[Any, ...]) -> VectorStore:
-    id, owner, name, description, metadata, days, created_at, last_active_at, *counts, usage = row
-    return VectorStore(
-        id, owner, name, description, _from_json(metadata), days, created_at, last_active_at, FileCounts(*counts), usage
-    )
-
-
-def _batch(row: tuple[Any, ...]) -> FileBatch:
-    id, store, created_at, cancelled, *counts = row
-    return FileBatch(id, store, created_at, bool(cancelled), FileCounts(*counts))
-
-
-def _store_file(row: tuple[Any, ...]) -> StoreFile:
-    id, store, filename, created_at, status, code, message, usage, attributes, max_tokens, overlap, _ = row
-    error = (code, message) if code else None
-    strategy = ChunkingStrategy(max_tokens, overlap)
-    return StoreFile(id, store, filename, created_at, status, error, usage, _from_json(attributes), strategy)
