@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -65,7 +65,7 @@ from app.stores.memory.counters import MemoryCounters
 from app.stores.memory.usage import MemoryUsage
 from app.stores.purging import purging
 from app.stores.usage import UsageStore
-from app.tools import TOOLS, HostedTool, ToolHost
+from app.tools import TOOLS, HostedTool, PreparingTool, ToolHost
 from app.tools.guard import GuardedTransport
 from app.tools.search import ToolSearch
 
@@ -459,7 +459,8 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
     for name, table in settings.tool_tables().items():
         table = dict(table)
         path = table.pop("tool", TOOLS.get(name))
-        if name == "file_search" and table.get("store_url") == settings.store_url:
+        url = table.get("store_url") or host.environment.get(str(table.get("store_url_env")))
+        if name == "file_search" and url == settings.store_url and settings.store_url.startswith("sqlite:"):
             raise SettingsError(["tools.file_search.store_url: should be another file than that of ANTIPHON_STORE_URL"])
         if not isinstance(path, str):
             raise SettingsError([f"tools.{name}: there is no such tool; known are {', '.join(sorted(TOOLS))}"])
@@ -470,6 +471,17 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
     if "mcp" in tools:
         tools.setdefault("tool_search", ToolSearch())  # searches for deferred functions of MCP servers
     return tools
+
+
+async def prepare_tools(settings: Settings) -> None:
+    """Check what the tools need before the server starts; raises `SettingsError`."""
+    for name, tool in build_tools(settings).items():
+        if isinstance(tool, PreparingTool):
+            async with aclosing(tool):
+                try:
+                    await tool.prepare()
+                except ValueError as error:
+                    raise SettingsError([f"tools.{name}: {error}"]) from None
 
 
 def files_of(tools: Mapping[str, HostedTool]) -> FileSearch | None:

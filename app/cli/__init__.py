@@ -381,10 +381,10 @@ def _listen(settings: Settings) -> list[socket.socket]:
 def _try_to_build(settings: Settings) -> None:
     """Build tools, store and limits once, so that invalid settings are reported without a traceback."""
     # Imported here, because it imports the whole server, which other commands do not need.
-    from app.main import build_limits, build_store, build_tools
+    from app.main import build_limits, build_store, prepare_tools
 
     try:
-        build_tools(settings)
+        asyncio.run(prepare_tools(settings))
     except SettingsError as error:
         _refuse("\n".join(error.problems), status=2)
     try:

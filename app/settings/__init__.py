@@ -11,11 +11,13 @@ No other module reads the environment.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -410,11 +412,21 @@ def _secrets_in(table: Mapping[str, object], variables: Mapping[str, str]) -> It
         values = list(value.values()) if isinstance(value, dict) else [value]
         texts = [text for text in values if isinstance(text, str)]
         if name.endswith("_env"):
-            yield from (variables[text] for text in texts if text in variables)
-        elif name in _SECRET_KEYS:
+            texts = [variables[text] for text in texts if text in variables]
+            yield from texts
+        if "store_url" in name:
+            yield from filter(None, map(_password, texts))
+        if name in _SECRET_KEYS:
             yield from texts
         elif isinstance(value, dict):
             yield from _secrets_in(value, variables)
+
+
+def _password(url: str) -> str | None:
+    """Return the password in a URL, None if there is none."""
+    with suppress(ValueError):
+        return urlsplit(url).password
+    return None
 
 
 def load_settings(**values: Any) -> Settings:

@@ -155,7 +155,8 @@ class PostgresClient:
                 result = await self._try(call)
         except (asyncpg.PostgresError, *_BROKEN, UnpreparedError) as error:
             # `from None`: a traceback would contain the query's arguments.
-            raise self._outage.begins(f"{type(error).__name__}: {error}") from None
+            reason = str(error) if isinstance(error, UnpreparedError) else f"{type(error).__name__}: {error}"
+            raise self._outage.begins(reason) from None
         self._outage.ends()
         return result
 

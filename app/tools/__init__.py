@@ -60,6 +60,7 @@ __all__ = [
     "HostedTool",
     "Outcome",
     "OutcomeStatus",
+    "PreparingTool",
     "Report",
     "ReportedItem",
     "Source",
@@ -246,6 +247,15 @@ class DeclaringTool(Protocol):
 
     def declarations(self, owner: str) -> Sequence[Mapping[str, object]]:
         """Return declarations that an owner may use in requests, without secrets."""
+        ...
+
+
+@runtime_checkable
+class PreparingTool(Protocol):
+    """A hosted tool that checks before the server starts what `from_settings` cannot."""
+
+    async def prepare(self) -> None:
+        """Raise ValueError if the tool cannot work with its settings; not if something is unreachable."""
         ...
 
 

@@ -2,7 +2,7 @@
 A real PostgreSQL for the tests: one server for the session (`postgres_server`), and private ones to stop and restart.
 
 The executables are those of the PATH, of Debian's or Homebrew's packages, or of the PyPI package `pgserver`. Without
-any the tests fail: a store that was not tested is not known to work.
+any the tests fail: a store that was not tested is not known to work. Those that have pgvector come first.
 """
 
 from __future__ import annotations
@@ -35,14 +35,25 @@ def find_executables() -> Path:
     folders += [Path(folder) for place in _PLACES for folder in sorted(glob(place), reverse=True)]
     package = importlib.util.find_spec("pgserver")  # which is not imported: it would begin a server of its own
     folders += [Path(folder) / "pginstall" / "bin" for folder in (package and package.submodule_search_locations) or []]
-    for folder in folders:
-        if all(os.access(folder / name, os.X_OK) for name in ("initdb", "postgres", "psql")):
-            return folder
+    complete = [
+        folder
+        for folder in folders
+        if all(os.access(folder / name, os.X_OK) for name in ("initdb", "postgres", "psql"))
+    ]
+    for folder in [*filter(has_pgvector, complete), *complete]:
+        return folder
     pytest.fail(
         "The tests need PostgreSQL. Install it (`apt install postgresql`, `brew install postgresql`), or the package "
         "`pgserver` (part of the `test` extra), which brings it.",
         pytrace=False,
     )
+
+
+@cache
+def has_pgvector(folder: Path) -> bool:
+    """Tell whether the installation with these executables has the extension `vector`."""
+    shared = subprocess.run([folder / "pg_config", "--sharedir"], capture_output=True, text=True).stdout.strip()
+    return (Path(shared) / "extension" / "vector.control").exists()
 
 
 @cache
@@ -102,8 +113,10 @@ class PostgresServer(ServerProcess):
         return self._run("psql", "-qAtc", query).stdout
 
     def clear(self) -> None:
-        """Forget all that a store has there."""
-        ours = "tablename LIKE 'antiphon%' AND tablename <> 'antiphon_schema'"
+        """Forget all that a store has there; what a cancelled call has left behind is ended first."""
+        left = "application_name = 'antiphon' AND state <> 'idle'"
+        self.sql(f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE {left}")
+        ours = "tablename LIKE 'antiphon%' AND tablename NOT LIKE '%schema'"
         tables = self.sql(f"SELECT tablename FROM pg_tables WHERE {ours}")
         if tables:
             self.sql(f"TRUNCATE {', '.join(tables.split())}")

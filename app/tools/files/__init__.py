@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # By the scheme of the URL. Any other name is an import path, `package.module:Class`.
-FILE_STORES = {"sqlite": "app.tools.files.sqlite:SQLiteFileStore"}
+FILE_STORES = {
+    "sqlite": "app.tools.files.sqlite:SQLiteFileStore",
+    "postgresql": "app.tools.files.postgres:PostgresFileStore",
+    "postgres": "app.tools.files.postgres:PostgresFileStore",
+}
 
 PIECE = 1024 * 1024  # bytes of content per read or write
 ABANDONED_AFTER = 3600  # seconds without a new piece after which an upload is deleted

@@ -34,7 +34,10 @@ class FileSearchSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
 
     store_url: str = "sqlite:///files.db"
-    """The store of files and vector stores: `sqlite:///files.db`, or an import path `package.module:Class`."""
+    """The store of files and vector stores: `sqlite:///files.db`, `postgresql://user@host/database`, or an import path
+    `package.module:Class`."""
+    store_url_env: str | None = None
+    """The environment variable that holds this URL, since it may contain a password."""
     max_file_bytes: ByteSize = Field(ByteSize(512 * 1024 * 1024), gt=0)
     """Largest file, in bytes or with a unit, such as `512MiB`."""
     max_key_bytes: ByteSize = Field(ByteSize(0), ge=0)
@@ -54,12 +57,24 @@ class FileSearchSettings(BaseModel):
             raise ValueError(f"should begin with {', '.join(f'{name}://' for name in FILE_STORES)}")
         if not separator and ":" not in url:
             raise ValueError("should be such as sqlite:///files.db")
+        if scheme in {"postgresql", "postgres"} and not find_spec("asyncpg"):
+            raise ValueError("needs more packages: pip install 'antiphon[files,postgres]'")
         return url
 
     @classmethod
-    def from_table(cls, table: Mapping[str, object]) -> FileSearchSettings:
-        """Validate a table; raises `ValueError`, which names the invalid keys and never their values."""
+    def from_table(cls, table: Mapping[str, object], environment: Mapping[str, str]) -> FileSearchSettings:
+        """
+        Validate a table; raises `ValueError`, which names the invalid keys and never their values.
+
+        `store_url` of the result is that of the variable `store_url_env`, if it is set in the table.
+        """
         missing = [package for package in ("apsw", "python_multipart", "sqlite_vec", "pypdf") if not find_spec(package)]
         if missing:
             raise ValueError("needs more packages: pip install 'antiphon[files]'")
-        return read_table(cls, table)
+        if not isinstance(name := table.get("store_url_env"), str):
+            return read_table(cls, table)
+        if "store_url" in table:
+            raise ValueError("store_url_env: should not be set beside store_url")
+        if not (url := environment.get(name)):
+            raise ValueError(f"store_url_env: the variable {name} is not set")
+        return read_table(cls, {**table, "store_url": url})

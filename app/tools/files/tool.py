@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,7 +12,7 @@ from app.core.types.request import Item
 from app.errors import APIError
 from app.importing import import_object
 from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
-from app.tools.files import FILE_STORES, FileStore, FilesUnavailable
+from app.tools.files import FILE_STORES, FileStore, FilesUnavailable, VectorsUnsupported
 from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion.worker import Ingestion
 from app.tools.files.inputs import InputFiles
@@ -82,9 +82,15 @@ class FileSearch:
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> FileSearch:
         """Create the tool from its table; raises `ValueError` for an invalid table."""
-        settings = FileSearchSettings.from_table(table)
+        settings = FileSearchSettings.from_table(table, host.environment)
         embeddings = _embeddings(settings.embeddings, host) if settings.embeddings else None
         return cls(_store(settings.store_url), settings, embeddings, max_result_chars=host.max_result_chars)
+
+    async def prepare(self) -> None:
+        """Check that the store can store embeddings, if they are configured; raises `VectorsUnsupported` if not."""
+        if self._embeddings:
+            with suppress(FilesUnavailable):  # it may be available later
+                await self._store.prepare_vectors()
 
     def start(self) -> None:
         """Start indexing files into vector stores, in the background."""
@@ -104,8 +110,11 @@ class FileSearch:
         problems: dict[str, str | None] = {"store": None}
         try:
             await self._store.check()
+            await self.prepare()
         except FilesUnavailable as error:
-            problems["store"] = error.message
+            problems["store"] = error.explanation
+        except VectorsUnsupported as error:
+            problems["store"] = str(error)
         if self._embeddings:
             problems["embeddings"] = await self._embeddings.check()
         return problems

@@ -4,16 +4,24 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
 
+from tests.support.file_places import FILE_PLACES, FilePlace, file_place_of
 from tests.support.serving import antiphon
 
 
+@pytest.fixture(params=FILE_PLACES)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> FilePlace:
+    """Each database that files and vector stores can be in, empty."""
+    return file_place_of(request, tmp_path)
+
+
 @pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[str]:
+async def server(database: FilePlace) -> AsyncIterator[str]:
     """A server with files and two callers, `ada` and `bob`."""
-    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db", "max_file_bytes": 10 * 1024 * 1024}}
+    tools = {"file_search": {"store_url": database.url, "max_file_bytes": 10 * 1024 * 1024}}
     async with antiphon(api_keys="ada,bob", tools=tools) as url:
         yield url
 

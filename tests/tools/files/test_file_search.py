@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -17,6 +16,7 @@ from app.tools.files.tool import MOST_STORES
 from tests.responses.test_tool_loop import made
 from tests.support import laws
 from tests.support.build import delta, finish
+from tests.support.file_places import FilePlace
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.tools.files.conftest import openai_client
@@ -61,8 +61,8 @@ class Place:
 
 
 @asynccontextmanager
-async def place_with(tmp_path: Path, backend: Scripted, **options: Any) -> AsyncIterator[Place]:
-    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+async def place_with(database: FilePlace, backend: Scripted, **options: Any) -> AsyncIterator[Place]:
+    tools = {"file_search": {"store_url": database.url}}
     async with antiphon(backend, tools=tools, **options) as url, openai_client(url) as client:
         store = await client.vector_stores.create()
         ids = {}
@@ -75,8 +75,8 @@ async def place_with(tmp_path: Path, backend: Scripted, **options: Any) -> Async
 
 
 @pytest_asyncio.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with place_with(tmp_path, Scripted()) as made_place:
+async def place(database: FilePlace) -> AsyncIterator[Place]:
+    async with place_with(database, Scripted()) as made_place:
         yield made_place
 
 
@@ -249,9 +249,9 @@ async def test_an_invalid_search_is_refused_before_a_request_to_the_model(
     assert place.backend.asked == []
 
 
-async def test_nobody_searches_in_the_stores_of_another(tmp_path: Path) -> None:
+async def test_nobody_searches_in_the_stores_of_another(database: FilePlace) -> None:
     backend = Scripted([finish("stop")])
-    async with place_with(tmp_path, backend, api_keys="ada,bob") as place:
+    async with place_with(database, backend, api_keys="ada,bob") as place:
         async with openai_client(str(place.client.base_url).removesuffix("/v1/"), "bob") as bob:
             refusals = []
             for store in (place.store, "vs_none"):
@@ -271,9 +271,9 @@ async def test_the_tool_can_be_forced_and_left_out(place: Place) -> None:
     assert "tools" not in place.backend.asked[-1] or place.backend.asked[-1].get("tool_choice") == "none"
 
 
-async def test_long_results_are_shown_as_far_as_there_is_room(tmp_path: Path) -> None:
+async def test_long_results_are_shown_as_far_as_there_is_room(database: FilePlace) -> None:
     backend = Scripted()
-    async with place_with(tmp_path, backend) as place:
+    async with place_with(database, backend) as place:
         text = "bread " * 700
         for number in range(30):
             await place.client.vector_stores.files.upload_and_poll(

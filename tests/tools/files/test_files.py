@@ -14,12 +14,12 @@ import pytest
 from openai import AsyncOpenAI
 
 from app.errors import InvalidRequest
-from app.tools.files import PIECE, File, FilesUnavailable, Page, UnknownCursor
-from app.tools.files.sqlite import ABANDONED_AFTER, SQLiteFileStore
+from app.tools.files import ABANDONED_AFTER, PIECE, File, FileStore, FilesUnavailable, Page, UnknownCursor
+from app.tools.files.sqlite import SQLiteFileStore
 from app.tools.files.uploads import Files
+from tests.support.file_places import FilePlace
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.support.store_places import Clock
 from tests.tools.files.conftest import openai_client
 
 FORM = "multipart/form-data; boundary=x"
@@ -66,22 +66,24 @@ async def test_a_list_has_pages_an_order_and_purposes(client: AsyncOpenAI, http:
     assert ([file["id"] for file in last["data"]], last["has_more"]) == (made[2::-1], False)
 
 
-async def test_a_file_expires(tmp_path: Path) -> None:
-    clock = Clock()
-    store = SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/files.db", clock=clock)
-    files = Files(store, max_bytes=100, clock=clock)
+async def test_a_file_expires(database: FilePlace) -> None:
+    store = database.open()
+    files = Files(store, max_bytes=100, clock=database.now)
     async with files.upload("ada") as upload:
         await upload.write(b"x")
         file = await upload.finish("a.txt", "user_data", 3600)
     assert file.expires_at == file.created_at + 3600
-    clock.now += 3599
-    assert await store.file("ada", file.id) == file
-    clock.now += 1
+    database.advance(3500)
+    assert await store.file("ada", file.id)
+    assert await store.stored_bytes("ada") == 1
+    database.advance(200)
+    assert await store.stored_bytes("ada") == 0
     assert await store.file("ada", file.id) is None
     assert await store.files("ada", Page()) == ([], False)
     assert not await store.delete("ada", file.id)
     await store.sweep()
     assert [piece async for piece in store.content(file.id)] == []
+    assert database.pieces() == 0
     await store.aclose()
 
 
@@ -161,7 +163,7 @@ async def test_a_file_that_is_too_large_is_refused_before_it_is_read(http: httpx
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
 
 
-async def test_a_file_that_turns_out_too_large_leaves_nothing(http: httpx.AsyncClient, tmp_path: Path) -> None:
+async def test_a_file_that_turns_out_too_large_leaves_nothing(http: httpx.AsyncClient, database: FilePlace) -> None:
     async def form() -> AsyncIterator[bytes]:
         yield b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
         yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
@@ -171,49 +173,40 @@ async def test_a_file_that_turns_out_too_large_leaves_nothing(http: httpx.AsyncC
 
     answer = await http.post("/files", content=form(), headers={"content-type": FORM})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
-    assert await pieces(tmp_path) == 0
+    assert database.pieces() == 0
 
 
-async def test_an_upload_whose_client_goes_leaves_nothing(server: str, tmp_path: Path) -> None:
+async def test_an_upload_whose_client_goes_leaves_nothing(server: str, database: FilePlace) -> None:
     host, port = server.removeprefix("http://").split(":")
     _reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /v1/files HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ada\r\nContent-Type: {FORM}\r\n"
     begin = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + bytes(3 * PIECE)
     writer.write(f"{head}Content-Length: {5 * PIECE}\r\n\r\n".encode() + begin)
     await writer.drain()
-    while await pieces(tmp_path) == 0:
+    while not await asyncio.to_thread(database.pieces):
         await asyncio.sleep(0.01)
     writer.close()
     await writer.wait_closed()
-    while await pieces(tmp_path):
+    while await asyncio.to_thread(database.pieces):
         await asyncio.sleep(0.01)
 
 
-async def pieces(path: Path) -> int:
-    """How many pieces of files are kept."""
-    store = SQLiteFileStore.from_url(f"sqlite:///{path}/files.db")
-    rows = await store._db.read(lambda db: db.execute("SELECT count(*) FROM pieces").fetchall())
-    await store.aclose()
-    return int(rows[0][0])
-
-
-async def test_an_abandoned_upload_is_swept(tmp_path: Path) -> None:
-    clock = Clock()
-    store = SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/files.db", clock=clock)
+async def test_an_abandoned_upload_is_swept(database: FilePlace) -> None:
+    store = database.open()
     await store.write("file-a", 0, b"half of it")
-    clock.now += ABANDONED_AFTER - 1
+    database.advance(ABANDONED_AFTER - 100)
     await store.sweep()
-    assert await pieces(tmp_path) == 1
-    clock.now += 1
+    assert database.pieces() == 1
+    database.advance(200)
     await store.sweep()
-    assert await pieces(tmp_path) == 0
+    assert database.pieces() == 0
     await store.aclose()
 
 
-async def test_several_workers_share_the_files(tmp_path: Path) -> None:
-    stores = [SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/new/files.db") for _ in range(4)]
+async def test_several_workers_share_the_files(database: FilePlace) -> None:
+    stores = [database.open() for _ in range(4)]
 
-    async def use(number: int, store: SQLiteFileStore) -> None:
+    async def use(number: int, store: FileStore) -> None:
         for n in range(10):
             id = f"file-{number}-{n}"
             await store.write(id, 0, b"x")
@@ -225,8 +218,8 @@ async def test_several_workers_share_the_files(tmp_path: Path) -> None:
         await store.aclose()
 
 
-async def test_a_page_may_end_before_an_entry(tmp_path: Path) -> None:
-    store = SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/files.db")
+async def test_a_page_may_end_before_an_entry(database: FilePlace) -> None:
+    store = database.open()
     for n in range(6):
         await store.add(File(f"file-{n}", "ada", "a.txt", "user_data", 1, n))
     newest, more = await store.files("ada", Page(2, descending=True, before="file-1"))
@@ -267,8 +260,8 @@ async def test_without_a_key_of_its_own_nobody_sees_a_file(server: str, client: 
     assert (await client.files.content(file.id)).content == b"secret"
 
 
-async def test_all_files_of_a_key_have_a_limit_and_deleting_makes_room(tmp_path: Path) -> None:
-    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db", "max_key_bytes": 1000}}
+async def test_all_files_of_a_key_have_a_limit_and_deleting_makes_room(database: FilePlace) -> None:
+    tools = {"file_search": {"store_url": database.url, "max_key_bytes": 1000}}
     async with antiphon(Scripted(), tools=tools, api_keys="ada,bob") as url:
         async with openai_client(url) as ada, openai_client(url, "bob") as bob:
             first = await ada.files.create(file=("a", bytes(600)), purpose="user_data")
@@ -282,14 +275,17 @@ async def test_all_files_of_a_key_have_a_limit_and_deleting_makes_room(tmp_path:
             await ada.files.create(file=("c", bytes(600)), purpose="user_data")
 
 
-async def test_uploads_at_the_same_time_do_not_pass_the_limit_together(tmp_path: Path) -> None:
-    files = Files(SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/files.db"), max_bytes=100, max_owner_bytes=100)
+async def test_uploads_at_the_same_time_do_not_pass_the_limit_together(database: FilePlace) -> None:
+    files = Files(database.open(), max_bytes=100, max_owner_bytes=100)
     async with files.upload("ada") as one, files.upload("ada") as other:
         await one.write(bytes(60))
         await other.write(bytes(60))
-        await one.finish("one", "user_data", None)
-        with pytest.raises(InvalidRequest, match="100 bytes"):
-            await other.finish("other", "user_data", None)
+        ends = await asyncio.gather(
+            one.finish("one", "user_data", None), other.finish("other", "user_data", None), return_exceptions=True
+        )
+        (refusal,) = [end for end in ends if not isinstance(end, File)]
+        assert isinstance(refusal, InvalidRequest)
+        assert "100 bytes" in refusal.message
     page = await files.list("ada", Page(), None)
     assert len(page["data"]) == 1  # type: ignore[arg-type]
     await files._store.aclose()

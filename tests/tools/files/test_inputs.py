@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -15,6 +14,7 @@ from openai import AsyncOpenAI
 
 from app.tools.files import inputs
 from tests.support.build import delta
+from tests.support.file_places import FilePlace
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.tools.files.conftest import openai_client
@@ -39,9 +39,9 @@ class Place:
 
 
 @pytest_asyncio.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
+async def place(database: FilePlace) -> AsyncIterator[Place]:
     backend = Scripted([delta(content="I see.")])
-    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    tools = {"file_search": {"store_url": database.url}}
     async with antiphon(backend, tools=tools) as url, openai_client(url) as client:
         yield Place(backend, client)
 

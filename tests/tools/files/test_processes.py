@@ -12,6 +12,7 @@ import httpx
 
 from app.tools.files import PIECE
 from tests.faults.servers import LINUX, server
+from tests.support.file_places import FilePlace
 from tests.tools.files.conftest import openai_client
 from tests.tools.files.documents import pdf
 from tests.tools.files.embedding_server import EmbeddingServer
@@ -19,11 +20,11 @@ from tests.tools.files.embedding_server import EmbeddingServer
 MANY = 200 * PIECE
 
 
-def tools(path: Path, **table: Any) -> str:
-    return json.dumps({"file_search": {"store_url": f"sqlite:///{path}/files.db", **table}})
+def tools(database: FilePlace, **table: Any) -> str:
+    return json.dumps({"file_search": {"store_url": database.url, **table}})
 
 
-async def test_a_process_that_is_killed_while_it_reads_loses_no_file(tmp_path: Path) -> None:
+async def test_a_process_that_is_killed_while_it_reads_loses_no_file(database: FilePlace) -> None:
     contents = {
         "a.txt": b"The first file tells of apples.",
         "b.md": b"The second file tells of bread. " * 5000,
@@ -31,7 +32,7 @@ async def test_a_process_that_is_killed_while_it_reads_loses_no_file(tmp_path: P
     }
     async with EmbeddingServer() as backend:
         backend.hangs = True
-        settings = {"backend_url": backend.url, "tools": tools(tmp_path, lease=0.5, embeddings={"model": "toy"})}
+        settings = {"backend_url": backend.url, "tools": tools(database, lease=0.5, embeddings={"model": "toy"})}
         with server(**settings) as served:
             async with openai_client(served.url) as client:
                 store = await client.vector_stores.create()
@@ -58,8 +59,8 @@ async def test_a_process_that_is_killed_while_it_reads_loses_no_file(tmp_path: P
                     assert (await client.files.content(id)).content == content
 
 
-async def test_several_workers_share_what_there_is_to_read(tmp_path: Path) -> None:
-    settings = {"workers": 2, "store_url": f"sqlite:///{tmp_path}/antiphon.db", "tools": tools(tmp_path)}
+async def test_several_workers_share_what_there_is_to_read(tmp_path: Path, database: FilePlace) -> None:
+    settings = {"workers": 2, "store_url": f"sqlite:///{tmp_path}/antiphon.db", "tools": tools(database)}
     with server(**settings) as served:
         # Each client has a connection of its own, so that both workers are asked.
         async with openai_client(served.url) as one, openai_client(served.url) as other:
@@ -73,13 +74,13 @@ async def test_several_workers_share_what_there_is_to_read(tmp_path: Path) -> No
 
 
 @LINUX
-async def test_memory_stays_flat_while_a_large_file_comes_in_and_goes_out(tmp_path: Path) -> None:
+async def test_memory_stays_flat_while_a_large_file_comes_in_and_goes_out(tmp_path: Path, database: FilePlace) -> None:
     path = tmp_path / "large.bin"
     piece = os.urandom(PIECE)
     with path.open("wb") as out:
         for _ in range(MANY // PIECE):
             out.write(piece)
-    with server(tools=tools(tmp_path)) as served:
+    with server(tools=tools(database)) as served:
         async with openai_client(served.url) as client:
             # Once, so that all that is needed for it is there.
             await client.files.create(file=("small.bin", piece * 2), purpose="user_data")

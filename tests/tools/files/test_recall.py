@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
 
+from tests.support.file_places import FilePlace
 from tests.support.serving import antiphon
 from tests.tools.files.conftest import openai_client
 from tests.tools.files.corpus import SYNONYMS, corpus
@@ -54,10 +54,10 @@ async def recall(client: AsyncOpenAI, store: str, **options: Any) -> float:
     ids=["words", "words and embeddings", "embeddings"],
 )
 async def test_the_answer_is_among_the_five_best(
-    tmp_path: Path, embeddings: bool, weights: dict[str, float] | None, expected: float
+    database: FilePlace, embeddings: bool, weights: dict[str, float] | None, expected: float
 ) -> None:
     async with EmbeddingServer(SYNONYMS) as backend:
-        table: dict[str, Any] = {"store_url": f"sqlite:///{tmp_path}/files.db"}
+        table: dict[str, Any] = {"store_url": database.url}
         if embeddings:
             table["embeddings"] = {"model": "toy"}
         async with antiphon(backend_url=backend.url, tools={"file_search": table}) as url, openai_client(url) as client:
@@ -66,9 +66,9 @@ async def test_the_answer_is_among_the_five_best(
         assert bool(backend.requests) is embeddings
 
 
-async def test_a_search_goes_on_by_words_where_the_embeddings_are_away(tmp_path: Path) -> None:
+async def test_a_search_goes_on_by_words_where_the_embeddings_are_away(database: FilePlace) -> None:
     async with EmbeddingServer(SYNONYMS) as backend:
-        table = {"store_url": f"sqlite:///{tmp_path}/files.db", "embeddings": {"model": "toy"}}
+        table = {"store_url": database.url, "embeddings": {"model": "toy"}}
         async with antiphon(backend_url=backend.url, tools={"file_search": table}) as url, openai_client(url) as client:
             store = await client.vector_stores.create()
             files = [("a.txt", b"The doctor came."), ("b.txt", b"The teacher left.")]

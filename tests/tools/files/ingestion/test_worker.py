@@ -11,30 +11,31 @@ from typing import Any
 
 import pytest
 
-from app.tools.files import File, Page
+from app.tools.files import File, FileStore, FilesUnavailable, Page
 from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion import worker
 from app.tools.files.ingestion.worker import ATTEMPTS, RETRY, SWEEP, Ingestion
-from app.tools.files.sqlite import SQLiteFileStore
+from app.tools.files.postgres.vector_stores import PostgresVectorStores
+from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
 from app.tools.files.vector_stores.records import Job, NewStoreFile, Query, StoreFile, TextChunk, VectorStore
-from tests.support.store_places import Clock
+from tests.support.file_places import FilePlace, SQLiteFiles
 from tests.tools.files.documents import pdf
 from tests.tools.files.embedding_server import EmbeddingServer
 
+LEASE = 1000.0  # seconds: no test takes so long
 STORE = VectorStore("vs_1", "ada", "notes", None, {}, None, 1, 1)
 
 
 @asynccontextmanager
-async def opened(path: Path, clock: Clock | None = None) -> AsyncIterator[SQLiteFileStore]:
-    url = f"sqlite:///{path}/files.db"
-    store = SQLiteFileStore.from_url(url, clock=clock) if clock else SQLiteFileStore.from_url(url)
+async def opened(database: FilePlace) -> AsyncIterator[FileStore]:
+    store = database.open()
     try:
         yield store
     finally:
         await store.aclose()
 
 
-async def upload(store: SQLiteFileStore, name: str, content: bytes) -> str:
+async def upload(store: FileStore, name: str, content: bytes) -> str:
     id = f"file-{name}"
     await store.write(id, 0, content)
     await store.add(File(id, "ada", name, "assistants", len(content), 1))
@@ -42,7 +43,7 @@ async def upload(store: SQLiteFileStore, name: str, content: bytes) -> str:
 
 
 @asynccontextmanager
-async def reading(store: SQLiteFileStore, embeddings: Embeddings | None = None, **options: Any) -> AsyncIterator[None]:
+async def reading(store: FileStore, embeddings: Embeddings | None = None, **options: Any) -> AsyncIterator[None]:
     ingestion = Ingestion(store, store.vector_stores, embeddings, **options)
     ingestion.start()
     try:
@@ -60,7 +61,7 @@ async def model(server: EmbeddingServer, **options: Any) -> AsyncIterator[Embedd
         await embeddings.aclose()
 
 
-async def settled(store: SQLiteFileStore, file_id: str) -> StoreFile:
+async def settled(store: FileStore, file_id: str) -> StoreFile:
     """Wait until a file has been read, or cannot be."""
     while True:
         file = await store.vector_stores.file(STORE, file_id)
@@ -70,81 +71,105 @@ async def settled(store: SQLiteFileStore, file_id: str) -> StoreFile:
         await asyncio.sleep(0.01)
 
 
-async def texts(store: SQLiteFileStore, words: str) -> list[str]:
+async def texts(store: FileStore, words: str) -> list[str]:
     return [one.text for one in await store.vector_stores.search([STORE], Query(words), 10)]
 
 
-async def test_what_was_added_while_nobody_read_is_read_at_the_start(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_what_was_added_while_nobody_read_is_read_at_the_start(database: FilePlace) -> None:
+    async with opened(database) as store:
         ids = [await upload(store, f"{n}.txt", f"words {n}".encode()) for n in range(5)]
         await store.vector_stores.create(STORE, [NewStoreFile(id) for id in ids])
-    async with opened(tmp_path) as store, reading(store):
+    async with opened(database) as store, reading(store):
         for id in ids:
             assert (await settled(store, id)).status == "completed"
         assert len(await texts(store, "words")) == 5
 
 
-async def claimed(store: SQLiteFileStore, clock: Clock, lease: float = 10) -> Job:
+async def claimed(store: FileStore, lease: float = LEASE) -> Job:
     job = await store.vector_stores.claim(lease)
     assert job
     return job
 
 
-async def test_a_claim_is_one_readers_alone_until_it_ends(tmp_path: Path) -> None:
-    clock = Clock()
-    async with opened(tmp_path, clock) as store, opened(tmp_path, clock) as other:
+async def test_a_claim_is_one_readers_alone_until_it_ends(database: FilePlace) -> None:
+    async with opened(database) as store, opened(database) as other:
         id = await upload(store, "a.txt", b"words")
         records = store.vector_stores
         await records.create(STORE, [NewStoreFile(id)])
-        first = await claimed(store, clock)
-        assert await other.vector_stores.claim(10) is None
-        clock.now += 9
-        assert await records.renew(first, 10)
-        clock.now += 9
-        assert await other.vector_stores.claim(10) is None
-        clock.now += 1
-        second = await claimed(other, clock)
+        first = await claimed(store)
+        assert await other.vector_stores.claim(LEASE) is None
+        database.advance(LEASE - 100)
+        assert await records.renew(first, LEASE)
+        database.advance(LEASE - 100)
+        assert await other.vector_stores.claim(LEASE) is None
+        database.advance(200)
+        second = await claimed(other)
         assert (second.row, second.attempt) == (first.row, 2)
         # Who was taken for dead has no say any more.
-        assert not await records.renew(first, 10)
+        assert not await records.renew(first, LEASE)
         assert not await records.complete(first, [TextChunk("of the first")])
         await records.fail(first, "server_error", "of the first")
         assert await texts(store, "first") == []
         assert await records.complete(second, [TextChunk("of the second")])
         assert await texts(store, "of the second") == ["of the second"]
+        assert database.chunks() == 1
 
 
-async def test_nothing_of_a_file_is_found_before_all_of_it_is_stored(tmp_path: Path) -> None:
-    clock = Clock()
-    async with opened(tmp_path, clock) as store:
+async def test_several_readers_never_claim_the_same_file(database: FilePlace) -> None:
+    async with opened(database) as store, AsyncExitStack() as stack:
+        ids = [await upload(store, f"{n}.txt", b"words") for n in range(20)]
+        await store.vector_stores.create(STORE, [NewStoreFile(id) for id in ids])
+        readers = [await stack.enter_async_context(opened(database)) for _ in range(4)]
+
+        async def claim_all(reader: FileStore) -> list[str]:
+            found = []
+            while job := await reader.vector_stores.claim(LEASE):
+                found.append(job.file_id)
+            return found
+
+        found = await asyncio.gather(*map(claim_all, readers))
+        assert sorted(id for ids in found for id in ids) == sorted(ids)
+
+
+async def leave_behind(store: FileStore, job: Job, text: str) -> None:
+    """Store a chunk as a process does that dies before it has marked the file as read."""
+    records = store.vector_stores
+    if isinstance(records, SQLiteVectorStores):
+        records._index(STORE.id).replace(job.row, [TextChunk(text)], "model", range(job.row + 1))
+    else:
+        assert isinstance(records, PostgresVectorStores)
+        assert await records._index.insert(job, [TextChunk(text)], "model")
+
+
+async def test_nothing_of_a_file_is_found_before_all_of_it_is_stored(database: FilePlace) -> None:
+    async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
 
         def broken() -> Any:
-            yield TextChunk("the first half")
+            for _ in range(100):
+                yield TextChunk("the first half")
             raise OSError("no more")
 
-        with pytest.raises(Exception, match="unavailable"):
-            await store.vector_stores.complete(await claimed(store, clock), broken())
+        with pytest.raises(FilesUnavailable):
+            await store.vector_stores.complete(await claimed(store), broken())
         assert await texts(store, "first half") == []
 
-        # A process that dies between the two commits leaves chunks that nobody finds, until the next reading.
-        clock.now += 11
-        job = await claimed(store, clock)
-        index = store.vector_stores._index(STORE.id)
-        index.replace(job.row, [TextChunk("left behind")], "", {job.row})
+        database.advance(LEASE + 100)
+        await leave_behind(store, await claimed(store), "left behind")
+        assert database.chunks() == 1
         assert await texts(store, "left behind") == []
-        clock.now += 11
-        await store.vector_stores.complete(await claimed(store, clock), [TextChunk("the words")])
+        database.advance(LEASE + 100)
+        await store.vector_stores.complete(await claimed(store), [TextChunk("the words")])
         assert await texts(store, "left behind the words") == ["the words"]
+        assert database.chunks() == 1
 
 
-async def test_a_file_that_was_removed_meanwhile_is_not_stored(tmp_path: Path) -> None:
-    clock = Clock()
-    async with opened(tmp_path, clock) as store:
+async def test_a_file_that_was_removed_meanwhile_is_not_stored(database: FilePlace) -> None:
+    async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
-        job = await claimed(store, clock)
+        job = await claimed(store)
         assert await store.delete("ada", id)
         assert not await store.vector_stores.renew(job, 10)
         assert not await store.vector_stores.complete(job, [TextChunk("words")])
@@ -152,21 +177,20 @@ async def test_a_file_that_was_removed_meanwhile_is_not_stored(tmp_path: Path) -
         assert await store.vector_stores.files(STORE, Page()) == ([], False)
 
 
-async def test_a_file_that_kills_its_parser_fails(tmp_path: Path) -> None:
-    clock = Clock()
-    async with opened(tmp_path, clock) as store:
+async def test_a_file_that_kills_its_parser_fails(database: FilePlace) -> None:
+    async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
         for _ in range(ATTEMPTS):
-            await claimed(store, clock)
-            clock.now += 11
+            await claimed(store)
+            database.advance(LEASE + 100)
         async with reading(store):
             file = await settled(store, id)
         assert (file.status, file.error and file.error[0]) == ("failed", "server_error")
 
 
-async def test_a_reader_that_is_stopped_leaves_its_file_to_the_next(tmp_path: Path) -> None:
-    async with EmbeddingServer() as server, opened(tmp_path) as store, AsyncExitStack() as stack:
+async def test_a_reader_that_is_stopped_leaves_its_file_to_the_next(database: FilePlace) -> None:
+    async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.hangs = True
         embeddings = await stack.enter_async_context(model(server))
         id = await upload(store, "a.txt", b"words")
@@ -180,8 +204,8 @@ async def test_a_reader_that_is_stopped_leaves_its_file_to_the_next(tmp_path: Pa
         assert job.attempt == 1  # to be stopped is no failure of the file's
 
 
-async def test_a_document_that_takes_too_long_fails(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_document_that_takes_too_long_fails(database: FilePlace) -> None:
+    async with opened(database) as store:
         id = await upload(store, "a.pdf", pdf("Some words."))
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
         async with reading(store, timeout=0.001):
@@ -189,9 +213,9 @@ async def test_a_document_that_takes_too_long_fails(tmp_path: Path) -> None:
         assert file.error == ("invalid_file", "The file takes too long to read.")
 
 
-async def test_a_document_that_ends_its_process_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_document_that_ends_its_process_fails(database: FilePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "extract_alone", exit_now)
-    async with opened(tmp_path) as store:
+    async with opened(database) as store:
         id = await upload(store, "a.pdf", pdf("Some words."))
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
         async with reading(store):
@@ -205,8 +229,8 @@ def exit_now(*_: object) -> None:
     os._exit(1)
 
 
-async def test_pages_are_read_in_another_process(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_pages_are_read_in_another_process(database: FilePlace) -> None:
+    async with opened(database) as store:
         id = await upload(store, "a.pdf", pdf("Some words.", "Other words."))
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
         async with reading(store):
@@ -214,8 +238,8 @@ async def test_pages_are_read_in_another_process(tmp_path: Path) -> None:
         assert "Other words." in (await texts(store, "other"))[0]
 
 
-async def test_every_chunk_has_its_vector(tmp_path: Path) -> None:
-    async with EmbeddingServer([["car", "automobile"]]) as server, opened(tmp_path) as store, AsyncExitStack() as stack:
+async def test_every_chunk_has_its_vector(database: FilePlace) -> None:
+    async with EmbeddingServer([["car", "automobile"]]) as server, opened(database) as store, AsyncExitStack() as stack:
         embeddings = await stack.enter_async_context(model(server, document_prefix="doc: ", query_prefix="query: "))
         long = await upload(store, "a.txt", ("The garden is green. " * 8000).encode())
         short = await upload(store, "b.txt", b"A car drives by.")
@@ -232,9 +256,8 @@ async def test_every_chunk_has_its_vector(tmp_path: Path) -> None:
         assert (best.text, best.text_score) == ("A car drives by.", None)
 
 
-async def test_without_its_embeddings_a_file_is_tried_again(tmp_path: Path) -> None:
-    clock = Clock()
-    async with EmbeddingServer() as server, opened(tmp_path, clock) as store, AsyncExitStack() as stack:
+async def test_without_its_embeddings_a_file_is_tried_again(database: FilePlace) -> None:
+    async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.refusals = [400]
         embeddings = await stack.enter_async_context(model(server))
         id = await upload(store, "a.txt", b"words")
@@ -245,39 +268,85 @@ async def test_without_its_embeddings_a_file_is_tried_again(tmp_path: Path) -> N
         file = await store.vector_stores.file(STORE, id)
         assert file
         assert file.status == "in_progress"
-        clock.now += RETRY + 1
+        database.advance(RETRY + 1)
         async with reading(store, embeddings):
             assert (await settled(store, id)).status == "completed"
 
 
-async def test_a_store_that_expires_is_emptied(tmp_path: Path) -> None:
-    clock = Clock()
-    async with opened(tmp_path, clock) as store:
+async def test_a_store_that_expires_is_emptied(database: FilePlace) -> None:
+    async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
-        expiring = VectorStore("vs_1", "ada", "notes", None, {}, 1, int(clock.now), int(clock.now))
+        now = int(database.now())
+        expiring = VectorStore("vs_1", "ada", "notes", None, {}, 1, now, now)
         await store.vector_stores.create(expiring, [NewStoreFile(id)])
-        await store.vector_stores.complete(await claimed(store, clock), [TextChunk("words")])
-        path = tmp_path / "files.db.indexes" / "vs_1.db"
-        assert path.exists()
-        clock.now += 86399
+        await store.vector_stores.complete(await claimed(store), [TextChunk("words")])
+        database.advance(86400 - 1000)
         await store.sweep()
         assert await texts(store, "words") == ["words"]
-        clock.now += 1
+        assert database.chunks() == 1
+        database.advance(2000)
         await store.sweep()
-        assert not path.exists()
+        assert database.chunks() == 0
         found = await store.vector_stores.get("ada", "vs_1")
         assert found
-        assert (found.resource(clock.now)["status"], found.counts.completed) == ("expired", 0)
+        assert (found.resource(database.now())["status"], found.counts.completed) == ("expired", 0)
         assert await store.file("ada", id)
 
 
-async def test_vectors_of_another_model_are_not_compared(tmp_path: Path) -> None:
-    clock = Clock()
-    async with opened(tmp_path, clock) as store:
+@pytest.mark.parametrize(
+    "how", ["file deleted", "file expired", "file removed", "store deleted", "batch cancelled", "failed"]
+)
+async def test_no_piece_and_no_chunk_is_left(database: FilePlace, how: str) -> None:
+    async with opened(database) as store:
+        records = store.vector_stores
+        await records.create(STORE)
+        ids = [f"file-{number}" for number in range(3)]
+        expires = int(database.now()) + 1000 if how == "file expired" else None
+        for id in ids:
+            for number in range(3):
+                await store.write(id, number, b"words")
+            await store.add(File(id, "ada", "a.txt", "assistants", 15, 1, expires))
+        await records.add(STORE, [NewStoreFile(id) for id in ids], "vsfb_1")
+        chunks = [TextChunk(f"words {number}", bytes(16)) for number in range(100)]
+        for _ in ids[1:]:
+            assert await records.complete(await claimed(store), chunks, "model")
+        last = await claimed(store)
+        await leave_behind(store, last, "words")
+        assert (database.pieces(), database.chunks()) == (9, 201)
+        pieces, left = 0, 0
+        match how:
+            case "file deleted":
+                for id in ids:
+                    assert await store.delete("ada", id)
+            case "file expired":
+                database.advance(2000)
+            case "file removed":
+                for id in ids:
+                    assert await records.remove(STORE, id)
+                pieces = 9
+            case "store deleted":
+                assert await records.delete("ada", STORE.id)
+                pieces = 9
+            case "batch cancelled":
+                assert await records.cancel_batch(STORE, "vsfb_1")
+                assert not await records.complete(last, chunks)
+                pieces, left = 9, 200
+            case "failed":
+                await records.fail(last, "server_error", "no")
+                pieces, left = 9, 200
+        if how != "file expired":
+            assert len(await texts(store, "words")) == (10 if left else 0)
+        await store.sweep()
+        assert len(await texts(store, "words")) == (10 if left else 0)
+        assert (database.pieces(), database.chunks()) == (pieces, left)
+
+
+async def test_vectors_of_another_model_are_not_compared(database: FilePlace) -> None:
+    async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
         vector = bytes(4 * 8)
-        await store.vector_stores.complete(await claimed(store, clock), [TextChunk("words", vector)], "one")
+        await store.vector_stores.complete(await claimed(store), [TextChunk("words", vector)], "one")
         for query in (Query("words", vector, "other"), Query("words", bytes(4 * 16), "one")):
             (found,) = await store.vector_stores.search([STORE], query, 10)
             assert (found.similarity, bool(found.text_score)) == (None, True)
@@ -293,25 +362,25 @@ def test_what_was_deleted_or_has_expired_is_swept_within_ten_seconds() -> None:
 @pytest.mark.parametrize("how", ["deleted", "expired"])
 async def test_nothing_is_left_of_many_files_however_small(tmp_path: Path, how: str) -> None:
     """SQLite moves small rows between its pages, and leaves copies of them behind."""
-    clock = Clock()
     chance = random.Random(1)
-    async with opened(tmp_path, clock) as store, opened(tmp_path, clock) as other:
+    database = SQLiteFiles(tmp_path / "files.db")
+    async with opened(database) as store, opened(database) as other:
         await store.vector_stores.create(STORE, [])
         for number in range(60):
             id, text = f"file-{number:03}", f"canary{number:03} " + "word " * chance.choice([0, 10, 100, 1000])
             going = number % 3 > 0
-            expires = int(clock.now) + 5 if going and how == "expired" else None
+            expires = int(database.now()) + 1000 if going and how == "expired" else None
             await store.write(id, 0, text.encode())
             await store.add(File(id, "ada", f"{text[:9]}.txt", "assistants", len(text), 1, expires))
             await store.vector_stores.add(STORE, [NewStoreFile(id)])
-            await store.vector_stores.complete(await claimed(store, clock), [TextChunk(text)])
+            await store.vector_stores.complete(await claimed(store), [TextChunk(text)])
         gone = [f"{number:03}" for number in range(60) if number % 3]
         chance.shuffle(gone)
         if how == "deleted":
             for number in gone:
                 assert await store.delete("ada", f"file-{number}")
         else:
-            clock.now += 6
+            database.advance(1001)
         assert left_of(tmp_path, b"canary001")
         await other.sweep()
         assert [number for number in gone if left_of(tmp_path, b"canary" + number.encode())] == []
@@ -319,7 +388,8 @@ async def test_nothing_is_left_of_many_files_however_small(tmp_path: Path, how: 
 
 
 async def test_nothing_is_left_of_what_was_deleted(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store, reading(store):
+    database = SQLiteFiles(tmp_path / "files.db")
+    async with opened(database) as store, reading(store):
         secret = await upload(store, "secret.txt", b"The password is xylophonic quicksilver. " * 200)
         other = await upload(store, "other.txt", b"Nothing to see here. " * 200)
         await store.vector_stores.create(STORE, [NewStoreFile(secret), NewStoreFile(other)])

@@ -1,0 +1,294 @@
+"""
+The chunks of vector stores in PostgreSQL, and the searches in them.
+
+Words are ranked by BM25, as in SQLite; embeddings by cosine similarity, exactly (`pgvector`).
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from app.storage.migration import Connection
+from app.tools.files import FilesUnavailable
+from app.tools.files.postgres.database import PostgresDatabase, storable
+from app.tools.files.postgres.schema import NoVectorsError
+from app.tools.files.postgres.terms import FREQUENCIES, hashed, hashed_terms, stem
+from app.tools.files.vector_stores.records import Job, Query, TextChunk
+from app.tools.files.vector_stores.words import (
+    K1,
+    LENGTH_WEIGHT,
+    MAX_POSTINGS,
+    affordable,
+    highest_score,
+    terms,
+    weight,
+)
+
+CHUNKS_AT_ONCE = 64  # chunks per transaction: each is short, and renewals of the claim do not wait for long
+
+# While the row is locked, the claim cannot be taken over, and the file cannot be removed.
+_CLAIMED = """
+SELECT 1 FROM antiphon_store_files WHERE number = $1 AND claim = $2 AND status = 'in_progress' FOR SHARE
+"""
+_INSERT = """
+INSERT INTO antiphon_chunks (file, number, length, terms, text)
+SELECT $1, number, length, terms::bigint[], text
+FROM unnest($2::integer[], $3::integer[], $4::text[], $5::text[]) AS chunks (number, length, terms, text)
+"""
+_INSERT_VECTORS = """
+INSERT INTO antiphon_vectors (file, number, vector)
+SELECT $1, number, vector::vector FROM unnest($2::integer[], $3::text[]) AS vectors (number, vector)
+"""
+_ERASE = """
+DELETE FROM antiphon_chunks WHERE (file, number) IN (
+    SELECT file, number FROM antiphon_chunks WHERE file = $1 LIMIT 500
+) RETURNING 1
+"""
+_TOTALS = """
+SELECT coalesce(sum(chunks), 0)::bigint, coalesce(sum(words), 0)::bigint FROM antiphon_store_files
+WHERE store = $1 AND status = 'completed'
+"""
+_COUNT = "SELECT antiphon_count_terms($1, $2)"
+_BEST = "SELECT file, number, score FROM antiphon_best_by_terms($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+_NEAREST = """
+SELECT file, vectors.number, vector <=> $1::text::vector AS distance
+FROM antiphon_store_files AS files JOIN antiphon_vectors AS vectors ON file = files.number
+WHERE store = $2 AND status = 'completed' AND embeddings = $3 AND ($4::bigint[] IS NULL OR file = ANY ($4))
+ORDER BY distance LIMIT $5
+"""
+_SIMILARITIES = """
+SELECT file, vectors.number, vector <=> $1::text::vector
+FROM unnest($2::bigint[], $3::integer[]) AS wanted (file, number)
+JOIN antiphon_vectors AS vectors USING (file, number) JOIN antiphon_store_files AS files ON files.number = file
+WHERE embeddings = $4
+"""
+_TEXTS = """
+SELECT file, number, text FROM unnest($1::bigint[], $2::integer[]) AS wanted (file, number)
+JOIN antiphon_chunks USING (file, number)
+"""
+
+
+class ChunkKey(NamedTuple):
+    """A chunk: the number of its file among those of all stores, and its number in the file."""
+
+    file: int
+    number: int
+
+
+class FoundChunk(NamedTuple):
+    """A chunk that matches a search, with its scores: from 0 to 1, or None if not computed."""
+
+    key: ChunkKey
+    text: str
+    text_score: float | None
+    similarity: float | None
+
+
+class Stored(NamedTuple):
+    """What was stored of a file."""
+
+    chunks: int = 0
+    words: int = 0
+    bytes: int = 0
+    embeddings: str | None = None  # the model and the number of dimensions
+
+
+class _Rows(NamedTuple):
+    """The columns of some chunks."""
+
+    lengths: list[int]
+    terms: list[str]
+    texts: list[str]
+    vectors: list[str]
+    bytes: int
+    dimensions: int
+
+
+class PostgresIndex:
+    """The chunks of all vector stores."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._db = database
+
+    async def insert(self, job: Job, chunks: Iterable[TextChunk], model: str) -> Stored | None:
+        """
+        Store the chunks of a claimed file, which is not searchable yet; return None once the claim is lost.
+
+        Chunks of an earlier attempt are deleted first.
+        """
+        while erased := await self._claimed(job, _ERASE):
+            if not erased[1]:
+                break
+        if erased is None:
+            return None
+        stored = Stored()
+        remaining = iter(chunks)
+        while True:
+            try:
+                rows = await asyncio.to_thread(_next_rows, job.store_id, remaining)
+            except OSError:
+                raise FilesUnavailable from None
+            if rows is None:
+                return stored
+            if rows.vectors:
+                await self._prepare_vectors()
+            if not await self._insert(job, stored.chunks, rows):
+                return None
+            stored = Stored(
+                stored.chunks + len(rows.texts),
+                stored.words + sum(rows.lengths),
+                stored.bytes + rows.bytes,
+                f"{model} {rows.dimensions}" if rows.vectors else stored.embeddings,
+            )
+
+    async def _claimed(self, job: Job, statement: str) -> tuple[bool, int] | None:
+        """Run a statement for a claimed file; return its number of rows, or None if the claim was lost."""
+
+        async def work(connection: Connection) -> tuple[bool, int] | None:
+            if not await connection.fetch(_CLAIMED, job.row, job.claim):
+                return None
+            return True, len(await connection.fetch(statement, job.row))
+
+        return await self._db.transaction(work)
+
+    async def _insert(self, job: Job, first: int, rows: _Rows) -> bool:
+        numbers = [*range(first, first + len(rows.texts))]
+
+        async def work(connection: Connection) -> bool:
+            if not await connection.fetch(_CLAIMED, job.row, job.claim):
+                return False
+            await connection.execute(_INSERT, job.row, numbers, rows.lengths, rows.terms, rows.texts)
+            if rows.vectors:
+                await connection.execute(_INSERT_VECTORS, job.row, numbers, rows.vectors)
+            return True
+
+        return await self._db.transaction(work)
+
+    async def text(self, file: int) -> list[str]:
+        """Return the chunks of a file."""
+        rows = await self._db.fetch("SELECT text FROM antiphon_chunks WHERE file = $1 ORDER BY number", file)
+        return [text for (text,) in rows]
+
+    async def search(
+        self, store: str, search_query: Query, limit: int, files: Sequence[int] | None
+    ) -> list[FoundChunk]:
+        """Return the best `limit` chunks by words and the best by embedding, of these files, or of all (None)."""
+        scores, similarities = await asyncio.gather(
+            self._by_words(store, search_query.text, limit, files),
+            self._by_vector(store, search_query, limit, files),
+        )
+        keys = [*dict.fromkeys([*scores, *similarities])]
+        if similarities:
+            # Chunks that only the words match have a similarity too.
+            others = [key for key in keys if key not in similarities]
+            similarities |= await self._similarities(search_query, others)
+        rows = await self._db.fetch(_TEXTS, [key.file for key in keys], [key.number for key in keys])
+        texts = {ChunkKey(file, number): text for file, number, text in rows}
+        return [
+            FoundChunk(key, texts[key], scores.get(key), similarities.get(key))
+            for key in keys
+            if key in texts  # otherwise it was deleted meanwhile
+        ]
+
+    async def _by_words(self, store: str, text: str, limit: int, files: Sequence[int] | None) -> dict[ChunkKey, float]:
+        """
+        Return the best chunks by BM25, with scores from 0 to 1: their share of the highest score that BM25 could give.
+
+        Some frequent words may be left out: see `affordable`.
+        """
+        wanted = [*dict.fromkeys(stems for term in terms(text) if (stems := stem(term)))]
+        if not wanted:
+            return {}
+        ((total, words),) = await self._db.fetch(_TOTALS, store)
+        average = words / max(total, 1)
+        counts = await self._counts(store, wanted, MAX_POSTINGS + 1)
+        used = affordable(counts)
+        if not used or not words:
+            return {}
+        if counts[used[0]] > MAX_POSTINGS:
+            counts |= await self._counts(store, used, total)
+        total = max(total, *counts.values())  # chunks that are being stored are counted too
+        rows = await self._db.fetch(
+            _BEST,
+            store,
+            [hashed(store, term, frequency) for term in used for frequency in FREQUENCIES],
+            [weight(total, counts[term]) for term in used for _ in FREQUENCIES],
+            [float(frequency) for _ in used for frequency in FREQUENCIES],
+            K1,
+            LENGTH_WEIGHT,
+            average,
+            files,
+            limit,
+        )
+        maximum = highest_score(total, counts)
+        return {ChunkKey(file, number): min(1.0, score / maximum) for file, number, score in rows}
+
+    async def _counts(self, store: str, wanted: Sequence[str], most: int) -> dict[str, int]:
+        """Return the number of chunks with each term; at most about `most`."""
+        hashes = [hashed(store, term, frequency) for term in wanted for frequency in FREQUENCIES]
+        ((counts,),) = await self._db.fetch(_COUNT, hashes, most)
+        size = len(FREQUENCIES)
+        return {term: sum(counts[index * size : (index + 1) * size]) for index, term in enumerate(wanted)}
+
+    async def _by_vector(
+        self, store: str, search_query: Query, limit: int, files: Sequence[int] | None
+    ) -> dict[ChunkKey, float]:
+        """Return the nearest chunks with their cosine similarity, clipped to 0..1."""
+        if search_query.vector is None:
+            return {}
+        await self._prepare_vectors()
+        vector = _vector(search_query.vector)
+        rows = await self._db.fetch(_NEAREST, vector, store, _embeddings(search_query), files, limit)
+        return _similar(rows)
+
+    async def _similarities(self, search_query: Query, keys: Sequence[ChunkKey]) -> dict[ChunkKey, float]:
+        assert search_query.vector is not None
+        numbers = [key.file for key in keys], [key.number for key in keys]
+        vector = _vector(search_query.vector)
+        return _similar(await self._db.fetch(_SIMILARITIES, vector, *numbers, _embeddings(search_query)))
+
+    async def _prepare_vectors(self) -> None:
+        try:
+            await self._db.prepare_vectors()
+        except NoVectorsError as error:
+            raise self._db.unavailable(str(error)) from None
+
+
+def _next_rows(store: str, chunks: Iterator[TextChunk]) -> _Rows | None:
+    """Return the columns of the next chunks; None if there are none. Takes long, so it runs in a thread."""
+    batch = [*islice(chunks, CHUNKS_AT_ONCE)]
+    if not batch:
+        return None
+    texts = [str(storable(chunk.text)) for chunk in batch]
+    found = [hashed_terms(store, text) for text in texts]
+    vectors = [chunk.vector for chunk in batch if chunk.vector is not None]
+    return _Rows(
+        lengths=[words for _, words in found],
+        terms=[f"{{{','.join(map(str, hashes))}}}" for hashes, _ in found],
+        texts=texts,
+        vectors=[*map(_vector, vectors)],
+        bytes=sum(len(text.encode()) for text in texts) + sum(map(len, vectors)),
+        dimensions=len(vectors[0]) // 4 if vectors else 0,
+    )
+
+
+def _vector(vector: bytes) -> str:
+    """Return a vector of float32 as pgvector reads it; nine digits are exact."""
+    return f"[{','.join(f'{number:.9g}' for number in array.array('f', vector))}]"
+
+
+def _embeddings(search_query: Query) -> str:
+    assert search_query.vector is not None
+    return f"{search_query.model} {len(search_query.vector) // 4}"
+
+
+def _similar(rows: Iterable[Any]) -> dict[ChunkKey, float]:
+    """Return the similarities of distances; the distance from a vector of zeros is not a number."""
+    return {
+        ChunkKey(file, number): min(1.0, max(0.0, 1.0 - distance)) if distance == distance else 0.0
+        for file, number, distance in rows
+    }

@@ -1,0 +1,189 @@
+"""
+The tables of files and vector stores in PostgreSQL, and their migrations.
+
+Deleting a file, or removing it from a vector store, deletes one row, and the file is gone for every query. Triggers add
+its content and its chunks to `antiphon_removed`, from which they are deleted in batches: nobody waits for that.
+"""
+
+from __future__ import annotations
+
+import asyncpg
+
+from app.storage.migration import Connection, UnpreparedError, migrate
+
+_LOCK = 0x66696C65  # of the migrations; other programs may use advisory locks too
+_VECTORS_LOCK = _LOCK + 1
+
+_FILES = """
+CREATE TABLE antiphon_files (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id text NOT NULL UNIQUE,
+    owner text NOT NULL,
+    filename text NOT NULL,
+    purpose text NOT NULL,
+    bytes bigint NOT NULL,
+    created_at bigint NOT NULL,
+    expires_at bigint
+);
+CREATE INDEX antiphon_files_by_owner ON antiphon_files (owner, number);
+CREATE INDEX antiphon_files_by_expiry ON antiphon_files (expires_at) WHERE expires_at IS NOT NULL;
+CREATE TABLE antiphon_pieces (
+    file text NOT NULL,
+    number integer NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (file, number)
+);
+ALTER TABLE antiphon_pieces ALTER COLUMN data SET STORAGE EXTERNAL;  -- compression costs more than it saves
+CREATE TABLE antiphon_uploads (file text PRIMARY KEY, touched timestamptz NOT NULL);
+
+CREATE TABLE antiphon_vector_stores (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id text NOT NULL UNIQUE,
+    owner text NOT NULL,
+    name text NOT NULL,
+    description text,
+    metadata text,
+    expires_days integer,
+    created_at bigint NOT NULL,
+    last_active_at bigint NOT NULL
+);
+CREATE INDEX antiphon_vector_stores_by_owner ON antiphon_vector_stores (owner, number);
+CREATE TABLE antiphon_file_batches (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id text NOT NULL UNIQUE,
+    store text NOT NULL REFERENCES antiphon_vector_stores (id) ON DELETE CASCADE,
+    created_at bigint NOT NULL,
+    cancelled boolean NOT NULL DEFAULT false
+);
+CREATE INDEX antiphon_file_batches_by_store ON antiphon_file_batches (store);
+CREATE TABLE antiphon_store_files (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    store text NOT NULL REFERENCES antiphon_vector_stores (id) ON DELETE CASCADE,
+    id text NOT NULL REFERENCES antiphon_files (id) ON DELETE CASCADE,
+    batch bigint REFERENCES antiphon_file_batches (number) ON DELETE SET NULL,
+    created_at bigint NOT NULL,
+    status text NOT NULL DEFAULT 'in_progress',
+    error_code text,
+    error_message text,
+    usage_bytes bigint NOT NULL DEFAULT 0,
+    attributes text,
+    max_tokens integer NOT NULL,
+    overlap integer NOT NULL,
+    claim text,
+    claimed_until timestamptz NOT NULL DEFAULT '-infinity',
+    attempts integer NOT NULL DEFAULT 0,
+    chunks integer NOT NULL DEFAULT 0,
+    words bigint NOT NULL DEFAULT 0,
+    embeddings text,  -- the model and the number of dimensions
+    UNIQUE (store, id)
+);
+CREATE INDEX antiphon_store_files_by_file ON antiphon_store_files (id);
+CREATE INDEX antiphon_store_files_by_batch ON antiphon_store_files (batch) WHERE batch IS NOT NULL;
+CREATE INDEX antiphon_store_files_to_read ON antiphon_store_files (number) WHERE status = 'in_progress';
+
+-- `file` is the number of a row in antiphon_store_files.
+CREATE TABLE antiphon_chunks (
+    file bigint NOT NULL,
+    number integer NOT NULL,
+    length integer NOT NULL,  -- in words
+    terms bigint[] NOT NULL,
+    text text NOT NULL,
+    PRIMARY KEY (file, number)
+);
+ALTER TABLE antiphon_chunks ALTER COLUMN terms SET STORAGE EXTERNAL;  -- hashes cannot be compressed
+CREATE INDEX antiphon_chunks_by_terms ON antiphon_chunks USING gin (terms) WITH (fastupdate = off);
+
+-- What remains to be deleted: the content of a file, or the chunks of a row of antiphon_store_files.
+CREATE TABLE antiphon_removed (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    content text,
+    chunks bigint
+);
+CREATE FUNCTION antiphon_file_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO antiphon_removed (content) SELECT id FROM deleted;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER antiphon_deleted AFTER DELETE ON antiphon_files REFERENCING OLD TABLE AS deleted
+FOR EACH STATEMENT EXECUTE FUNCTION antiphon_file_deleted();
+CREATE FUNCTION antiphon_store_file_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO antiphon_removed (chunks) SELECT number FROM deleted;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER antiphon_deleted AFTER DELETE ON antiphon_store_files REFERENCING OLD TABLE AS deleted
+FOR EACH STATEMENT EXECUTE FUNCTION antiphon_store_file_deleted();
+
+-- The number of chunks that have each term, at most `_most`. Without statistics of the terms, the planner
+-- would read the whole table for some queries.
+CREATE FUNCTION antiphon_count_terms(_terms bigint[], _most bigint) RETURNS bigint[]
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    term bigint;
+    counts bigint[] := '{}';
+BEGIN
+    FOREACH term IN ARRAY _terms LOOP
+        counts := counts || (
+            SELECT count(*) FROM (SELECT FROM antiphon_chunks WHERE terms @> ARRAY[term] LIMIT _most) AS chunks
+        );
+    END LOOP;
+    RETURN counts;
+END $$;
+
+-- The best chunks by BM25. Each term comes with its weight and the number of times that it occurs in a chunk.
+CREATE FUNCTION antiphon_best_by_terms(
+    _store text, _terms bigint[], _weights float8[], _frequencies float8[],
+    _k1 float8, _b float8, _average float8, _files bigint[], _most bigint
+) RETURNS TABLE (file bigint, number integer, score float8)
+LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
+    SELECT chunks.file, chunks.number,
+        sum(weight * frequency * (_k1 + 1) / (frequency + _k1 * (1 - _b + _b * length / _average))) AS score
+    FROM unnest(_terms, _weights, _frequencies) AS wanted (term, weight, frequency)
+    JOIN antiphon_chunks AS chunks ON terms @> ARRAY[term]
+    JOIN antiphon_store_files AS files ON files.number = chunks.file
+    WHERE store = _store AND status = 'completed' AND (_files IS NULL OR chunks.file = ANY (_files))
+    GROUP BY chunks.file, chunks.number ORDER BY score DESC, chunks.file, chunks.number LIMIT _most
+$$;
+"""
+
+# The rows are read in sequence; 8,160 bytes keep vectors of up to 2,000 dimensions out of a table of their own.
+_VECTORS = """
+CREATE EXTENSION IF NOT EXISTS vector;
+CREATE TABLE antiphon_vectors (
+    file bigint NOT NULL,
+    number integer NOT NULL,
+    vector vector NOT NULL,
+    PRIMARY KEY (file, number),
+    FOREIGN KEY (file, number) REFERENCES antiphon_chunks (file, number) ON DELETE CASCADE
+) WITH (toast_tuple_target = 8160);
+ALTER TABLE antiphon_vectors ALTER COLUMN vector SET STORAGE EXTERNAL;
+"""
+
+# The errors of CREATE EXTENSION, and of a type that is in no schema of the search path.
+_NO_EXTENSION = (
+    asyncpg.FeatureNotSupportedError,
+    asyncpg.UndefinedFileError,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.UndefinedObjectError,
+)
+
+
+class NoVectorsError(UnpreparedError):
+    """The extension `vector` cannot be used."""
+
+
+async def migrate_files(connection: Connection) -> None:
+    """Create or migrate the tables."""
+    await migrate(connection, "antiphon_files_schema", _LOCK, [_FILES])
+
+
+async def migrate_vectors(connection: Connection) -> None:
+    """Create the extension `vector` and the table of embeddings; raises `NoVectorsError`."""
+    try:
+        await migrate(connection, "antiphon_vectors_schema", _VECTORS_LOCK, [_VECTORS])
+    except _NO_EXTENSION as error:
+        reason = str(error).splitlines()[0]
+        raise NoVectorsError(
+            f"embeddings need the extension `vector` (pgvector), which is not available: {reason}. Install pgvector on "
+            "the database server, and run CREATE EXTENSION vector in the database as a user who may."
+        ) from None

@@ -1,0 +1,129 @@
+"""Where the tests of files keep them: a database, how to open it, and how to let time pass."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import apsw
+import pytest
+
+from app.tools.files import FileStore
+from app.tools.files.postgres import PostgresFileStore
+from app.tools.files.sqlite import SQLiteFileStore
+from tests.support.postgres_server import PostgresServer, find_executables, has_pgvector
+
+FILE_PLACES = ["sqlite", "postgres"]
+
+
+class FilePlace(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    def open(self) -> FileStore:
+        """Return a store of what is kept here, as one more process would open it."""
+        ...
+
+    def now(self) -> float:
+        """Return the time by which the stores expire what they have."""
+        ...
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+    def pieces(self) -> int:
+        """Return how many pieces of files are kept."""
+        ...
+
+    def chunks(self) -> int:
+        """Return how many chunks are kept, whether a search finds them or not."""
+        ...
+
+
+@dataclass
+class SQLiteFiles:
+    path: Path
+    passed: float = 0.0  # seconds
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    def open(self) -> FileStore:
+        return SQLiteFileStore.from_url(self.url, clock=self.now)
+
+    def now(self) -> float:
+        return time.time() + self.passed
+
+    def advance(self, seconds: float) -> None:
+        self.passed += seconds
+
+    def pieces(self) -> int:
+        return _count(self.path, "pieces")
+
+    def chunks(self) -> int:
+        return sum(_count(path, "chunks") for path in self.path.with_name(f"{self.path.name}.indexes").glob("*.db"))
+
+
+@dataclass
+class PostgresFiles:
+    server: PostgresServer
+
+    @property
+    def url(self) -> str:
+        return self.server.patient_url
+
+    def open(self) -> FileStore:
+        return PostgresFileStore.from_url(self.url)
+
+    def now(self) -> float:
+        return time.time()
+
+    def advance(self, seconds: float) -> None:
+        # The server has its own clock. To be that much closer to the expiry is the same as to have waited.
+        self.server.sql(
+            f"UPDATE antiphon_files SET expires_at = expires_at - {seconds:.0f};"
+            f"UPDATE antiphon_vector_stores SET last_active_at = last_active_at - {seconds:.0f};"
+            f"UPDATE antiphon_uploads SET touched = touched - interval '{seconds} s';"
+            f"UPDATE antiphon_store_files SET claimed_until = claimed_until - interval '{seconds} s'"
+        )
+
+    def pieces(self) -> int:
+        return self._count("antiphon_pieces")
+
+    def chunks(self) -> int:
+        return self._count("antiphon_chunks")
+
+    def _count(self, table: str) -> int:
+        made = self.server.sql(f"SELECT to_regclass('{table}')").strip()
+        return int(self.server.sql(f"SELECT count(*) FROM {table}")) if made else 0
+
+
+def file_place_of(request: pytest.FixtureRequest, directory: Path) -> FilePlace:
+    """Return an empty place for the kind of database that is a fixture's parameter."""
+    if request.param == "sqlite":
+        return SQLiteFiles(directory / "files.db")
+    if not has_pgvector(find_executables()):
+        pytest.fail(
+            "The tests of files need PostgreSQL with pgvector. Install it (`apt install postgresql-16-pgvector`, "
+            "`brew install pgvector`), or the package `pgserver` (part of the `test` extra), which brings it.",
+            pytrace=False,
+        )
+    server = request.getfixturevalue("postgres_server")
+    server.clear()
+    return PostgresFiles(server)
+
+
+def _count(path: Path, table: str) -> int:
+    if not path.exists():
+        return 0
+    with contextlib.closing(apsw.Connection(str(path))) as db:
+        db.set_busy_timeout(60_000)
+        try:
+            return int(db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0])
+        except apsw.SQLError:  # the tables have not been made yet
+            return 0

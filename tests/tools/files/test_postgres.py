@@ -1,0 +1,362 @@
+"""Files and vector stores in PostgreSQL: what is its own, and not also SQLite's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from app.cli.check import reach
+from app.tools.files import File, FileStore, FilesUnavailable, Page, VectorsUnsupported
+from app.tools.files.postgres import PostgresFileStore
+from app.tools.files.postgres.terms import hashed_terms, stem
+from app.tools.files.vector_stores.records import Candidate, NewStoreFile, Query, TextChunk, VectorStore
+from tests.faults.servers import server as served
+from tests.support.build import finish
+from tests.support.file_places import FILE_PLACES, file_place_of
+from tests.support.logs import records_of
+from tests.support.postgres_server import PostgresServer
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon, settings
+from tests.tools.files.conftest import openai_client
+from tests.tools.files.corpus import corpus
+from tests.tools.files.embedding_server import EmbeddingServer
+
+STORE = VectorStore("vs_1", "ada", "notes", None, {}, None, 1, 1)
+AWAY = ("server_error", "store_unavailable")
+
+
+@pytest.fixture(scope="module")
+def private() -> Iterator[PostgresServer]:
+    """A server that tests may stop, restart and break; each leaves it running."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def store(private: PostgresServer) -> AsyncIterator[FileStore]:
+    private.clear()
+    store = PostgresFileStore.from_url(private.patient_url)
+    yield store
+    await store.aclose()
+
+
+async def fill(store: FileStore, *texts: str) -> None:
+    """Make the vector store, with a file of each text as one chunk."""
+    await store.vector_stores.create(STORE)
+    for number, text in enumerate(texts):
+        id = f"file-{number}"
+        await store.write(id, 0, text.encode())
+        await store.add(File(id, "ada", f"{number}.txt", "assistants", len(text), 1))
+        await store.vector_stores.add(STORE, [NewStoreFile(id)])
+        job = await store.vector_stores.claim(1000)
+        assert job
+        assert await store.vector_stores.complete(job, [TextChunk(text)])
+
+
+async def test_those_who_begin_at_once_make_the_tables_once(private: PostgresServer) -> None:
+    for _ in range(3):
+        private.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        stores = [PostgresFileStore.from_url(private.patient_url) for _ in range(6)]
+        await asyncio.gather(*(store.prepare_vectors() for store in stores))
+        await asyncio.gather(*(store.write(f"file-{n}", 0, b"x") for n, store in enumerate(stores)))
+        assert private.sql("SELECT count(*) FROM antiphon_pieces").strip() == "6"
+        assert private.sql("SELECT extname FROM pg_extension WHERE extname = 'vector'").strip() == "vector"
+        await asyncio.gather(*(store.aclose() for store in stores))
+
+
+async def test_the_tables_of_a_later_version_are_left_alone(private: PostgresServer, store: FileStore) -> None:
+    await store.check()
+    private.sql("UPDATE antiphon_files_schema SET version = 1000")
+    later = PostgresFileStore.from_url(private.patient_url)
+    with pytest.raises(FilesUnavailable) as unavailable:
+        await later.check()
+    assert "the tables have version 1000, and this server knows 1" in unavailable.value.__notes__[0]
+    private.sql("UPDATE antiphon_files_schema SET version = 1")
+    await later.check()
+    await later.aclose()
+
+
+async def test_what_is_stored_survives_a_crash_and_nobody_notices(private: PostgresServer, store: FileStore) -> None:
+    await fill(store, "bread needs yeast", "choirs sing")
+    await asyncio.to_thread(private.stop, signal.SIGQUIT)
+    await asyncio.to_thread(private.start)
+    assert [piece async for piece in store.content("file-0")] == [b"bread needs yeast"]
+    assert [found.text for found in await store.vector_stores.search([STORE], Query("yeast"), 5)] == [
+        "bread needs yeast"
+    ]
+
+
+@contextlib.contextmanager
+def stopped(server: PostgresServer) -> Iterator[None]:
+    server.stop()
+    try:
+        yield
+    finally:
+        server.start()
+
+
+@contextlib.contextmanager
+def hanging(server: PostgresServer) -> Iterator[None]:
+    server.pause()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
+@pytest.mark.parametrize("harm", [stopped, hanging])
+async def test_a_database_that_is_away_is_an_error_of_the_api(
+    private: PostgresServer, store: FileStore, harm: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = Scripted()
+    url = private.url if harm is stopped else f"{private.url}?timeout=1&connect_timeout=2"
+    await store.check()  # the tables are there: nobody makes them under these timeouts
+    tools = {"file_search": {"store_url": url}}
+    async with antiphon(backend, tools=tools) as at, openai_client(at) as client:
+        vector_store = await client.vector_stores.create()
+        file = await client.vector_stores.files.upload_and_poll(
+            vector_store_id=vector_store.id, file=("a.txt", b"bread"), poll_interval_ms=20
+        )
+        tool: Any = {"type": "file_search", "vector_store_ids": [vector_store.id]}
+        calls = [
+            lambda: client.files.create(file=("a.txt", b"a"), purpose="user_data"),
+            lambda: client.files.list(),
+            lambda: client.files.content(file.id),
+            lambda: client.files.delete(file.id),
+            lambda: client.vector_stores.search(vector_store.id, query="bread"),
+            lambda: client.responses.create(model="m", input="x", tools=[tool]),
+        ]
+        with caplog.at_level(logging.INFO, logger="app.storage"):
+            context = harm(private)
+            await asyncio.to_thread(context.__enter__)
+            for call in calls:
+                with pytest.raises(openai.InternalServerError) as refused:
+                    await call()
+                assert refused.value.status_code == 503
+                assert (refused.value.type, refused.value.code) == AWAY
+                assert refused.value.response.headers["retry-after"] == "1"
+            await asyncio.to_thread(context.__exit__, None, None, None)
+            async with asyncio.timeout(60):
+                while True:  # a server that hung may have dropped connections
+                    with contextlib.suppress(openai.InternalServerError):
+                        page = await client.vector_stores.search(vector_store.id, query="bread")
+                        break
+        assert [result.filename for result in page.data] == ["a.txt"]
+        told = [record.getMessage() for record in records_of(caplog, "app.storage")]
+        name = f"the file store in PostgreSQL at 127.0.0.1:{private.port}/antiphon"
+        assert told[0].startswith(f"{name} is unavailable: ")
+        assert f"{name} is available again" in told
+
+
+async def test_files_and_responses_may_be_in_one_database(private: PostgresServer) -> None:
+    private.clear()
+    backend = Scripted([finish("stop")])
+    tools = {"file_search": {"store_url": private.patient_url}}
+    async with antiphon(backend, tools=tools, store_url=private.patient_url) as at, openai_client(at) as client:
+        response = await client.responses.create(model="m", input="Hello")
+        file = await client.files.create(file=("a.txt", b"a"), purpose="user_data")
+        assert (await client.responses.retrieve(response.id)).id == response.id
+        assert (await client.files.content(file.id)).content == b"a"
+
+
+async def test_an_upload_to_one_replica_is_read_from_another(private: PostgresServer, tmp_path: Path) -> None:
+    private.clear()
+    tools = json.dumps({"file_search": {"store_url": private.patient_url}})
+    with served(tools=tools) as one, served(tools=tools) as other:
+        async with openai_client(one.url) as first, openai_client(other.url) as second:
+            store = await first.vector_stores.create()
+            file = await first.files.create(file=("a.txt", b"bread needs yeast"), purpose="assistants")
+            assert (await second.files.content(file.id)).content == b"bread needs yeast"
+            await second.vector_stores.files.create_and_poll(file.id, vector_store_id=store.id, poll_interval_ms=20)
+            page = await first.vector_stores.search(store.id, query="yeast")
+            assert [result.filename for result in page.data] == ["a.txt"]
+            await second.files.delete(file.id)
+            assert (await first.vector_stores.search(store.id, query="yeast")).data == []
+
+
+# Users that may create tables, but no extension; and a database whose server has no pgvector, or hides it.
+def limited(server: PostgresServer) -> str:
+    """Return the URL of a user who may create tables and no extension, in a database without `vector`."""
+    server.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public; DROP EXTENSION IF EXISTS vector")
+    with contextlib.suppress(AssertionError):
+        server.sql("CREATE ROLE limited LOGIN")
+    server.sql("GRANT ALL ON SCHEMA public TO limited; REVOKE CREATE ON DATABASE antiphon FROM PUBLIC, limited")
+    return server.patient_url.replace("antiphon@", "limited@")
+
+
+async def test_embeddings_without_the_extension_are_refused_in_one_sentence(private: PostgresServer) -> None:
+    store = PostgresFileStore.from_url(limited(private))
+    with pytest.raises(VectorsUnsupported) as refused:
+        await store.prepare_vectors()
+    assert "the extension `vector` (pgvector)" in str(refused.value)
+    assert "CREATE EXTENSION vector" in str(refused.value)
+    await fill(store, "bread needs yeast")  # which needs no extension
+    assert await store.vector_stores.search([STORE], Query("yeast"), 5)
+    with pytest.raises(FilesUnavailable) as unavailable:
+        await store.vector_stores.search([STORE], Query("yeast", bytes(16), "m"), 5)
+    assert "the extension `vector` (pgvector)" in unavailable.value.__notes__[0]
+    private.sql("CREATE EXTENSION vector; GRANT ALL ON SCHEMA public TO limited")
+    await store.prepare_vectors()  # now that somebody has made it
+    assert await store.vector_stores.search([STORE], Query("yeast", bytes(16), "m"), 5)
+    await store.aclose()
+
+
+async def test_a_server_with_embeddings_does_not_start_without_the_extension(
+    private: PostgresServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = limited(private)
+    async with EmbeddingServer() as backend:
+        table = {"store_url": url, "embeddings": {"model": "toy"}}
+        options = [f"--backend-url={backend.url}", "--port=0"]
+        environment = {"ANTIPHON_TOOLS": json.dumps({"file_search": table}), "PATH": "/usr/bin:/bin"}
+        ended = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "app", "serve", *options],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert ended.returncode == 2
+        (line,) = ended.stderr.splitlines()
+        assert line.startswith("tools.file_search: embeddings need the extension `vector` (pgvector)")
+        given = settings(backend_url=backend.url, tools={"file_search": table})
+        assert not await reach(given)
+        assert "file_search store: embeddings need the extension `vector`" in capsys.readouterr().out
+
+
+async def test_the_url_may_be_in_a_variable(private: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    private.clear()
+    monkeypatch.setenv("FILES_URL", private.patient_url)
+    async with antiphon(Scripted(), tools={"file_search": {"store_url_env": "FILES_URL"}}) as at:
+        async with openai_client(at) as client:
+            await client.files.create(file=("a.txt", b"a"), purpose="user_data")
+    assert private.sql("SELECT filename FROM antiphon_files").strip() == "a.txt"
+
+
+async def test_what_no_text_of_postgresql_can_hold_is_no_outage(store: FileStore) -> None:
+    odd = "a\0b\ud800"
+    assert await store.file("ada", odd) is None
+    assert not await store.delete("ada", odd)
+    assert await store.files("ada", Page(), odd) == ([], False)
+    assert await store.vector_stores.get("ada", odd) is None
+    await fill(store, "bread\0 and yeast")
+    (found,) = await store.vector_stores.search([STORE], Query(f"yeast {odd}"), 5)
+    assert found.text == "bread\ufffd and yeast"
+    assert await store.vector_stores.update("ada", STORE.id, {"name": odd, "metadata": {"a": odd}})
+    stored = await store.vector_stores.get("ada", STORE.id)
+    assert stored
+    assert (stored.name, stored.metadata) == ("a\ufffdb?", {"a": odd})
+    assert await store.vector_stores.set_attributes(STORE, "file-0", {"a": odd})
+    assert not await store.vector_stores.cancel_batch(STORE, odd)
+
+
+@pytest.mark.parametrize("database", FILE_PLACES, indirect=True)
+async def test_a_word_that_most_chunks_have_still_counts(database: Any) -> None:
+    store = database.open()
+    await fill(store, *["bread bread"] * 3, "bread and salt", "bread")
+    found = await store.vector_stores.search([STORE], Query("bread salt"), 10)
+    best = max(found, key=lambda one: one.text_score)
+    assert best.text == "bread and salt"
+    assert len(found) == 5
+    await store.aclose()
+
+
+async def test_both_databases_rank_alike(
+    request: pytest.FixtureRequest, tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    entries, questions = corpus()
+    ranks: list[list[list[tuple[str, float]]]] = []
+    for kind in FILE_PLACES:
+        request.param = kind  # type: ignore[attr-defined]
+        store = file_place_of(request, tmp_path).open()
+        await fill(store, *entries.values())
+
+        async def ranked(query: str, store: FileStore = store) -> list[tuple[str, float]]:
+            found: list[Candidate] = await store.vector_stores.search([STORE], Query(query), 5)
+            return sorted(((one.file.id, one.text_score or 0.0) for one in found), key=lambda one: (-one[1], one[0]))
+
+        ranks.append([await ranked(question.text) for question in questions[:40]])
+        await store.aclose()
+    same = 0
+    for in_sqlite, in_postgres in zip(*ranks, strict=True):
+        assert in_sqlite[0][0] == in_postgres[0][0]
+        assert in_postgres[0][1] == pytest.approx(in_sqlite[0][1], abs=0.03)
+        same += [id for id, _ in in_sqlite] == [id for id, _ in in_postgres]
+    assert same >= 36
+
+
+def test_a_term_is_hashed_with_its_store_and_its_frequency() -> None:
+    once, words = hashed_terms("vs_1", "Bread, breads and 東京")
+    assert words == 5
+    assert len(once) == len({*once}) == 5  # bread, and, 東, 京, 東 京
+    assert not {*once} & {*hashed_terms("vs_2", "Bread, breads and 東京")[0]}
+    assert len({*once} & {*hashed_terms("vs_1", "bread and 東京")[0]}) == 4
+    assert stem("houses") == stem("house")
+
+
+async def test_a_claim_is_renewed_while_chunks_are_stored(private: PostgresServer, store: FileStore) -> None:
+    await store.write("file-0", 0, b"x")
+    await store.add(File("file-0", "ada", "a.txt", "assistants", 1, 1))
+    await store.vector_stores.create(STORE, [NewStoreFile("file-0")])
+    job = await store.vector_stores.claim(1000)
+    assert job
+    begun, renewed = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def chunks() -> Iterator[TextChunk]:
+        for number in range(200):
+            if number == 100:  # in the second batch, of which the first is stored
+                loop.call_soon_threadsafe(begun.set)
+                asyncio.run_coroutine_threadsafe(renewed.wait(), loop).result(60)
+            yield TextChunk(f"chunk {number}")
+
+    completing = asyncio.create_task(store.vector_stores.complete(job, chunks()))
+    await begun.wait()
+    assert await store.vector_stores.renew(job, 1000)
+    assert await store.vector_stores.search([STORE], Query("chunk"), 5) == []
+    renewed.set()
+    assert await completing
+    assert len(await store.vector_stores.text(STORE, "file-0")) == 200
+
+
+async def test_a_large_backlog_is_erased_in_batches(private: PostgresServer, store: FileStore) -> None:
+    await store.check()
+    private.sql(
+        "INSERT INTO antiphon_files (id, owner, filename, purpose, bytes, created_at, expires_at)"
+        " SELECT 'file-' || n, 'ada', 'a.txt', 'user_data', 1, 1, 1 FROM generate_series(1, 250) n;"
+        "INSERT INTO antiphon_pieces (file, number, data)"
+        " SELECT 'file-' || n, m, 'x' FROM generate_series(1, 250) n, generate_series(0, 4) m"
+    )
+    other = PostgresFileStore.from_url(private.patient_url)
+    await asyncio.gather(store.sweep(), other.sweep(), store.sweep())
+    await store.sweep()
+    counts = (private.sql(f"SELECT count(*) FROM antiphon_{table}").strip() for table in ("files", "pieces", "removed"))
+    assert [*counts] == ["0", "0", "0"]
+    await other.aclose()
+
+
+async def test_a_wrong_url_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ValueError, match=r"^The store URL") as refused:
+        PostgresFileStore.from_url("postgresql://ada:s3cret@host:port/db")
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("path", ["files/a%00b", "files/a%00b/content", "vector_stores/a%00b"])
+async def test_an_id_with_a_nul_is_not_found(private: PostgresServer, path: str) -> None:
+    async with antiphon(Scripted(), tools={"file_search": {"store_url": private.patient_url}}) as at:
+        async with httpx.AsyncClient(base_url=f"{at}/v1", trust_env=False, timeout=60) as http:
+            answer = await http.get(f"/{path}")
+    assert answer.status_code == 404
