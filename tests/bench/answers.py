@@ -1,5 +1,5 @@
 """
-What the bench's model says: the answer is a function of the model's name, so both ends know it.
+The answers of the bench's model: a function of the model's name, so both ends know them.
 
     count-200-10          200 deltas, one each 10 ms; 0 ms: as fast as they go
     count-50-0-call       a function call, its arguments in 50 deltas
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 @cache
 def answer(model: str) -> Answer:
-    """Return what a model says; raises ValueError for a name that is none of ours."""
+    """Return the answer of a model; raises `ValueError` for an unknown name."""
     found = _NAME.fullmatch(model)
     if not found:
         raise ValueError(f"not a model: {model}")

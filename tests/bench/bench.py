@@ -32,7 +32,7 @@ SMOKE = ("antiphon", "byte proxy")
 
 
 class WrongAnswer(Exception):
-    """A server said what the model did not."""
+    """A server returned an answer that is not the model's."""
 
 
 class Bench:
@@ -44,7 +44,7 @@ class Bench:
         self.parents: dict[tuple[str, str], str] = {}
 
     def taking_part(self, scenario: Scenario) -> list[Target]:
-        """Return who is asked. What the upstream uses is not the cost of a server, so it only shows how fast it is."""
+        """Return the servers to measure. The upstream itself is measured for times alone, not for CPU."""
         targets = [self.direct, *self.measured] if scenario.per == "time" else self.measured
         able = [target for target in targets if target.server.answers(scenario.name)]
         return [target for target in able if (scenario.name, target.name) not in self.results.left_out]
@@ -98,10 +98,10 @@ class Bench:
 
 def taken(scenario: Scenario, replies: Sequence[Reply], used: float) -> Take:
     """Return the figures of one round."""
-    said = answer(scenario.model)
-    due = (len(said.pieces) - 1) * said.delay
+    prepared = answer(scenario.model)
+    due = (len(prepared.pieces) - 1) * prepared.delay
     return Take(
-        used / len(replies) / (len(said.pieces) if scenario.per == "delta" else 1),
+        used / len(replies) / (len(prepared.pieces) if scenario.per == "delta" else 1),
         median(reply.first - reply.started for reply in replies),
         median(reply.ended - reply.started - due for reply in replies),
     )
@@ -123,7 +123,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what Antiphon adds.")
     parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that the answers are right")
     parser.add_argument("--write", action="store_true", help="write the figures into docs/ and README.md")
-    parser.add_argument("--rounds", type=int, help="rounds to run; 5 if not said otherwise")
+    parser.add_argument("--rounds", type=int, help="rounds to run; default: 5")
     parser.add_argument("--only", help="servers, by name, separated by commas")
     parser.add_argument("--scenarios", help="likewise")
     arguments = parser.parse_args()

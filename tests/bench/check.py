@@ -1,8 +1,8 @@
 """
-Is the answer right? Every one is read: its text, its reasoning or its call, and how many messages the upstream saw.
+Checks every answer: its text, its reasoning or its call, and the number of messages that the upstream received.
 
-Of a peer it is asked that the deltas and the final response say what the model said; of Antiphon also that the stream
-has the order of the specification.
+A peer's deltas and final response have to contain the model's text; Antiphon's stream also has to have the order of the
+specification.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ REASONING = {"response.reasoning.delta", "response.reasoning_text.delta", "respo
 
 
 class Wrong(ValueError):
-    """What is wrong, in words."""
+    """The message says what is wrong with an answer."""
 
 
-class Said(NamedTuple):
-    """What an answer says, whatever the API it came by."""
+class Received(NamedTuple):
+    """The content of an answer, of either API."""
 
     text: str
-    reasoning: str | None  # None: it is not asked for
+    reasoning: str | None  # None: not checked
     messages: int | None  # that the upstream received; None: the answer has no usage
 
 
 def wrong(server: Server, scenario: Scenario, body: bytes, messages: int) -> str:
-    """Say what is wrong with the body of an answer to so many messages, or nothing."""
+    """Return what is wrong with the body of an answer to so many messages; "" if nothing is."""
     try:
         api, _ = server.endpoint(chat=scenario.chat)
-        said = _chat(body, scenario) if api == "chat" else _response(body, scenario, strict=not server.peer)
+        received = _chat(body, scenario) if api == "chat" else _response(body, scenario, strict=not server.peer)
     except Wrong as error:
         return str(error)
     except (ValueError, LookupError, TypeError) as error:
         return f"{error!r} in {body[-200:].decode(errors='replace')!r}"
     expected = answer(scenario.model)
-    if said.text != expected.text:
-        return f"wrong text: {said.text[:80]!r}"
-    if said.reasoning is not None and said.reasoning != expected.reasoning:
-        return f"wrong reasoning: {said.reasoning[:80]!r}"
-    if said.messages != messages and not (server.peer and said.messages is None):
-        return f"the upstream received {said.messages} messages, not {messages}"
+    if received.text != expected.text:
+        return f"wrong text: {received.text[:80]!r}"
+    if received.reasoning is not None and received.reasoning != expected.reasoning:
+        return f"wrong reasoning: {received.reasoning[:80]!r}"
+    if received.messages != messages and not (server.peer and received.messages is None):
+        return f"the upstream received {received.messages} messages, not {messages}"
     return ""
 
 
@@ -55,16 +55,16 @@ def _data(body: bytes) -> Iterator[bytes]:
     return (found[1] for found in re.finditer(rb"^data: *(.*?)\r?$", body, re.MULTILINE))
 
 
-def _chat(body: bytes, scenario: Scenario) -> Said:
+def _chat(body: bytes, scenario: Scenario) -> Received:
     if not scenario.stream:
         completion = json.loads(body)
         message = completion["choices"][0]["message"]
         text = message["content"] or "".join(call["function"]["arguments"] for call in message.get("tool_calls", ()))
-        return Said(text, None, completion["usage"]["prompt_tokens"])
+        return Received(text, None, completion["usage"]["prompt_tokens"])
     chunks = [json.loads(data) for data in _data(body) if data != b"[DONE]"]
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
     calls = [call for delta in deltas for call in delta.get("tool_calls") or []]
-    return Said(
+    return Received(
         "".join(delta.get("content") or "" for delta in deltas)
         + "".join(call["function"]["arguments"] for call in calls),
         "".join(delta.get("reasoning_content") or "" for delta in deltas),
@@ -72,7 +72,7 @@ def _chat(body: bytes, scenario: Scenario) -> Said:
     )
 
 
-def _response(body: bytes, scenario: Scenario, *, strict: bool) -> Said:
+def _response(body: bytes, scenario: Scenario, *, strict: bool) -> Received:
     if not scenario.stream:
         return _final(json.loads(body))
     *data, last = _data(body)
@@ -86,7 +86,7 @@ def _response(body: bytes, scenario: Scenario, *, strict: bool) -> Said:
     text = "".join(event["delta"] for event in events if event["type"] in TEXT)
     final = _final(events[-1]["response"])
     if text != final.text:
-        raise Wrong(f"the deltas say {text[:24]!r}, the response {final.text[:40]!r}")
+        raise Wrong(f"the deltas are {text[:24]!r}, but the response has {final.text[:40]!r}")
     return final._replace(reasoning="".join(event["delta"] for event in events if event["type"] in REASONING))
 
 
@@ -103,7 +103,7 @@ def _in_order(events: list[dict[str, Any]], *, ended: bool) -> None:
         raise Wrong(f"items added {added}, and done {done}")
 
 
-def _final(response: Any) -> Said:
+def _final(response: Any) -> Received:
     if not isinstance(response, dict):
         raise Wrong(f"the response is {json.dumps(response)}")
     if response["status"] != "completed":
@@ -114,4 +114,4 @@ def _final(response: Any) -> Said:
             text += "".join(part["text"] for part in item["content"])
         elif item["type"] == "function_call":
             text += item["arguments"]
-    return Said(text, None, (response.get("usage") or {}).get("input_tokens"))
+    return Received(text, None, (response.get("usage") or {}).get("input_tokens"))

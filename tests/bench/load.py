@@ -48,8 +48,8 @@ def ask(server: Server, scenario: Scenario, turn: int, previous: str) -> tuple[b
     agent = scenario.model.endswith("-agent")
     texts = [f"Message {n} of {scenario.items}. ".ljust(scenario.size, ".") for n in range(scenario.items)]
     new = [{"role": "user", "content": text} for text in texts]
-    said = {"role": "assistant", "content": answer(scenario.model).text}
-    before, messages = [*new, said] * turn, turn * (len(new) + 1) + len(new)
+    reply = {"role": "assistant", "content": answer(scenario.model).text}
+    before, messages = [*new, reply] * turn, turn * (len(new) + 1) + len(new)
     if agent:  # only the first turn is the user's, and the others have the results of calls
         before, new, messages = _agent_turns(server, scenario, turn, new)
     body: dict[str, Any] = {"model": scenario.model, "stream": scenario.stream}
@@ -70,12 +70,12 @@ def _agent_turns(
     server: Server, scenario: Scenario, turn: int, first: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
     """Return the messages before a turn of an agent and its own input, and how many messages the upstream gets."""
-    said, messages = answer(scenario.model), [*first]
+    prepared, messages = answer(scenario.model), [*first]
     for _ in range(turn):
         id = call_id(len(messages))
-        function = {"name": TOOL["name"], "arguments": said.text}
+        function = {"name": TOOL["name"], "arguments": prepared.text}
         calls = [{"id": id, "type": "function", "function": function}]
-        messages.append({"role": "assistant", "reasoning_content": said.reasoning, "tool_calls": calls})
+        messages.append({"role": "assistant", "reasoning_content": prepared.reasoning, "tool_calls": calls})
         messages.append({"role": "tool", "tool_call_id": id, "content": "Counted.".ljust(scenario.size, ".")})
     if turn == 0:
         return [], first, len(first)
@@ -143,8 +143,8 @@ async def volley(target: Target, scenario: Scenario, total: int, parent: str = "
     """
     left, replies = iter(range(total)), []
     lines = min(scenario.at_once, total)
-    said = answer(scenario.model)
-    apart = len(said.pieces) * said.delay / lines if scenario.spread else 0.0
+    prepared = answer(scenario.model)
+    apart = len(prepared.pieces) * prepared.delay / lines if scenario.spread else 0.0
 
     async def converse(caller: Caller) -> bool:
         previous = parent

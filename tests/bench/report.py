@@ -1,4 +1,4 @@
-"""The figures in words: tables for the terminal, for docs/speed.md and for README.md."""
+"""Tables of the results: for the terminal, for docs/speed.md and for README.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def figures(results: Results, scenarios: Sequence[Scenario], servers: Sequence[S
         for part in (
             "CPU of the server, user and system, medians of the rounds:",
             cpu_table(results, scenarios, servers),
-            "Ratios of these within one round, medians of the rounds:",
+            "Ratios of these within a round, medians of the rounds:",
             ratio_table(results, scenarios, servers),
             "Time and memory:",
             time_table(results, servers),
@@ -48,7 +48,7 @@ def cpu_table(results: Results, scenarios: Sequence[Scenario], servers: Sequence
 
 
 def ratio_table(results: Results, scenarios: Iterable[Scenario], servers: Sequence[Server]) -> str:
-    """Return how much more Antiphon takes than what passes bytes on, and how much less than its peers."""
+    """Return the CPU of Antiphon relative to the proxies, and that of its peers relative to Antiphon."""
     names = [server.name for server in servers if server.name != ANTIPHON]
     pairs = [(name, ANTIPHON) if _peer(name, servers) else (ANTIPHON, name) for name in names]
     rows = [
@@ -60,7 +60,7 @@ def ratio_table(results: Results, scenarios: Iterable[Scenario], servers: Sequen
 
 
 def time_table(results: Results, servers: Sequence[Server]) -> str:
-    """Return what is not CPU."""
+    """Return the table of latencies and memory."""
     names = [server.name for server in servers]
     paced = {name: results.of(PACED, name) for name in names}
     first = {name: median(take.first for take in takes) for name, takes in paced.items() if takes}
@@ -68,15 +68,15 @@ def time_table(results: Results, servers: Sequence[Server]) -> str:
     rows: list[list[str]] = []
     for about, unit, scale, values in (
         (
-            "first delta, beyond the direct call's, alone",
+            "first delta, one stream: time added to the direct call",
             "ms",
             1e3,
             {n: results.added(n, UPSTREAM.name) for n in names},
         ),
-        ("S3: first delta", "ms", 1e3, first),
-        ("S3: end of a stream, after it was due", "ms", 1e3, late),
+        ("S3: time to the first delta", "ms", 1e3, first),
+        ("S3: delay of the end of a stream", "ms", 1e3, late),
         ("memory at rest", "MB", 1e-6, results.resting),
-        ("memory of an open stream", "kB", 1e-3, results.held),
+        ("memory per open stream", "kB", 1e-3, results.held),
     ):
         rows.append([about, unit, *(shown(values.get(name), scale) for name in names)])
     return table(["", "", *names], rows)
@@ -119,7 +119,9 @@ def _left_out(results: Results) -> list[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for (scenario, server), why in results.left_out.items():
         reasons.setdefault((server, why), []).append(scenario)
-    return [f"- {server} is left out of {', '.join(names)}: {_quoted(why)}" for (server, why), names in reasons.items()]
+    return [
+        f"- {server} has no figures for {', '.join(names)}: {_quoted(why)}" for (server, why), names in reasons.items()
+    ]
 
 
 def _quoted(why: str) -> str:
@@ -131,7 +133,7 @@ def _peer(name: str, servers: Sequence[Server]) -> bool:
 
 
 def shown(value: float | None, scale: float = 1.0) -> str:
-    """Return a number with three digits that count, or a dash."""
+    """Return a number with three significant digits, or a dash for None."""
     if value is None:
         return "-"
     scaled = value * scale
@@ -139,7 +141,7 @@ def shown(value: float | None, scale: float = 1.0) -> str:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Return a table in Markdown, whose numbers are to the right."""
+    """Return a table in Markdown with its numbers right-aligned."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     numbers = [all(re.fullmatch(r"-?[\d.,]*", row[at]) for row in rows) for at in range(len(head))]
 

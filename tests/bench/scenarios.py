@@ -1,4 +1,4 @@
-"""What is asked of the servers: one table."""
+"""The requests that are sent to the servers: one table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Scenario(NamedTuple):
     items: int = 1  # of the input of a turn
     size: int = 40  # characters of an item
     store: bool = False  # are its responses stored?
-    chat: bool = False  # every server is asked by Chat Completions, also those that speak Responses
+    chat: bool = False  # whether all servers get Chat Completions requests
 
 
 ALONE = Scenario("first", "a stream, alone: time to the first delta", "time", "count-20-0", 200, 1, stream=True)

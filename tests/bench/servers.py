@@ -42,12 +42,14 @@ class Server:
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     version: tuple[str, ...] = ()  # a command that prints it
-    peer: bool = False  # somebody else's: asked less often, and what it answers wrong is told, not refused
+    peer: bool = (
+        False  # another project's server: measured in fewer rounds, and left out of scenarios that it answers wrongly
+    )
     share: float = 1.0  # how much of a scenario's load it gets
     scenarios: frozenset[str] = frozenset()  # those that it can answer; empty: all
 
     def endpoint(self, *, chat: bool) -> tuple[Literal["responses", "chat"], str]:
-        """Return the API that the server is asked by, and its path; `chat`: Chat Completions, whatever else it has."""
+        """Return the API that requests to the server use, and its path; `chat`: Chat Completions in any case."""
         return ("chat", CHAT_PATH) if chat else (self.api, self.path)
 
     def answers(self, scenario: str) -> bool:
@@ -100,7 +102,7 @@ http {{
 }}
 """
 
-# `use_chat_completions_api` makes it translate; it would ask the upstream for `/v1/responses` otherwise.
+# `use_chat_completions_api` makes it translate; otherwise it would request `/v1/responses` of the upstream.
 LITELLM = """
 model_list:
   - model_name: "*"
@@ -113,7 +115,7 @@ model_list:
 
 UPSTREAM = Server(
     "direct",
-    "the upstream itself, asked by Chat Completions",
+    "the upstream itself, by Chat Completions",
     (sys.executable, "-m", "tests.bench.upstream", "--port", "{port}"),
     api="chat",
     path=CHAT_PATH,
@@ -197,11 +199,11 @@ SERVERS = (
 
 
 def version(server: Server) -> str:
-    """Return what a server says of its version, or nothing."""
+    """Return the version that a server prints, or ""."""
     if not server.version:
         return ""
-    said = subprocess.run(server.version, capture_output=True, text=True, cwd=ROOT, check=True)
-    return (said.stdout + said.stderr).strip().rpartition("/")[2]
+    printed = subprocess.run(server.version, capture_output=True, text=True, cwd=ROOT, check=True)
+    return (printed.stdout + printed.stderr).strip().rpartition("/")[2]
 
 
 @contextmanager

@@ -79,15 +79,15 @@ def test_a_right_stream_is_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("events", "problem"),
     [
-        ((*BEGINNING, ADDED, DONE), "the deltas say ''"),
+        ((*BEGINNING, ADDED, DONE), "the deltas are ''"),
         ((*BEGINNING, DELTA, DONE), "items added [], and done ['msg_1']"),
         ((ADDED, DELTA, DONE), "the stream begins with ['response.output_item.added'"),
     ],
 )
-def test_a_wrong_stream_is_detected(events: tuple[dict[str, Any], ...], said: str) -> None:
-    assert streamed(ANTIPHON, *events).startswith(said)
+def test_a_wrong_stream_is_detected(events: tuple[dict[str, Any], ...], problem: str) -> None:
+    assert streamed(ANTIPHON, *events).startswith(problem)
 
 
 def test_of_a_peer_the_text_is_checked_and_not_the_order() -> None:

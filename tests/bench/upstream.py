@@ -38,48 +38,48 @@ def _call(arguments: str, **fields: str) -> dict[str, Any]:
     return {"tool_calls": [{"index": 0, **fields, "function": {**name, "arguments": arguments}}]}
 
 
-def _delta(said: Answer, at: int) -> dict[str, Any]:
-    piece = said.pieces[at]
-    if at < said.thoughts:
+def _delta(prepared: Answer, at: int) -> dict[str, Any]:
+    piece = prepared.pieces[at]
+    if at < prepared.thoughts:
         return {"reasoning_content": piece}
-    if not said.call:
+    if not prepared.call:
         return {"content": piece}
-    return _call(piece) if at > said.thoughts else _call(piece, id=call_id(0), type="function", name="count")
+    return _call(piece) if at > prepared.thoughts else _call(piece, id=call_id(0), type="function", name="count")
 
 
 @cache
 def _deltas(model: str) -> tuple[bytes, ...]:
-    said = answer(model)
+    prepared = answer(model)
     opening = HEAD + _event(model, _choice({"role": "assistant", "content": ""}))
-    first, *others = (_event(model, _choice(_delta(said, at))) for at in range(len(said.pieces)))
+    first, *others = (_event(model, _choice(_delta(prepared, at))) for at in range(len(prepared.pieces)))
     return opening + first, *others
 
 
-def _usage(said: Answer, messages: int) -> dict[str, int]:
-    count = len(said.pieces)
+def _usage(prepared: Answer, messages: int) -> dict[str, int]:
+    count = len(prepared.pieces)
     return {"prompt_tokens": messages, "completion_tokens": count, "total_tokens": messages + count}
 
 
 def _streamed(model: str, messages: int) -> list[bytes]:
     """Return the writes of a stream, one for each delta; the ending goes with the last of them."""
-    said = answer(model)
-    finish = _event(model, _choice({}, "tool_calls" if said.call else "stop"))
-    usage = _event(model, [], usage=_usage(said, messages))
+    prepared = answer(model)
+    finish = _event(model, _choice({}, "tool_calls" if prepared.call else "stop"))
+    usage = _event(model, [], usage=_usage(prepared, messages))
     *deltas, last = _deltas(model)
-    if said.call:
-        deltas[said.thoughts] = deltas[said.thoughts].replace(call_id(0).encode(), call_id(messages).encode())
+    if prepared.call:
+        deltas[prepared.thoughts] = deltas[prepared.thoughts].replace(call_id(0).encode(), call_id(messages).encode())
     return [*deltas, last + finish + usage + wire.chunk(b"data: [DONE]\n\n") + wire.LAST_CHUNK]
 
 
 def _completion(model: str, messages: int) -> bytes:
-    said = answer(model)
-    message: dict[str, Any] = {"role": "assistant", "content": said.text}
-    if said.call:
-        call = {"id": call_id(messages), "type": "function", "function": {"name": "count", "arguments": said.text}}
-        message |= {"content": None, "reasoning_content": said.reasoning, "tool_calls": [call]}
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if said.call else "stop"}
+    prepared = answer(model)
+    message: dict[str, Any] = {"role": "assistant", "content": prepared.text}
+    if prepared.call:
+        call = {"id": call_id(messages), "type": "function", "function": {"name": "count", "arguments": prepared.text}}
+        message |= {"content": None, "reasoning_content": prepared.reasoning, "tool_calls": [call]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if prepared.call else "stop"}
     body = {**ABOUT, "object": "chat.completion", "model": model, "choices": [choice]}
-    return wire.whole(json.dumps({**body, "usage": _usage(said, messages)}).encode())
+    return wire.whole(json.dumps({**body, "usage": _usage(prepared, messages)}).encode())
 
 
 class Upstream(asyncio.Protocol):
@@ -110,13 +110,13 @@ class Upstream(asyncio.Protocol):
             return
         try:
             asked = json.loads(body)
-            said, messages = answer(asked["model"]), len(asked["messages"])
+            prepared, messages = answer(asked["model"]), len(asked["messages"])
         except (ValueError, KeyError) as error:
             refusal = {"error": {"message": str(error), "type": "invalid_request_error", "code": "model_not_found"}}
             self.transport.write(wire.whole(json.dumps(refusal).encode(), "404 Not Found"))
             return
         if asked.get("stream"):
-            self.advance(_streamed(asked["model"], messages), 0, asyncio.get_running_loop().time(), said.delay)
+            self.advance(_streamed(asked["model"], messages), 0, asyncio.get_running_loop().time(), prepared.delay)
         else:
             self.transport.write(_completion(asked["model"], messages))
 
