@@ -5,6 +5,7 @@ The answers of the bench's model: a function of the model's name, so both ends k
     count-50-0-call       a function call, its arguments in 50 deltas
     count-50-0-thought    25 deltas of reasoning, then 25 of text
     count-20-0-agent      10 deltas of reasoning, then a function call, its arguments in 10
+    count-20-0-tools4     four calls of a tool, one after the other, their arguments in 20 deltas, then 20 of text
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import cache
 from typing import NamedTuple
 
 FIRST = "First:"  # opens every answer and stands nowhere else, so that the first delta is seen in the bytes
-_NAME = re.compile(r"count-(\d+)-(\d+)(-call|-thought|-agent|)")
+_NAME = re.compile(r"count-(\d+)-(\d+)(-call|-thought|-agent|-tools(\d+)|)")
 _AWKWARD = (' "quoted"', " café →", "\n\\n", " 😀")  # what cannot be passed on without decoding and encoding it
 
 
@@ -25,6 +26,7 @@ class Answer(NamedTuple):
     delay: float
     call: bool  # whether the pieces are a call's arguments
     thoughts: int  # how many of the pieces are reasoning
+    rounds: int = 0  # calls of a tool before it; each is the answer of `count-N-0-call`
 
     @property
     def text(self) -> str:
@@ -48,7 +50,13 @@ def answer(model: str) -> Answer:
     pieces[0] = FIRST
     if call:
         pieces[thoughts], pieces[-1] = '{"' + pieces[thoughts], pieces[-1] + '":1}'
-    return Answer(tuple(pieces), delay, call, thoughts)
+    return Answer(tuple(pieces), delay, call, thoughts, int(found[4] or 0))
+
+
+def tool_call(model: str, round: int) -> Answer:
+    """Return the call of a tool in a round of `count-N-0-toolsM`: each has other arguments, or they would be a loop."""
+    first = answer(f"count-{len(answer(model).pieces)}-0-call")
+    return first._replace(pieces=(*first.pieces[:-1], first.pieces[-1].replace(":1}", f":{round}}}")))
 
 
 def call_id(messages: int) -> str:

@@ -92,16 +92,17 @@ class Bench:
                 total = max(scenario.at_once, round(scenario.total * target.server.share))
                 before = cpu(target.pid)
                 if replies := await self.ask(scenario, target, total):
-                    take = taken(scenario, replies, cpu(target.pid) - before)
+                    take = taken(scenario, total, replies, cpu(target.pid) - before)
                     self.results.takes.setdefault((scenario.name, target.name), []).append(take)
 
 
-def taken(scenario: Scenario, replies: Sequence[Reply], used: float) -> Take:
-    """Return the figures of one round."""
+def taken(scenario: Scenario, total: int, replies: Sequence[Reply], used: float) -> Take:
+    """Return the figures of one round, with `total` conversations."""
     prepared = answer(scenario.model)
     due = (len(prepared.pieces) - 1) * prepared.delay
+    parts = len(replies) * (len(prepared.pieces) if scenario.per == "delta" else 1)
     return Take(
-        used / len(replies) / (len(prepared.pieces) if scenario.per == "delta" else 1),
+        used / (total * (scenario.rounds + 1) if scenario.rounds else parts),
         median(reply.first - reply.started for reply in replies),
         median(reply.ended - reply.started - due for reply in replies),
     )

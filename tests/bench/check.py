@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tests.bench.answers import answer
+from tests.bench.answers import answer, tool_call
 from tests.bench.scenarios import Scenario
 from tests.bench.servers import Server
 
@@ -42,6 +42,8 @@ def wrong(server: Server, scenario: Scenario, body: bytes, messages: int) -> str
     except (ValueError, LookupError, TypeError) as error:
         return f"{error!r} in {body[-200:].decode(errors='replace')!r}"
     expected = answer(scenario.model)
+    if api == "chat" and messages <= 2 * scenario.rounds:
+        expected = tool_call(scenario.model, messages // 2)
     if received.text != expected.text:
         return f"wrong text: {received.text[:80]!r}"
     if received.reasoning is not None and received.reasoning != expected.reasoning:

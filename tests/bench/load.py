@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from tests.bench import check, wire
-from tests.bench.answers import FIRST, answer, call_id
+from tests.bench.answers import FIRST, answer, call_id, tool_call
 from tests.bench.cost import memory
 from tests.bench.scenarios import Scenario
 from tests.bench.servers import Server, Target
@@ -50,6 +50,8 @@ def ask(server: Server, scenario: Scenario, turn: int, previous: str) -> tuple[b
     new = [{"role": "user", "content": text} for text in texts]
     reply = {"role": "assistant", "content": answer(scenario.model).text}
     before, messages = [*new, reply] * turn, turn * (len(new) + 1) + len(new)
+    if scenario.rounds:
+        before, new, messages = _tool_rounds(server, scenario, turn, new)
     if agent:  # only the first turn is the user's, and the others have the results of calls
         before, new, messages = _agent_turns(server, scenario, turn, new)
     body: dict[str, Any] = {"model": scenario.model, "stream": scenario.stream}
@@ -62,8 +64,35 @@ def ask(server: Server, scenario: Scenario, turn: int, previous: str) -> tuple[b
         body |= {"input": new, "store": scenario.store}
         body |= {"previous_response_id": previous} if previous else {}
         tool = {"type": "function", **TOOL}
-    body |= {"tools": [tool]} if answer(scenario.model).call else {}
+        if scenario.rounds:
+            tool = {"type": "mcp", "server_label": "demo"}
+    body |= {"tools": [tool]} if answer(scenario.model).call or scenario.rounds else {}
     return wire.request("POST", path, json.dumps(body).encode()), messages
+
+
+def turns_of(server: Server, scenario: Scenario) -> range:
+    """Return the turns of a conversation: of rounds with a tool, a client of Chat Completions runs each in a turn."""
+    chat = server.endpoint(chat=scenario.chat)[0] == "chat"
+    return range(scenario.rounds + 1) if scenario.rounds and chat else scenario.turns
+
+
+def _tool_rounds(
+    server: Server, scenario: Scenario, turn: int, first: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+    """
+    Return the messages before a round with a tool and its own input, and how many messages the upstream gets.
+
+    Those of a hosted tool's rounds are all reported at the end.
+    """
+    if server.endpoint(chat=scenario.chat)[0] != "chat":
+        return [], first, sum(1 + 2 * round for round in range(scenario.rounds + 1))
+    messages = [*first]
+    for round in range(turn):
+        function = {"name": TOOL["name"], "arguments": tool_call(scenario.model, round).text}
+        id = call_id(len(messages))
+        messages.append({"role": "assistant", "tool_calls": [{"id": id, "type": "function", "function": function}]})
+        messages.append({"role": "tool", "tool_call_id": id, "content": ""})
+    return messages, [], len(messages)
 
 
 def _agent_turns(
@@ -148,7 +177,7 @@ async def volley(target: Target, scenario: Scenario, total: int, parent: str = "
 
     async def converse(caller: Caller) -> bool:
         previous = parent
-        for turn in scenario.turns:
+        for turn in turns_of(target.server, scenario):
             reply = await caller.call(*ask(target.server, scenario, turn, previous))
             replies.append(reply)
             if reply.error:

@@ -13,7 +13,7 @@ from tests.bench.results import Results
 from tests.bench.scenarios import PACED, Scenario
 from tests.bench.servers import ROOT, UPSTREAM, Server, version
 
-UNITS = {"delta": ("µs", 1e6), "request": ("ms", 1e3)}
+UNITS = {"delta": ("µs", 1e6), "request": ("ms", 1e3), "round": ("ms", 1e3)}
 ANTIPHON = "antiphon"
 QUOTED = {"S1", "S2", "S3", "S5"}  # in README.md
 COMMAND = "make bench-peers bench"

@@ -10,7 +10,7 @@ class Scenario(NamedTuple):
 
     name: str
     about: str
-    per: Literal["delta", "request", "time"]  # what the CPU is divided by; `time`: the latency is what counts
+    per: Literal["delta", "request", "round", "time"]  # what the CPU is divided by; `time`: the latency is what counts
     model: str
     total: int  # conversations of one round
     at_once: int
@@ -21,6 +21,7 @@ class Scenario(NamedTuple):
     size: int = 40  # characters of an item
     store: bool = False  # are its responses stored?
     chat: bool = False  # whether all servers get Chat Completions requests
+    rounds: int = 0  # calls of the demo tool before the answer; a client of Chat Completions runs each in a turn
 
 
 ALONE = Scenario("first", "a stream, alone: time to the first delta", "time", "count-20-0", 200, 1, stream=True)
@@ -51,6 +52,7 @@ SCENARIOS = (
     Scenario("S5", "an input of 200 items, 200 KB", "request", "count-20-0", 160, 4, items=200, size=1000),
     Scenario("S6", "a function call, streamed in 200 pieces", "delta", "count-200-0-call", 160, 16, stream=True),
     Scenario("S7", "100 deltas of reasoning, then 100 of text", "delta", "count-200-0-thought", 160, 16, stream=True),
+    Scenario("T4", "4 rounds of a hosted tool, streamed", "round", "count-20-0-tools4", 80, 4, stream=True, rounds=4),
     Scenario("P1", "passed through: an answer of 20 tokens, as JSON", "request", "count-20-0", 800, 16, chat=True),
     Scenario(
         "P2", "passed through: streams of 200 deltas at full speed", "delta", "count-200-0", 320, 16, True, chat=True

@@ -125,7 +125,12 @@ SERVERS = (
         "antiphon",
         "this server, one process",
         (sys.executable, "-m", "app", "serve", "--port", "{port}"),
-        environment={"ANTIPHON_BACKEND_URL": "http://127.0.0.1:{upstream}/v1", "ANTIPHON_LOG_LEVEL": "warning"},
+        environment={
+            "ANTIPHON_BACKEND_URL": "http://127.0.0.1:{upstream}/v1",
+            "ANTIPHON_LOG_LEVEL": "warning",
+            "ANTIPHON_CONFIG": "{here}/antiphon.toml",
+        },
+        files={"antiphon.toml": "[tools.demo]\n"},
         version=(sys.executable, "-c", "from app import __version__; print(__version__)"),
     ),
     Server(

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, cast
 
 from tests.bench import eventloop, wire
-from tests.bench.answers import Answer, answer, call_id
+from tests.bench.answers import Answer, answer, call_id, tool_call
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 ABOUT = {"id": "chatcmpl-5f3759df5f3759df", "created": 1760000000}
@@ -71,6 +71,20 @@ def _streamed(model: str, messages: int) -> list[bytes]:
     return [*deltas, last + finish + usage + wire.chunk(b"data: [DONE]\n\n") + wire.LAST_CHUNK]
 
 
+def _called(model: str, messages: int, tools: list[Any]) -> list[bytes]:
+    """Return the writes of a stream that calls a tool: the one that does least."""
+    names = [tool["function"]["name"] for tool in tools]
+    name = next((name for name in names if name.endswith("echo")), names[0])
+    prepared = tool_call(model, messages // 2)
+    first, *others = prepared.pieces
+    begin = HEAD + _event(model, _choice({"role": "assistant", "content": None}))
+    begin += _event(model, _choice(_call(first, id=call_id(messages), type="function", name=name)))
+    usage = _event(model, [], usage=_usage(prepared, messages))
+    end = _event(model, _choice({}, "tool_calls")) + usage + wire.chunk(b"data: [DONE]\n\n") + wire.LAST_CHUNK
+    *pieces, last = (_event(model, _choice(_call(piece))) for piece in others)
+    return [begin, *pieces, last + end]
+
+
 def _completion(model: str, messages: int) -> bytes:
     prepared = answer(model)
     message: dict[str, Any] = {"role": "assistant", "content": prepared.text}
@@ -111,12 +125,16 @@ class Upstream(asyncio.Protocol):
         try:
             asked = json.loads(body)
             prepared, messages = answer(asked["model"]), len(asked["messages"])
+            results = sum(message["role"] == "tool" for message in asked["messages"])
         except (ValueError, KeyError) as error:
             refusal = {"error": {"message": str(error), "type": "invalid_request_error", "code": "model_not_found"}}
             self.transport.write(wire.whole(json.dumps(refusal).encode(), "404 Not Found"))
             return
-        if asked.get("stream"):
-            self.advance(_streamed(asked["model"], messages), 0, asyncio.get_running_loop().time(), prepared.delay)
+        now = asyncio.get_running_loop().time()
+        if results < prepared.rounds:
+            self.advance(_called(asked["model"], messages, asked["tools"]), 0, now, prepared.delay)
+        elif asked.get("stream"):
+            self.advance(_streamed(asked["model"], messages), 0, now, prepared.delay)
         else:
             self.transport.write(_completion(asked["model"], messages))
 
