@@ -22,16 +22,26 @@ class Price(NamedTuple):
     input: int
     cached_input: int
     output: int
+    cache_write: int
 
     @classmethod
-    def per_million(cls, input: Decimal, output: Decimal, cached_input: Decimal | None = None) -> Price:
-        """Return the price from those per million tokens; `cached_input` defaults to the price of input."""
+    def per_million(
+        cls,
+        input: Decimal,
+        output: Decimal,
+        cached_input: Decimal | None = None,
+        cache_write: Decimal | None = None,
+    ) -> Price:
+        """Return the price from those per million tokens; those for the cache default to the price of input."""
         cached = input if cached_input is None else cached_input
-        return cls(*(int(price * 10**6) for price in (input, cached, output)))
+        written = input if cache_write is None else cache_write
+        return cls(*(int(price * 10**6) for price in (input, cached, output, written)))
 
-    def cost(self, input: int, cached: int, output: int) -> int:
-        """Return the cost of numbers of tokens, in nanos; `input` includes the cached tokens."""
-        return (self.input * (input - cached) + self.cached_input * cached + self.output * output + 500) // 1000
+    def cost(self, input: int, cached: int, output: int, written: int = 0) -> int:
+        """Return the cost of numbers of tokens, in nanos; `input` includes those read from and written to a cache."""
+        written = min(written, input - cached)
+        fresh = self.input * (input - cached - written)
+        return (fresh + self.cached_input * cached + self.cache_write * written + self.output * output + 500) // 1000
 
 
 class PriceList:
@@ -57,7 +67,8 @@ class PriceList:
         if (price := self.price(model)) is None:
             return None
         details = usage.get("input_tokens_details") or {}
-        return price.cost(usage["input_tokens"], details.get("cached_tokens", 0), usage["output_tokens"])
+        cached, written = details.get("cached_tokens", 0), details.get("cache_write_tokens", 0)
+        return price.cost(usage["input_tokens"], cached, usage["output_tokens"], written)
 
 
 def format_money(nanos: int) -> str:

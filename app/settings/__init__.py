@@ -188,7 +188,8 @@ class Settings(BaseSettings):
     the TOML file, with the hash of the key, which `antiphon key new NAME` makes. See docs/keys.md."""
     prices: Annotated[dict[str, PriceSettings], NoDecode, BeforeValidator(decode_json)] = {}
     """Prices of models by glob, as a JSON object; easier to write as tables `[prices."GLOB"]` in the TOML file, with
-    `input`, `output` and optionally `cached_input` per million tokens. The first glob that matches applies."""
+    `input`, `output` and optionally `cached_input` and `cache_write` per million tokens. The first glob that matches
+    applies."""
     usage_days: int = Field(400, ge=32)
     """Days for which the usage of each key and model is stored; at least 32, for monthly budgets."""
     usage_journal: Path | Literal["auto", "off"] = "auto"

@@ -82,10 +82,11 @@ class PriceSettings(BaseModel):
     input: Money
     output: Money
     cached_input: Money | None = None
+    cache_write: Money | None = None
 
     def price(self) -> Price:
         """Return the price in integers."""
-        return Price.per_million(self.input, self.output, self.cached_input)
+        return Price.per_million(self.input, self.output, self.cached_input, self.cache_write)
 
 
 class BudgetSettings(BaseModel):

@@ -77,8 +77,12 @@ async def usage(http: httpx.AsyncClient, key: str, query: str = "group=key,model
 
 
 def test_the_first_glob_that_matches_has_the_price() -> None:
-    prices = PriceList({"gpt-5-mini": Price(1, 1, 1), "gpt-5*": Price(2, 2, 2)})
-    assert [prices.price(model) for model in ("gpt-5-mini", "gpt-5", "qwen")] == [Price(1, 1, 1), Price(2, 2, 2), None]
+    prices = PriceList({"gpt-5-mini": Price(1, 1, 1, 1), "gpt-5*": Price(2, 2, 2, 2)})
+    assert [prices.price(model) for model in ("gpt-5-mini", "gpt-5", "qwen")] == [
+        Price(1, 1, 1, 1),
+        Price(2, 2, 2, 2),
+        None,
+    ]
 
 
 def test_cached_input_has_a_price_of_its_own_or_that_of_all_input() -> None:
@@ -88,6 +92,38 @@ def test_cached_input_has_a_price_of_its_own_or_that_of_all_input() -> None:
     assert price.cost(million, million, 0) == 125_000_000
     assert price.cost(0, 0, million) == 10 * NANO
     assert Price.per_million(Decimal("1.25"), Decimal(10)).cost(million, million, 0) == 1_250_000_000
+
+
+def test_input_that_is_written_to_a_cache_has_a_price_of_its_own_or_that_of_all_input() -> None:
+    price = Price.per_million(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"))
+    assert price.cost(1000, 600, 0, 300) == 100 * 3000 + 600 * 300 + 300 * 3750
+    assert price.cost(1000, 1000, 0, 300) == 1000 * 300, "no more is written than was not read"
+    assert Price.per_million(Decimal(3), Decimal(15)).cost(1000, 0, 0, 300) == 1000 * 3000
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"prompt_tokens": 1000, "prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 300}},
+        {"prompt_tokens": 1000, "prompt_tokens_details": {"cached_tokens": 600}, "cache_creation_input_tokens": 300},
+        {"prompt_tokens": 1000, "prompt_tokens_details": {"cached_tokens": 600, "cache_creation_tokens": 300}},
+        {"input_tokens": 100, "cache_read_input_tokens": 600, "cache_creation_input_tokens": 300, "output_tokens": 100},
+    ],
+    ids=["OpenRouter", "gateway to Claude", "LiteLLM", "Claude"],
+)
+async def test_a_response_costs_what_was_written_to_the_backends_cache(counts: dict[str, Any]) -> None:
+    answer: list[Any] = [
+        delta(content="Hello"),
+        finish("stop"),
+        {"choices": [], "usage": {"completion_tokens": 100, **counts}},
+    ]
+    prices = {"qwen*": {"input": 3, "cached_input": 0.3, "cache_write": 3.75, "output": 15}}
+    async with antiphon(Scripted(answer), prices=prices) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            made = await ask(http, "")
+    details = {"cached_tokens": 600, "cache_write_tokens": 300}
+    assert (made.json()["usage"]["input_tokens"], made.json()["usage"]["input_tokens_details"]) == (1000, details)
+    assert made.headers["x-antiphon-cost"] == format_money(100 * 3000 + 600 * 300 + 300 * 3750 + 100 * 15000)
 
 
 MONEY = st.decimals(0, 1000, places=6)
@@ -382,7 +418,7 @@ async def test_the_sum_of_usage_is_the_sum_of_what_was_recorded(
     records: list[tuple[str, str, int]], pauses: list[bool]
 ) -> None:
     ledger = MemoryUsage()
-    accounting = Accounting(ledger, PriceList({"m": Price(1000, 1000, 2000)}))
+    accounting = Accounting(ledger, PriceList({"m": Price(1000, 1000, 2000, 1000)}))
     costs = 0
     for (key, model, input), pause in zip(records, pauses, strict=False):
         costs += accounting.record(KeyAccess(name=key), *ended(input, 1, model)) or 0

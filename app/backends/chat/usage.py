@@ -22,7 +22,10 @@ def normal_usage(usage: Mapping[str, Any]) -> dict[str, Any] | None:
     # DeepSeek, Moonshot and gateways to Claude report cached tokens outside the details; SGLang reasoning tokens.
     names = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
     cached = token_count(prompt.get("cached_tokens"), *(usage.get(name) for name in names))
-    written = token_count(prompt.get("cache_write_tokens"), usage.get("cache_creation_input_tokens"))
+    written = token_count(
+        *(prompt.get(name) for name in ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")),
+        usage.get("cache_creation_input_tokens"),
+    )
     reasoning = token_count(completion.get("reasoning_tokens"), usage.get("reasoning_tokens"))
     total = token_count(usage.get("total_tokens"))
     missing = total - prompt_tokens - completion_tokens
@@ -30,6 +33,8 @@ def normal_usage(usage: Mapping[str, Any]) -> dict[str, Any] | None:
     # cached tokens as input. If the missing tokens may be either, the names of the fields decide.
     if missing > 0 and missing in (cached, cached + written) and (missing != reasoning or _names_claude(usage)):
         prompt_tokens += missing
+    elif not total and _names_claude(usage) and ("prompt_tokens" not in usage or cached + written > prompt_tokens):
+        prompt_tokens += cached + written
     elif missing > 0:
         completion_tokens += missing
         reasoning = reasoning or missing
