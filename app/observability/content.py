@@ -6,12 +6,17 @@ https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/#capturing-instr
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import orjson
+
 from app.core.types.chunk import Chunk, ChunkRun
 
+# The names that the conventions have for reasons of Chat Completions; other reasons are unchanged.
+_FINISH_REASONS = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}
 _DATA_URL = re.compile(r"data:([\w.+/-]+)[;,]")
 _MODALITIES = {"image_url": "image", "input_audio": "audio", "file": "file", "video_url": "video"}
 
@@ -24,7 +29,8 @@ def input_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     role = str(message.get("role"))
     if role == "tool":
-        response = {"type": "tool_call_response", "id": message.get("tool_call_id"), "response": message.get("content")}
+        id, content = message.get("tool_call_id"), message.get("content")
+        response = {"type": "tool_call_response", "id": id, "response": content}
         return {"role": role, "parts": [response]}
     parts: list[dict[str, Any]] = []
     if reasoning := message.get("reasoning_content"):
@@ -44,16 +50,24 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(text := part.get("text") or part.get("refusal"), str):
         return {"type": "text", "content": text}
     value = part.get(type)
-    url = value.get("url") if isinstance(value, dict) else value
+    fields = value if isinstance(value, dict) else {"url": value}
+    url = fields.get("url") or fields.get("file_data")
     modality = _MODALITIES.get(type, type)
+    if file_id := fields.get("file_id"):
+        return {"type": "file", "modality": modality, "file_id": file_id}
     if isinstance(url, str) and not url.startswith("data:"):
         return {"type": "uri", "modality": modality, "uri": url}
     media_type = _DATA_URL.match(url) if isinstance(url, str) else None
-    return {"type": "blob", "modality": modality, "mime_type": media_type[1] if media_type else None}
+    # `content` is required, but the data are left out.
+    return {"type": "blob", "modality": modality, "mime_type": media_type[1] if media_type else None, "content": ""}
 
 
 def _call(id: str | None, name: str | None, arguments: str | None) -> dict[str, Any]:
-    return {"type": "tool_call", "id": id, "name": name, "arguments": arguments}
+    """Return the part for a call, whose arguments are an object in the conventions, unless they are no JSON."""
+    parsed: object = arguments
+    with contextlib.suppress(orjson.JSONDecodeError):
+        parsed = orjson.loads(arguments or "null")
+    return {"type": "tool_call", "id": id, "name": name or "", "arguments": parsed}
 
 
 class OutputMessage:
@@ -61,7 +75,7 @@ class OutputMessage:
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}  # by the type of the part
-        self._calls: dict[object, dict[str, Any]] = {}
+        self._calls: dict[object, dict[str, Any]] = {}  # their ids, names and arguments, by index
 
     def feed(self, chunk: Chunk) -> None:
         """Take the next chunk."""
@@ -77,7 +91,7 @@ class OutputMessage:
                 self._texts.setdefault(type, []).append(text)
         for fragment in delta.get("tool_calls") or ():
             function = fragment.get("function") or {}
-            call = self._calls.setdefault(fragment.get("index"), _call(None, None, ""))
+            call = self._calls.setdefault(fragment.get("index"), {"id": None, "name": None, "arguments": ""})
             call["id"] = fragment.get("id") or call["id"]
             call["name"] = function.get("name") or call["name"]
             call["arguments"] += function.get("arguments") or ""
@@ -85,5 +99,6 @@ class OutputMessage:
     def messages(self, finish_reason: str | None) -> list[dict[str, Any]]:
         """Return the message, in a list; empty if there was none."""
         parts = [{"type": type, "content": "".join(texts)} for type, texts in self._texts.items()]
-        parts = [part for part in parts if part["content"]] + [*self._calls.values()]
-        return [{"role": "assistant", "parts": parts, "finish_reason": finish_reason or "error"}] if parts else []
+        parts = [part for part in parts if part["content"]] + [_call(**call) for call in self._calls.values()]
+        reason = _FINISH_REASONS.get(finish_reason, finish_reason)
+        return [{"role": "assistant", "parts": parts, "finish_reason": reason}] if parts else []

@@ -492,6 +492,7 @@ class _BackendSpan:
                 "gen_ai.usage.input_tokens": usage["input_tokens"],
                 "gen_ai.usage.output_tokens": usage["output_tokens"],
                 "gen_ai.usage.cache_read.input_tokens": usage["input_tokens_details"]["cached_tokens"],
+                "gen_ai.usage.cache_creation.input_tokens": usage["input_tokens_details"]["cache_write_tokens"],
                 "gen_ai.usage.reasoning.output_tokens": usage["output_tokens_details"]["reasoning_tokens"],
             }
         if self._output and (messages := self._output.messages(recorded.get("finish"))):

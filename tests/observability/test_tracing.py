@@ -127,6 +127,7 @@ async def test_a_request_and_its_question_are_spans_of_the_callers_trace(
         "gen_ai.usage.input_tokens": 5,
         "gen_ai.usage.output_tokens": 2,
         "gen_ai.usage.cache_read.input_tokens": 0,
+        "gen_ai.usage.cache_creation.input_tokens": 0,
         "gen_ai.usage.reasoning.output_tokens": 0,
     }
 
@@ -446,10 +447,10 @@ async def test_prompts_and_answers_are_recorded_if_the_settings_want_them(upstre
             "role": "user",
             "parts": [
                 {"type": "text", "content": SECRET},
-                {"type": "blob", "modality": "image", "mime_type": "image/png"},
+                {"type": "blob", "modality": "image", "mime_type": "image/png", "content": ""},
             ],
         },
-        {"role": "assistant", "parts": [{"type": "tool_call", "id": "c0c0c0c0c", "name": "f", "arguments": "{}"}]},
+        {"role": "assistant", "parts": [{"type": "tool_call", "id": "c0c0c0c0c", "name": "f", "arguments": {}}]},
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c0c0c0c0c", "response": "done"}]},
     ]
     assert json.loads(str(attributes[gen_ai_attributes.GEN_AI_OUTPUT_MESSAGES])) == [
@@ -458,8 +459,8 @@ async def test_prompts_and_answers_are_recorded_if_the_settings_want_them(upstre
             "parts": [
                 {"type": "reasoning", "content": "Hm."},
                 {"type": "text", "content": "Hello"},
-                {"type": "tool_call", "id": "c1", "name": "f", "arguments": '{"a":1}'},
+                {"type": "tool_call", "id": "c1", "name": "f", "arguments": {"a": 1}},
             ],
-            "finish_reason": "tool_calls",
+            "finish_reason": "tool_call",
         }
     ]
