@@ -7,16 +7,16 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOBS ?= 3
 
-# Real clients have environments of their own: they want other versions of what Antiphon has, and of each other.
+# Real clients have environments of their own: their dependencies conflict with Antiphon's, and with each other's.
 CLIENTS := .venv-clients
-# What the studio and /docs load of packages of the npm registry; each with its licence.
+# The files of npm packages that the studio and /docs load; each with its licence.
 VENDOR := app/studio/vendor
 VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.es.mjs dompurify/LICENSE \
 	highlightjs/es/highlight.min.js highlightjs/LICENSE \
 	swagger-ui-dist/swagger-ui-bundle.js swagger-ui-dist/swagger-ui.css swagger-ui-dist/LICENSE swagger-ui-dist/NOTICE
 PEERS := litellm open-responses-server
 
-# The name may be a shim that starts nothing, so each one is asked for its version.
+# The name may be a shim that starts nothing, so the version of each is checked.
 define find_python
 for python in $${PYTHON:-} python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then break; fi; \
@@ -36,7 +36,7 @@ help: ## show this list
 serve: $(VENV)/serve.stamp ## serve on 127.0.0.1:8080; settings from the environment and .env
 	@exec $(BIN)/antiphon serve $(ARGS)
 
-check: $(VENV)/serve.stamp ## say whether the backend and the store can be reached
+check: $(VENV)/serve.stamp ## check the settings, the backend, the store and the tools
 	@$(BIN)/antiphon check
 
 test: lint types unit smoke ## run every check and every test
@@ -44,7 +44,7 @@ test: lint types unit smoke ## run every check and every test
 test-clients: $(VENV)/test.stamp $(CLIENTS)/openai-2.stamp $(CLIENTS)/openai-3.stamp $(CLIENTS)/packages.stamp ## run real clients against it; ARGS="-k codex" to choose
 	$(BIN)/python -m pytest -n $(JOBS) -m clients tests/clients $(ARGS)
 
-lint: $(VENV)/test.stamp ## ruff: layout and lint
+lint: $(VENV)/test.stamp ## ruff: format and lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
@@ -54,31 +54,31 @@ types: $(VENV)/test.stamp ## mypy --strict
 unit: $(VENV)/test.stamp ## pytest; ARGS="-k name" to choose
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
-smoke: $(VENV)/test.stamp ## a few seconds of the benchmark, for right answers only
+smoke: $(VENV)/test.stamp ## a few seconds of the benchmark, to check its answers
 	$(BIN)/python -m tests.bench.bench --smoke
 
-bench: $(VENV)/test.stamp ## measure CPU, latency and memory beside others; writes docs/speed.md, its plot, and README's ratios
+bench: $(VENV)/test.stamp ## measure CPU, latency and memory, compared with other servers; writes docs/speed.md, its plot, and README's ratios
 	$(BIN)/python -m tests.bench.bench --write $(ARGS)
 
-bench-peers: $(PEERS:%=$(VENV)/peers/%.stamp) ## install the peers that the bench compares with, into environments of their own
+bench-peers: $(PEERS:%=$(VENV)/peers/%.stamp) ## install the servers that `make bench` compares with, in virtual environments of their own
 
-load: $(VENV)/test.stamp ## 2,000 open streams, 1,000 conversations while replicas restart, what a turn takes; ARGS="streams" for one of them
+load: $(VENV)/test.stamp ## 2,000 open streams, 1,000 conversations while replicas restart, the cost of a turn; ARGS="streams" for one of them
 	$(BIN)/python -m tests.load.load $(ARGS)
 
-soak: $(VENV)/test.stamp ## two minutes of all kinds of callers, to see that nothing of them is left; SECONDS=600 for longer
+soak: $(VENV)/test.stamp ## two minutes of all kinds of requests, to find leaks; SECONDS=600 for longer
 	$(BIN)/python -m tests.load.soak --seconds $(or $(SECONDS),120)
 
-fmt: $(VENV)/test.stamp ## lay out and mend what ruff can
+fmt: $(VENV)/test.stamp ## format the code, and fix what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-env-example: $(VENV)/serve.stamp ## write .env.example anew from app/settings/__init__.py
+env-example: $(VENV)/serve.stamp ## regenerate .env.example from app/settings/__init__.py
 	$(BIN)/antiphon settings > .env.example.new && mv .env.example.new .env.example
 
-pictures: $(VENV)/test.stamp ## take the pictures of the studio that README shows; ARGS="--all DIRECTORY" for every view
+pictures: $(VENV)/test.stamp ## take the screenshots in README; ARGS="--all DIRECTORY" for every view
 	$(BIN)/python -m tests.studio.pictures $(ARGS)
 
-vendor: $(CLIENTS)/node.stamp ## bring the libraries of the studio and /docs, in the versions of app/studio/vendor/package-lock.json
+vendor: $(CLIENTS)/node.stamp ## download the libraries of the studio and /docs, in the versions of app/studio/vendor/package-lock.json
 	@cd $(VENDOR) && PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm ci --ignore-scripts --omit=optional --loglevel=error
 	@cd $(VENDOR) && for file in $(VENDORED); do \
 		mkdir -p "$${file%%/*}" && cp "node_modules/$$(echo "$$file" | sed 's,^highlightjs/,@highlightjs/cdn-assets/,')" \
@@ -86,7 +86,7 @@ vendor: $(CLIENTS)/node.stamp ## bring the libraries of the studio and /docs, in
 	done
 	@cd $(VENDOR) && rm -rf node_modules && sha256sum */* > SHA256SUMS && cat SHA256SUMS
 
-lock: $(VENV)/test.stamp ## write docker/requirements.txt anew, for the image, and those of the clients for the tests
+lock: $(VENV)/test.stamp ## regenerate docker/requirements.txt, and the locked requirements of the clients and peers
 	$(PIP) install uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url --no-annotate \
 		--extra otel --extra postgres --extra tools --custom-compile-command 'make lock' --output-file docker/requirements.txt pyproject.toml
@@ -96,7 +96,7 @@ lock: $(VENV)/test.stamp ## write docker/requirements.txt anew, for the image, a
 	for name in $(PEERS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate \
 		--custom-compile-command 'make lock' --output-file tests/bench/peers/$$name.txt tests/bench/peers/$$name.in || exit 1; done
 
-audit: $(VENV)/serve.stamp ## look for known vulnerabilities of what the image has; needs the network
+audit: $(VENV)/serve.stamp ## look up known vulnerabilities of the image's dependencies; needs the network
 	$(PIP) install pip-audit
 	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement docker/requirements.txt
 
@@ -110,7 +110,7 @@ clean: ## remove the virtual environments and everything built
 	rm -rf $(VENV) $(CLIENTS) tests/clients/node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# A stamp tells what is installed, so that the second run starts at once.
+# A stamp records what is installed, so that the second run starts at once.
 
 $(BIN)/python:
 	@$(find_python); \

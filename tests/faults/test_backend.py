@@ -106,7 +106,7 @@ FAULTS = [
     refused("a web page under 500", reply(PAGE, "text/html", status=500)),
     refused("a web page under 503", reply(PAGE, "text/html", status=503), 503, "server_is_overloaded"),
     refused("garbage for an answer", reply(bytes(range(256)) * 100, "text/event-stream")),
-    refused("garbage that is said to be packed", UNPACKABLE),
+    refused("garbage under Content-Encoding: gzip", UNPACKABLE),
     refused("half a document", HALF_A_DOCUMENT),
     refused("a document of 100 MB", DOCUMENT),
     refused("a document of 100 MB, packed", PACKED),

@@ -21,9 +21,9 @@ from tests.support.upstream import upstream as upstream
 
 AWAY = Refused(503, "store_unavailable")
 LOST = Ended("failed", "store_unavailable", "Hello")
-NOTHING, AS_TOLD, COMPLETE = "nothing", "as told", "as `completed`"
+NOTHING, AS_SENT, COMPLETE = "nothing", "as sent", "as `completed`"
 # What a server was asked before it hung it may still do when it goes on, or not.
-PERHAPS = frozenset({NOTHING, AS_TOLD, COMPLETE})
+PERHAPS = frozenset({NOTHING, AS_SENT, COMPLETE})
 
 
 class Fault(NamedTuple):
@@ -41,23 +41,23 @@ class Fault(NamedTuple):
     def row(self) -> str:
         """The line of docs/faults.md."""
         before = f"the first: {self.first}; then {self.before}" if self.first else self.before
-        kept = ", or ".join(sorted(self.kept, key=(NOTHING, AS_TOLD, COMPLETE).index))
+        kept = ", or ".join(sorted(self.kept, key=(NOTHING, AS_SENT, COMPLETE).index))
         return f"| {self.name} | {before} | {self.during} | {kept} | `test_store.py::test_store[{self.name}]` |"
 
 
 FAULTS = [
     Fault("Redis: killed", places.Killed, AWAY, LOST),
-    Fault("Redis: restarted", places.Restarted, kept=frozenset({AS_TOLD})),
-    Fault("Redis: slow", places.Slow, kept=frozenset({AS_TOLD})),
+    Fault("Redis: restarted", places.Restarted, kept=frozenset({AS_SENT})),
+    Fault("Redis: slow", places.Slow, kept=frozenset({AS_SENT})),
     Fault("Redis: hung", places.Hung, AWAY, LOST, kept=PERHAPS),
     Fault("Redis: full", places.Full, AWAY, LOST),
     Fault("Redis: a failover that goes on", places.Leaderless, AWAY, LOST),
-    Fault("Redis: a failover that is over", places.FailedOver, kept=frozenset({AS_TOLD})),
+    Fault("Redis: a failover that is over", places.FailedOver, kept=frozenset({AS_SENT})),
     Fault("PostgreSQL: killed", places.PostgresKilled, AWAY, LOST),
-    Fault("PostgreSQL: restarted", places.PostgresRestarted, kept=frozenset({AS_TOLD})),
+    Fault("PostgreSQL: restarted", places.PostgresRestarted, kept=frozenset({AS_SENT})),
     Fault("PostgreSQL: hung", places.PostgresHung, AWAY, LOST, kept=PERHAPS),
     Fault("SQLite: locked", places.Locked, AWAY, LOST),
-    Fault("SQLite: locked for a moment", places.LockedForAMoment, kept=frozenset({AS_TOLD})),
+    Fault("SQLite: locked for a moment", places.LockedForAMoment, kept=frozenset({AS_SENT})),
     Fault("SQLite: disk full", places.DiskFull, AWAY, LOST, first=LOST),
 ]
 
@@ -126,6 +126,6 @@ async def kept(http: httpx.AsyncClient, seen: Seen) -> str:
         return NOTHING
     stored = answer.json()
     if stored == told:
-        return AS_TOLD
+        return AS_SENT
     assert (stored["status"], stored["output"]) == ("completed", told["output"])
     return COMPLETE
