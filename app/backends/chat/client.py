@@ -123,14 +123,20 @@ class OpenAIBackend:
             try:
                 return await self._send_raw(request)
             except _Refusal as refusal:
-                allowed = request.retry_allowed and request.body.replayable and attempt < self._retries
-                wait = refusal.wait(attempt) if allowed else None
-                if wait is None:
+                allowed = request.retry_allowed and request.body.replayable
+                if not await self._wait_to_retry(refusal, attempt, allowed=allowed):
                     raise refusal.error from refusal.__cause__
-                explain(refusal.error, refusal.__cause__)
-                logger.info("backend %s: %s; retrying in %.1f s", self._name, refusal.error.explanation, wait)
-            await asyncio.sleep(wait)
             attempt += 1
+
+    async def _wait_to_retry(self, refusal: _Refusal, attempt: int, *, allowed: bool) -> bool:
+        """Return False if a refused request is not to be sent again; else log the refusal, wait, and return True."""
+        wait = refusal.wait(attempt) if allowed and attempt < self._retries else None
+        if wait is None:
+            return False
+        explain(refusal.error, refusal.__cause__)
+        logger.info("backend %s: %s; retrying in %.1f s", self._name, refusal.error.explanation, wait)
+        await asyncio.sleep(wait)
+        return True
 
     async def _send_raw(self, request: RawRequest) -> httpx.Response:
         """Return a response with status 2xx; raises `_Refusal` for all others."""
@@ -224,17 +230,13 @@ class OpenAIBackend:
                 if adapted.drop_fields(refusal.error):
                     content = await _encode(adapted.body)
                     continue
-                wait = refusal.wait(attempt) if request.retry_allowed and attempt < self._retries else None
-                if wait is None:
+                if not await self._wait_to_retry(refusal, attempt, allowed=request.retry_allowed):
                     raise adapted.explain(refusal.error) from refusal.__cause__
-                explain(refusal.error, refusal.__cause__)
-                logger.info("backend %s: %s; retrying in %.1f s", self._name, refusal.error.explanation, wait)
+                attempt += 1
             else:
                 adapted.accepted()
                 request.warnings[:] = adapted.warnings  # in place of those of another server that was tried before
                 return response
-            await asyncio.sleep(wait)
-            attempt += 1
 
     async def _send(
         self,
