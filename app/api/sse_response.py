@@ -1,24 +1,31 @@
 """
 Server-sent events over ASGI.
 
-A single task reads the body and writes to the socket, so a write costs no lock, cancel scope or task switch.
+A single task reads the body and writes to the socket, so a write costs no lock, cancel scope or task switch. While it
+waits for the body, items may also be written by the code that receives them: see `Sink`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
+
+from app.core.stream.event_batch import Sink
 
 T = TypeVar("T")
+
+_SendCoroutine: TypeAlias = Callable[[Message], Coroutine[Any, None, None]]  # a `Send`, which is an `async def`
 
 
 class EventStream(Response, Generic[T]):
     """
     Sends each item of `body`, encoded by `encode`, in one write, and `last` at the end.
+
+    Items that the body passes to `sink` while it is awaited are sent without resuming the task that awaits it.
 
     After `heartbeat` seconds without a write (0: never) it sends the bytes that `beat` returns. If the client
     disconnects, the body is closed at once. If the server shuts down and its grace period is over, the body is closed
@@ -33,6 +40,7 @@ class EventStream(Response, Generic[T]):
         encode: Callable[[T], bytes],
         *,
         first: T | None = None,
+        sink: Sink[T] | None = None,
         last: bytes = b"",
         heartbeat: float,
         beat: Callable[[], bytes],
@@ -45,81 +53,143 @@ class EventStream(Response, Generic[T]):
         self._body = body
         self._encode = encode
         self._first = first  # the item that was already taken from the body
+        self._sink = sink or Sink()
         self._end = last
         self._heartbeat = heartbeat
         self._beat = beat
         self._farewell = farewell
         self._heartbeat_timer: asyncio.TimerHandle | None = None
-        self._heartbeat_write: asyncio.Future[None] | None = None  # the latest one
         self._last_write = 0.0  # in loop time
-        self._unsent = b""  # the write that is blocked by a slow client
+        self._unsent = b""  # what a slow client blocks
+        self._blocked: asyncio.Future[None] | None = None  # the rest of a write outside of the task
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pump = asyncio.ensure_future(self._pump(send, scope.get("state", {}).get("send", send)))
+        self._clock = asyncio.get_running_loop().time
+        self._send_piece: _SendCoroutine = scope.get("state", {}).get("send", send)
+        pump = asyncio.ensure_future(self._pump(send))
         watch = asyncio.ensure_future(disconnected(receive))
         watch.add_done_callback(lambda _: pump.cancel())
-        self._last_write = asyncio.get_running_loop().time()
-        self._schedule_heartbeat(send)
+        self._last_write = self._clock()
+        self._schedule_heartbeat()
         try:
             await asyncio.wait({pump})
         except asyncio.CancelledError:
             pump.cancel()
             await asyncio.wait({pump})
             if self._farewell and pump.cancelled():
-                self._stop_heartbeat()
+                self._stop()
                 await _write(send, self._unsent + await self._farewell())
                 await _write(send, b"", more=False)
             raise
         finally:
             watch.cancel()
-            self._stop_heartbeat()
+            self._stop()
             await self._body.aclose()  # a pump that is cancelled before its first step does not close it
         if not pump.cancelled():
             pump.result()
 
-    async def _pump(self, send: Send, send_piece: Send) -> None:
-        clock, encode = asyncio.get_running_loop().time, self._encode
+    async def _pump(self, send: Send) -> None:
+        sink, send_piece = self._sink, self._send_piece
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             if self._first is not None:
-                self._unsent = encode(self._first)
+                self._unsent = self._encode(self._first)
                 await _write(send, self._unsent)
                 self._unsent = b""
+            sink.send = self._send_at_once
             async for item in self._body:
-                self._last_write = clock()
-                self._unsent = piece = encode(item)
+                sink.send = None
+                self._last_write = self._clock()
+                piece = self._encode(item)
+                self._unsent += piece
+                if self._blocked:
+                    await self._wait_for_client()
+                    self._unsent = piece
                 await send_piece({"type": "http.response.body", "body": piece, "more_body": True})
                 self._unsent = b""
-            self._stop_heartbeat()
+                sink.send = self._send_at_once
+            await self._wait_for_client()
+            self._unsent = b""
+            self._stop()
             await _write(send, self._end, more=False)
         finally:
             await self._body.aclose()
 
-    def _schedule_heartbeat(self, send: Send) -> None:
+    def _send_at_once(self, item: T) -> None:
+        """Send an item while the task waits for the body."""
+        self._last_write = self._clock()
+        self._write_at_once(self._encode(item))
+
+    def _write_at_once(self, piece: bytes) -> None:
+        """
+        Write outside of the task.
+
+        If the write has to wait for the client, it continues in a task of its own, and all that follows waits for it.
+        """
+        write = self._send_piece({"type": "http.response.body", "body": piece, "more_body": True})
+        try:
+            awaited = write.send(None)  # runs the coroutine up to its first wait
+        except StopIteration:
+            return
+        except Exception as error:
+            self._blocked = asyncio.get_running_loop().create_future()
+            self._blocked.set_exception(error)
+            self._blocked.exception()  # retrieved, in case that nothing follows
+        else:
+            self._blocked = asyncio.ensure_future(_resume(write, awaited))
+            self._blocked.add_done_callback(self._on_unblocked)
+        self._unsent = piece
+        self._sink.send = None
+
+    def _on_unblocked(self, write: asyncio.Future[None]) -> None:
+        """Open the sink again, unless the task has an item that waits for the same write."""
+        if self._blocked is write and not write.cancelled() and not write.exception():
+            self._blocked, self._unsent = None, b""
+            self._sink.send = self._send_at_once
+
+    async def _wait_for_client(self) -> None:
+        """Wait for a write outside of the task, if there is one."""
+        blocked, self._blocked = self._blocked, None
+        if blocked:
+            await blocked
+
+    def _schedule_heartbeat(self) -> None:
         if self._heartbeat:
             due = self._last_write + self._heartbeat
-            self._heartbeat_timer = asyncio.get_running_loop().call_at(due, self._send_heartbeat, send)
+            self._heartbeat_timer = asyncio.get_running_loop().call_at(due, self._send_heartbeat)
 
-    def _send_heartbeat(self, send: Send) -> None:
+    def _send_heartbeat(self) -> None:
         """Send a heartbeat if there was no write, unless the last one is still blocked; schedule the next."""
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         if now - self._last_write >= self._heartbeat:
             self._last_write = now
-            if self._heartbeat_write is None or self._heartbeat_write.done():
-                self._heartbeat_write = asyncio.ensure_future(_write(send, self._beat()))
-        self._schedule_heartbeat(send)
+            if self._sink.send:
+                self._write_at_once(self._beat())
+        self._schedule_heartbeat()
 
-    def _stop_heartbeat(self) -> None:
-        """Stop the heartbeat: nothing may be written after the end."""
+    def _stop(self) -> None:
+        """Stop the heartbeat and all writes outside of the task: nothing may be written after the end."""
+        self._sink.send = None
+        if self._blocked:
+            self._blocked.cancel()
         if self._heartbeat_timer:
             self._heartbeat_timer.cancel()
             self._heartbeat_timer = None  # breaks a reference cycle
-        if self._heartbeat_write:
-            self._heartbeat_write.cancel()
 
 
 async def _write(send: Send, data: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+async def _resume(write: Coroutine[Any, None, None], awaited: asyncio.Future[Any] | None) -> None:
+    """Resume a write once what it waits for is done."""
+    try:
+        if awaited:
+            await asyncio.wait({awaited})
+    except asyncio.CancelledError:
+        write.close()
+        raise
+    await asyncio.ensure_future(write)
 
 
 async def disconnected(receive: Receive) -> None:

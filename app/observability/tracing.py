@@ -360,7 +360,7 @@ class _TracedBackend(BackendWrapper):
         span = _BackendSpan(self._tracing, request.body, profile, self._server)
         if self._tracing.content and request.content_traceable:
             span.record_content(request.body)
-        traced = dataclasses.replace(request, headers={**request.headers, **(span.headers() or {})})
+        traced = dataclasses.replace(request, headers={**request.headers, **(span.headers() or {})}, receiver=None)
         try:
             async with self._backend.stream(traced) as chunks, aclosing(span.follow(chunks)) as followed:
                 yield followed

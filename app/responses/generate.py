@@ -11,15 +11,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from app.backends import Backend, ChatRequest, Chunk
 from app.core.stream.chunk_reader import ChunkReader
-from app.core.stream.event_batch import EventBatch
+from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Usage
+from app.core.types.chunk import ChunkRun
 from app.core.types.usage import usage_of
 from app.errors import APIError, BackendError
 from app.responses.prompt import Prompt
@@ -77,7 +78,9 @@ class Generation(Protocol):
         """The latest request to the backend; {} if there is none."""
         ...
 
-    def events(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
+    def events(
+        self, open_after: float | None, sink: Sink[EventBatch] | None = None
+    ) -> AsyncGenerator[EventBatch, None]:
         """Yield the events except the terminal one; see `respond`."""
         ...
 
@@ -98,7 +101,9 @@ class NoAnswer:
         self.warnings: list[str] = []
         self.body: dict[str, Any] = {}
 
-    async def events(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
+    async def events(
+        self, open_after: float | None, sink: Sink[EventBatch] | None = None
+    ) -> AsyncGenerator[EventBatch, None]:
         """Yield the events except the terminal one."""
         self.builder.start()
         self.builder.complete()
@@ -133,9 +138,11 @@ class OneAnswer:
         """The request to the backend."""
         return self._question.request.body
 
-    def events(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
+    def events(
+        self, open_after: float | None, sink: Sink[EventBatch] | None = None
+    ) -> AsyncGenerator[EventBatch, None]:
         """Yield the events except the terminal one; see `respond`."""
-        return respond(self.builder, self._question, open_after=open_after, deadline=self._deadline)
+        return respond(self.builder, self._question, open_after=open_after, deadline=self._deadline, sink=sink)
 
     def usage(self) -> Usage:
         """Return the usage so far."""
@@ -160,6 +167,7 @@ async def respond(
     deadline: Deadline | None = None,
     opened: bool = False,
     finish: Finish | None = None,
+    sink: Sink[EventBatch] | None = None,
 ) -> AsyncGenerator[EventBatch, None]:
     """
     Yield the events of one answer; the last ones stay in the builder, and `builder.end()` adds the terminal event.
@@ -168,12 +176,16 @@ async def respond(
     `BackendError` for an error before that, unless the response was `opened` already; later errors become events. The
     `deadline` starts with the first chunk; when it passes, the response is incomplete. `finish` ends the response, or
     leaves it open for another round.
+
+    After the first output, the events of chunks that arrive while the generator is awaited may go to the `sink`.
     """
     failure: BackendError | None = None
     step: str | None = None
     started = False
     end = finish or finish_response
     reader, request = question.reader, question.request
+    if sink:
+        request = replace(request, receiver=_receiver(builder, reader, sink))
     try:
         async with BackendStream(question.backend, request, open_after) as answer:
             async for chunks in DeadlineIterator(answer, deadline) if deadline else answer:
@@ -206,6 +218,20 @@ async def respond(
         if not builder.failure:
             builder.fail(unreadable())
         builder.response["usage"] = usage_of(None, request.body, builder.response["output"])
+
+
+def _receiver(builder: EventBuilder, reader: ChunkReader, sink: Sink[EventBatch]) -> Callable[[ChunkRun], bool]:
+    """Return a receiver of chunks that sends their events to the sink at once, while the sink is open."""
+
+    def receive(run: ChunkRun) -> bool:
+        if sink.send is None or not builder.response["output"]:
+            return False
+        reader.feed_run(run)
+        if (events := builder.take()).entries:
+            sink.send(events)
+        return True
+
+    return receive
 
 
 def _start(builder: EventBuilder) -> None:

@@ -16,7 +16,7 @@ from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.dialects import DIALECTS, Dialect
 from app.core.history.context import Context
 from app.core.history.turns import Turn
-from app.core.stream.event_batch import EventBatch
+from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.event_builder import resolve_upstream
 from app.core.types import Usage
 from app.core.types.request import Item, Response
@@ -87,13 +87,15 @@ class Run:
         """What was left out or changed, one sentence each."""
         return [*self._context.warnings, *self._generation.warnings]
 
-    async def events(self, open_after: float | None = None) -> AsyncGenerator[EventBatch, None]:
+    async def events(
+        self, open_after: float | None = None, sink: Sink[EventBatch] | None = None
+    ) -> AsyncGenerator[EventBatch, None]:
         """Generate the response. Raises `APIError` for errors before the first event; see `respond`."""
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
         logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
         self._log_content("request content", body=self._generation.body)
         with self.watched():
-            async with contextlib.aclosing(self._generation.events(open_after)) as answer:
+            async with contextlib.aclosing(self._generation.events(open_after, sink)) as answer:
                 async for events in answer:
                     if response["output"]:
                         lifecycle.first = clock()

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import pytest
+
 from app.api.sse_response import EventStream
+from app.core.stream.event_batch import Sink
 
 
 async def test_no_heartbeat_comes_behind_the_end() -> None:
@@ -53,3 +56,155 @@ async def test_what_has_come_to_its_end_gets_no_last_words() -> None:
     await asyncio.wait({serving})
     assert serving.cancelled()
     assert written == [(b"piece", True), (b"end", False)]
+
+
+class Client:
+    """A client that reads nothing while `reads` is cleared, and what was written to it."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await self.reads.wait()
+            self.written.append(message["body"])
+
+    async def receive(self) -> Any:
+        await asyncio.Event().wait()
+
+
+class Answer:
+    """A body of `first`, then of whatever is put into it."""
+
+    def __init__(self) -> None:
+        self.sink = Sink[bytes]()
+        self.items: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.taken = 0
+
+    async def body(self) -> AsyncGenerator[bytes, None]:
+        while item := await self.items.get():
+            self.taken += 1
+            yield item
+
+    async def opened(self) -> None:
+        """Wait until items may be sent at once."""
+        while self.sink.send is None:
+            await asyncio.sleep(0)
+
+    def stream(self, **options: Any) -> EventStream[bytes]:
+        fixed = {"last": b"end", "heartbeat": 0, "beat": lambda: b"beat"}
+        return EventStream(self.body(), bytes, sink=self.sink, **{**fixed, **options})
+
+
+async def test_an_item_for_the_sink_is_written_before_the_sink_returns() -> None:
+    client, answer = Client(), Answer()
+    serving = asyncio.ensure_future(answer.stream()({"type": "http"}, client.receive, client.send))
+    await answer.opened()
+    for n in range(3):
+        assert answer.sink.send
+        answer.sink.send(b"%d" % n)
+        assert client.written[-1] == b"%d" % n
+    answer.items.put_nowait(b"3")
+    answer.items.put_nowait(None)
+    await serving
+    assert client.written == [b"0", b"1", b"2", b"3", b"end"]
+    assert answer.taken == 1
+    assert answer.sink.send is None
+
+
+@pytest.mark.parametrize("more", [[b"1", b"2"], []])
+async def test_behind_a_write_that_waits_for_the_client_all_comes_in_order_and_once(more: list[bytes]) -> None:
+    client, answer = Client(), Answer()
+    serving = asyncio.ensure_future(answer.stream()({"type": "http"}, client.receive, client.send))
+    await answer.opened()
+    client.reads.clear()
+    assert answer.sink.send
+    answer.sink.send(b"0")
+    assert answer.sink.send is None, "the backend has to wait for the client"
+    for item in (*more, None):
+        answer.items.put_nowait(item)
+    await asyncio.sleep(0.01)
+    assert client.written == []
+    client.reads.set()
+    await serving
+    assert client.written == [b"0", *more, b"end"]
+
+
+async def test_a_client_that_reads_again_is_written_to_at_once_again() -> None:
+    client, answer = Client(), Answer()
+    serving = asyncio.ensure_future(answer.stream()({"type": "http"}, client.receive, client.send))
+    await answer.opened()
+    client.reads.clear()
+    assert answer.sink.send
+    answer.sink.send(b"0")
+    client.reads.set()
+    answer.items.put_nowait(b"1")
+    await answer.opened()
+    answer.sink.send(b"2")
+    assert client.written == [b"0", b"1", b"2"]
+    answer.items.put_nowait(None)
+    await serving
+
+
+async def test_a_heartbeat_waits_for_a_slow_client_and_comes_again_when_that_reads() -> None:
+    client, answer = Client(), Answer()
+    stream = answer.stream(heartbeat=0.01)
+    serving = asyncio.ensure_future(stream({"type": "http"}, client.receive, client.send))
+    await answer.opened()
+    client.reads.clear()
+    assert answer.sink.send
+    answer.sink.send(b"0")
+    await asyncio.sleep(0.05)
+    assert client.written == []
+    client.reads.set()
+    async with asyncio.timeout(10):
+        while len(client.written) < 3:
+            await asyncio.sleep(0.01)
+    assert client.written[:3] == [b"0", b"beat", b"beat"]
+    answer.items.put_nowait(None)
+    await serving
+
+
+@pytest.mark.parametrize("waiting", [[], [b"1"]])
+async def test_the_last_words_come_behind_what_the_client_has_not_read(waiting: list[bytes]) -> None:
+    client, answer = Client(), Answer()
+
+    async def farewell() -> bytes:
+        client.reads.set()
+        await asyncio.sleep(0.01)
+        return b"farewell"
+
+    stream = answer.stream(farewell=farewell)
+    serving = asyncio.ensure_future(stream({"type": "http"}, client.receive, client.send))
+    await answer.opened()
+    client.reads.clear()
+    assert answer.sink.send
+    answer.sink.send(b"0")
+    for item in waiting:
+        answer.items.put_nowait(item)
+    await asyncio.sleep(0.01)
+    serving.cancel()
+    await asyncio.wait({serving})
+    assert client.written == [b"".join([b"0", *waiting, b"farewell"]), b""]
+    assert answer.sink.send is None
+
+
+async def test_an_error_of_the_server_ends_the_stream_where_it_would_without_a_sink() -> None:
+    client, answer = Client(), Answer()
+
+    async def send(message: Any) -> None:
+        if message.get("body") == b"0":
+            raise OSError("The client has gone.")
+        await client.send(message)
+
+    serving = asyncio.ensure_future(answer.stream()({"type": "http"}, client.receive, send))
+    await answer.opened()
+    assert answer.sink.send
+    answer.sink.send(b"0")
+    assert answer.sink.send is None
+    answer.items.put_nowait(b"1")
+    with pytest.raises(OSError, match="gone"):
+        await serving
+    assert client.written == []

@@ -21,12 +21,14 @@ from tests.faults.servers import LINUX, server
 from tests.responses.test_background import parsed, until, until_ended
 from tests.support import laws
 from tests.support.sockets import dial, hear, hear_out, listening, send
-from tests.support.upstream import DONE, HANG, Upstream, chunk, finish, piece, sse
+from tests.support.upstream import DONE, HANG, Step, Upstream, chunk, finish, piece, sse
 from tests.support.upstream import upstream as upstream
 
 # More than the sockets between a backend and a client hold.
 PIECES = 300
 FLOOD = [*sse()[:1], *[piece(b"data: %s\n\n" % json.dumps(chunk("x" * 65_000)).encode())] * PIECES]
+# The same amount, one event at a time.
+PACED = [*sse()[:1], *[piece(b"data: %s\n\n" % json.dumps(chunk("x" * 8_000)).encode()), 0.0005] * 8 * PIECES]
 
 
 class Hasty(Http):
@@ -142,15 +144,17 @@ async def test_a_client_that_goes_from_a_background_response(upstream: Upstream,
         assert (await until_ended(caller.http, kept(tmp_path)[0]["id"]))["output"][0]["content"][0]["text"] == "Hello"
 
 
-@pytest.mark.parametrize("way", ["sse", "websocket"])
-async def test_a_client_that_reads_slowly(way: str, upstream: Upstream) -> None:
-    upstream.say(FLOOD + sse(finish(), DONE)[1:])
+@pytest.mark.parametrize(
+    ("way", "flood", "size"), [("sse", FLOOD, 65_000), ("sse", PACED, 8_000), ("websocket", FLOOD, 65_000)]
+)
+async def test_a_client_that_reads_slowly(way: str, flood: list[Step], size: int, upstream: Upstream) -> None:
+    upstream.say(flood + sse(finish(), DONE)[1:])
     with server(backend_url=upstream.url) as served, connected(served.url, receives=65536) as line:
         if way == "websocket":
             client = await line.talk()
         else:
             await line.ask(stream=True)
-        assert 0 < await stalled(upstream) < PIECES, "the backend is held back"
+        assert 0 < await stalled(upstream) < len(flood), "the backend is held back"
 
         line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_000_000)
         if way == "websocket":
@@ -161,7 +165,7 @@ async def test_a_client_that_reads_slowly(way: str, upstream: Upstream) -> None:
                 answer += data
             events = parsed(dechunked(bytes(answer.partition(b"\r\n\r\n")[2])).decode())
         laws.check(events)
-        assert events[-1]["response"]["output"][0]["content"][0]["text"] == "x" * 65_000 * PIECES
+        assert events[-1]["response"]["output"][0]["content"][0]["text"] == "x" * size * flood.count(flood[1])
 
 
 @LINUX

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from typing import Any, NamedTuple
 
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from app.backends.chat.client import OpenAIBackend
 from app.core.sse.decoder import ChunkDecoder
 from app.core.sse.encoder import encode_sse
 from app.core.sse.log import decode_events
+from app.core.stream.event_batch import EventBatch, Sink
 from app.core.types.chunk import DONE
 from app.core.types.request import CreateResponse, Event
 from app.errors import BackendError
@@ -89,11 +91,12 @@ def read(events: list[Event]) -> Written:
     return Written(*said.values())
 
 
-async def followed(data: bytes, cuts: list[int], end: Step | None) -> list[Event]:
+async def followed(data: bytes, cuts: list[int], end: Step | None, *, at_once: bool) -> list[Event]:
     """
     Return the events of a stream that arrives in these pieces, none before all that came earlier was seen.
 
-    `end` is what becomes of the connection behind the last piece; empty if the backend was refused.
+    `end` is what becomes of the connection behind the last piece; empty if the backend was refused. `at_once`: there is
+    a sink for events that pass the iterator by.
     """
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
     gates = [(arrived(data[:edge])[0], asyncio.Event()) for edge in edges[1:-1]]
@@ -109,6 +112,12 @@ async def followed(data: bytes, cuts: list[int], end: Step | None) -> list[Event
             if written == seen:
                 gate.set()
 
+    def take(batch: EventBatch) -> None:
+        events.extend(decode_events(encode_sse(batch)))
+        open_gates()
+
+    sink = Sink[EventBatch]()
+    sink.send = take if at_once else None
     open_gates()
     async with Upstream() as upstream:
         upstream.say(steps, *([end] if end else []))
@@ -118,9 +127,8 @@ async def followed(data: bytes, cuts: list[int], end: Step | None) -> list[Event
             request = {"model": "m", "input": "Hi", "store": False, "tools": [{"type": "function", "name": "f"}]}
             run = await responses.create(CreateResponse.model_validate(request), Caller())
             async with asyncio.timeout(20):
-                async for batch in run.events():
-                    events += decode_events(encode_sse(batch))
-                    open_gates()
+                async for batch in run.events(sink=sink):
+                    take(batch)
         except BackendError:
             assert not events
         finally:
@@ -128,18 +136,22 @@ async def followed(data: bytes, cuts: list[int], end: Step | None) -> list[Event
     return events
 
 
-CUTS = st.lists(st.integers(1, 3000), max_size=5)
+def cuts_of(body: bytes) -> st.SearchStrategy[list[int]]:
+    """Return where a body is cut: anywhere, or at each of its events, as a slow model sends them."""
+    events = [found.end() for found in re.finditer(rb"\n\n\r\n", body)]
+    return st.lists(st.integers(1, 3000), max_size=5) | st.just(events)
 
 
 @settings(max_examples=40)
-@given(st.lists(TEXTS, max_size=6), st.lists(TEXTS, max_size=3), st.lists(TEXTS, max_size=2), CUTS, st.data())
+@given(st.lists(TEXTS, max_size=6), st.lists(TEXTS, max_size=3), st.lists(TEXTS, max_size=2), st.booleans(), st.data())
 def test_exactly_what_arrived_is_emitted(
-    texts: list[str], thoughts: list[str], arguments: list[str], cuts: list[int], data: st.DataObject
+    texts: list[str], thoughts: list[str], arguments: list[str], at_once: bool, data: st.DataObject
 ) -> None:
     whole = streamed(texts, thoughts, arguments)
+    cuts = data.draw(cuts_of(whole), label="cuts")
     broken_at = data.draw(st.just(len(whole)) | st.integers(0, len(whole)), label="broken at")
     end: Any = CLOSE if broken_at < len(whole) else None
-    events = asyncio.run(followed(whole[:broken_at], cuts, end))
+    events = asyncio.run(followed(whole[:broken_at], cuts, end, at_once=at_once))
     written, finished = arrived(whole[:broken_at])
     assert read(events) == written
     if events:
@@ -151,11 +163,13 @@ def test_exactly_what_arrived_is_emitted(
 
 
 @settings(max_examples=20)
-@given(st.lists(TEXTS, min_size=1, max_size=6), CUTS, st.integers(0, 3000))
-def test_a_reset_connection_retracts_nothing_that_was_emitted(texts: list[str], cuts: list[int], at: int) -> None:
+@given(st.lists(TEXTS, min_size=1, max_size=6), st.integers(0, 3000), st.booleans(), st.data())
+def test_a_reset_connection_retracts_nothing_that_was_emitted(
+    texts: list[str], at: int, at_once: bool, data: st.DataObject
+) -> None:
     whole = streamed(texts, [], [])
     sent = whole[: at % len(whole)]
-    events = asyncio.run(followed(sent, cuts, RESET))
+    events = asyncio.run(followed(sent, data.draw(cuts_of(sent), label="cuts"), RESET, at_once=at_once))
     written, finished = arrived(sent)
     assert written.text.startswith(read(events).text)  # the kernel throws away what was not read by then
     if events:

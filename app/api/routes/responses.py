@@ -26,6 +26,7 @@ from app.api.request_body import parse, read_body, read_object
 from app.api.routes.models import catalog
 from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
+from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.replay import ReplayedBuilder
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import APIError, InvalidRequest, NotFound
@@ -221,7 +222,8 @@ async def compacted_response(run: Run) -> Response:
 
 async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
     """Return a stream of the run's events, once there is one: a failure before the first event is an HTTP error."""
-    events = run.events(api.open_after)
+    sink = Sink[EventBatch]()
+    events = run.events(api.open_after, sink)
     try:
         first = await anext(events)
     except BaseException:
@@ -231,6 +233,7 @@ async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
         events,
         encoder.encode_sse,
         first=first,
+        sink=sink,
         last=encoder.DONE_FRAME,
         heartbeat=api.heartbeat,
         beat=_beat(caller, run.keepalive),

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 import httpx
 
-from app.backends.chat.body_decoder import NO_ANSWER, BodyDecoder, ChunkDecoding
+from app.backends.chat.body_decoder import NO_ANSWER, BodyDecoder
 from app.backends.chat.errors.classification import failure
 from app.backends.chat.filters import filters
 from app.backends.chat.normalize import NO_REASON, Normalizer
 from app.core.profile import Profile
 from app.core.types.bounded_json import LARGE
-from app.core.types.chunk import DONE, Chunk, RawChunk
+from app.core.types.chunk import DONE, Chunk, ChunkRun, RawChunk
 from app.errors import BackendError
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
@@ -41,16 +41,19 @@ class ChatStream:
         profile: Profile,
         error_in: Callable[[RawChunk], BackendError | None],
         tools: Sequence[Mapping[str, Any]] = (),
+        receiver: Callable[[ChunkRun], bool] | None = None,
     ) -> None:
+        """For `receiver` see `ChatRequest.receiver`."""
         self.done = False  # has the server sent `[DONE]`?
         self.empty = False  # has the body ended without a chunk?
         self._loop = asyncio.get_running_loop()
         self._reads = _reads(response)
         self._reads.wait_at_most(profile.transport.first_byte_timeout)
         self._filters = filters(profile, tools)
-        self._reader: ChunkDecoding = BodyDecoder(runs=not self._filters)
+        self._reader = BodyDecoder(runs=not self._filters)
         self._normalizer = Normalizer()
         self._error_in = error_in
+        self._receiver = receiver
         self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s
         self._started = False  # has anything been read?
         self._first: list[Chunk] | None = None
@@ -77,6 +80,7 @@ class ChatStream:
                 if not self._started:
                     self._started = True
                     self._reads.wait_at_most(self._idle)
+                    self._reads.receiver = self._received if self._receiver else None
                 if self._undecoded > LARGE:
                     chunks = await self._decoded_in_thread(data)
                 elif not (chunks := self._reader.decode(data)):
@@ -87,6 +91,14 @@ class ChatStream:
                 return normal
         raise self._end
 
+    def _received(self, data: bytes) -> bool:
+        """Return whether the receiver has taken a read: it is offered those that are one event like an earlier one."""
+        run = self._reader.repeated(data) if self._finished is None else None
+        if run is None or not self._normalizer.is_plain([run]):
+            return False
+        assert self._receiver
+        return self._receiver(run)
+
     async def begin(self) -> None:
         """Wait for the first chunks, with which the iteration then starts; raises `BackendError` if there are none."""
         with contextlib.suppress(StopAsyncIteration):
@@ -94,6 +106,7 @@ class ChatStream:
 
     async def aclose(self) -> None:
         """Close the iterator; the connection belongs to the caller."""
+        self._reads.receiver = None  # breaks a reference cycle
         await self._reads.aclose()
 
     async def _decoded_in_thread(self, data: bytes) -> list[RawChunk]:
@@ -192,6 +205,8 @@ class Reads(Protocol):
     A read that exceeds its timeout raises `TimeoutError` or `httpx.ReadTimeout`, and is the last.
     """
 
+    receiver: Callable[[bytes], bool] | None  # may be offered reads while the next one is awaited: see `Reply`
+
     async def __anext__(self) -> bytes: ...
 
     def wait_at_most(self, seconds: float) -> None:
@@ -217,6 +232,7 @@ class _TimedReads:
     """The reads of a response that is not from `HTTPToolsTransport`, with a timeout for each."""
 
     def __init__(self, reads: AsyncIterator[bytes]) -> None:
+        self.receiver: Callable[[bytes], bool] | None = None
         self._reads = reads
         self._seconds: float | None = None
 

@@ -15,7 +15,7 @@ import orjson
 
 from app.backends.chat.errors import error_in_chunk
 from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, ChunkDecoder, check_piece, encodable
-from app.core.types.chunk import DONE, RawChunk
+from app.core.types.chunk import DONE, ChunkRun, RawChunk
 from app.errors import BackendError
 
 
@@ -36,14 +36,18 @@ class BodyDecoder:
         self._runs = runs
         self._decoder: ChunkDecoding | None = None
         self.decode: Callable[[bytes], list[RawChunk]] = self._sniff
+        self.repeated: Callable[[bytes], ChunkRun | None] = _no_repetition  # see `ChunkDecoder.repeated`
 
     def _sniff(self, data: bytes) -> list[RawChunk]:
         """Return the complete chunks; raises `BackendError` if the body is a web page."""
         self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
         if not data:
             return []
-        decoder = _DECODERS.get(data[:1])
-        self._decoder = decoder() if decoder else ChunkDecoder(runs=self._runs)
+        if decoder := _DECODERS.get(data[:1]):
+            self._decoder = decoder()
+        else:
+            self._decoder = chunks = ChunkDecoder(runs=self._runs)
+            self.repeated = chunks.repeated
         self.decode = self._decoder.decode  # from here on directly
         return self._decoder.decode(data)
 
@@ -87,6 +91,10 @@ class _WebPage:
 
     def end(self) -> list[RawChunk]:
         return []
+
+
+def _no_repetition(data: bytes) -> None:
+    return None
 
 
 _DECODERS: dict[bytes, type[ChunkDecoding]] = {b"{": _JSON, b"[": _JSON, b"<": _WebPage}

@@ -212,6 +212,7 @@ class OpenAIBackend:
                 self._profile,
                 lambda chunk: self._error_in(chunk, request),
                 tools if isinstance(tools, list) else (),
+                request.receiver,
             )
         except BaseException:
             await response.aclose()

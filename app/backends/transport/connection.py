@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from typing import NamedTuple, Protocol, cast
 
 import httptools
@@ -156,7 +156,7 @@ class HTTPConnection(asyncio.Protocol):
                 reply.pause()
             else:
                 self.abort(httpx.RemoteProtocolError("The reply's head is too large."))
-        else:
+        elif not reply.received():
             reply.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -179,6 +179,9 @@ class Reply(httpx.AsyncByteStream):
 
     Each item has all bytes received since the last. After the last item the iterator stops, or raises an error if the
     connection broke or timed out. A reply can be read after its connection has closed or serves other requests.
+
+    If there is a `receiver`, it is called with the bytes that arrive while an item is awaited, without a task switch.
+    The bytes for which it returns True are not an item; an error that it raises is raised by the iterator.
     """
 
     def __init__(self, connection: HTTPConnection, *, bodiless: bool) -> None:
@@ -190,6 +193,7 @@ class Reply(httpx.AsyncByteStream):
         self.end: Exception | type[Exception] | None = None  # what to raise after the last piece
         self.pieces: list[bytes] = []
         self.unread = 0  # bytes received since the last item was taken
+        self.receiver: Callable[[bytes], bool] | None = None
         self._connection = connection
         self._loop = connection.loop
         self._bodiless = bodiless
@@ -223,6 +227,23 @@ class Reply(httpx.AsyncByteStream):
         if self._paused:
             self._resume()
         return data
+
+    def received(self) -> bool:
+        """Pass the received bytes to the receiver, and return whether the reader need not be woken for them."""
+        waiter = self._waiter
+        if self.receiver is None or not self.pieces or waiter is None or waiter.done():
+            return False
+        try:
+            taken = self.receiver(self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces))
+        except Exception as error:
+            waiter.set_exception(error)
+            return True
+        if taken:
+            self.pieces.clear()
+            self.unread = 0
+            if self._timeout is not None:
+                self._deadline = self._loop.time() + self._timeout
+        return taken
 
     async def aclose(self) -> None:
         """Stop reading: close the connection at once, unless the body is complete or `linger` was called."""

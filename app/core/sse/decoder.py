@@ -65,8 +65,8 @@ class ChunkDecoder:
         """Return the chunks whose events end in `data`; `DONE` is the last one of the stream."""
         if self._done or not data:
             return []
-        if self._repeats and data.find(b"\n") == len(data) - 2 and (run := self._repeated(data)):
-            return [run]  # as nearly every read of a slow stream
+        if run := self.repeated(data):
+            return [run]
         if self._after_cr or b"\r" in data:
             data = self._newlines(data)
         cut = data.rfind(b"\n\n")
@@ -100,10 +100,15 @@ class ChunkDecoder:
         chunks = self._events(block) if block and not self._done else []
         return chunks if self._done else chunks + self._joiner.release()
 
-    def _repeated(self, data: bytes) -> ChunkRun | None:
-        """Return the chunk of a read that is one line and one event, if it repeats an earlier one."""
-        pending = self._pieces or self._after_cr or self._joiner.pending
-        if pending or not self._repeats or not data.endswith(b"\n") or len(data) > MAX_VALUES:
+    def repeated(self, data: bytes) -> ChunkRun | None:
+        """
+        Return the chunk of a read that is one event which repeats an earlier one, as nearly all of a slow stream are.
+
+        For any other read, returns None, and it has to be decoded.
+        """
+        if not self._repeats or data.find(b"\n") != len(data) - 2 or not data.endswith(b"\n"):
+            return None
+        if self._pieces or self._after_cr or self._joiner.pending or self._done or len(data) > MAX_VALUES:
             return None
         return self._repeats.match((data[:-2],))
 

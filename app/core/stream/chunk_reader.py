@@ -57,7 +57,7 @@ class ChunkReader:
             self.done = True
             return
         if isinstance(chunk, ChunkRun):
-            self._feed_run(chunk)
+            self.feed_run(chunk)
             return
         if usage := chunk.get("usage"):
             self.usage = usage
@@ -83,7 +83,8 @@ class ChunkReader:
         if choices and (reason := choice.get("finish_reason")) and self.finish_reason in (None, "stop"):
             self.finish_reason = reason
 
-    def _feed_run(self, run: ChunkRun) -> None:
+    def feed_run(self, run: ChunkRun) -> None:
+        """Process a run of chunks."""
         if (tier := run.get("service_tier")) and isinstance(tier, str):
             self.service_tier = tier
         match run.field:

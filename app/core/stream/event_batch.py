@@ -7,13 +7,15 @@ event; the shared fields are encoded once per part. Iterating over a batch yield
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import orjson
 
 from app.core.types.request import Event
+
+T = TypeVar("T")
 
 
 class DeltaFields:
@@ -81,3 +83,14 @@ class EventBatch:
         """The last event of a batch that is not empty."""
         entry = self.entries[-1]
         return events_of(entry)[-1] if isinstance(entry, tuple) else entry
+
+
+class Sink(Generic[T]):
+    """
+    Where items may go at once, in place of the iterator that yields the others.
+
+    `send` is None while they may not, such as before the first item is sent, and while the client reads too slowly.
+    """
+
+    def __init__(self) -> None:
+        self.send: Callable[[T], None] | None = None

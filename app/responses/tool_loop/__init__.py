@@ -22,7 +22,7 @@ from app.backends import ChatRequest
 from app.core.history.approvals import ApprovedCall
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.citations import cited_by
-from app.core.stream.event_batch import EventBatch
+from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, resolve_upstream
 from app.core.stream.event_types import ToolBinding
 from app.core.types import Response, Usage, with_fields
@@ -95,6 +95,7 @@ class ToolLoop:
         self._call_ids: set[str] = set()
         self._hosted_names: set[str] = set()
         self._question: Question | None = None
+        self._sink: Sink[EventBatch] | None = None
         self._usage: Usage | None = None  # of finished rounds and of summaries
         self._written = 0  # output tokens of finished rounds
         self._tool_usage: dict[str, Counter[str]] = {}
@@ -106,12 +107,15 @@ class ToolLoop:
         latest = self._question.warnings if self._question else ()
         return list(dict.fromkeys([*self._warnings, *latest]))
 
-    async def events(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
+    async def events(
+        self, open_after: float | None, sink: Sink[EventBatch] | None = None
+    ) -> AsyncGenerator[EventBatch, None]:
         """
         Yield the events of the response except the terminal one; see `respond` for `open_after` and the exceptions.
 
         Closing the generator stops running tools and closes their sessions.
         """
+        self._sink = sink
         if not self.builder.started:
             self.builder.start()
         try:
@@ -195,6 +199,7 @@ class ToolLoop:
             deadline=self._deadline,
             opened=self._opened,
             finish=partial(self._finish_round, record),
+            sink=self._sink,
         )
         async with contextlib.aclosing(answer):
             async for events in answer:

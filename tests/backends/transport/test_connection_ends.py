@@ -187,6 +187,60 @@ async def test_the_read_timeout_is_for_each_read_alone() -> None:
 
 
 @on_each_loop
+async def test_what_a_receiver_takes_extends_the_read_timeout_and_silence_does_not() -> None:
+    left, taken = asyncio.Event(), list[bytes]()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CHUNKED + chunk(b"0"))
+        for _ in range(8):
+            await asyncio.sleep(0.2)
+            await peer.send(chunk(b"a"))
+        await peer.hung_up()
+        left.set()
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        return True
+
+    async with serve(script) as server, HTTPToolsTransport(trust_env=False) as transport:
+        response = await transport.handle_async_request(request(server, read=1.5))
+        reply = response.extensions["stream"]
+        assert await anext(reply) == b"0"
+        reply.receiver = take
+        with pytest.raises(httpx.ReadTimeout):
+            await anext(reply)
+        assert b"".join(taken) == b"a" * 8
+        await left.wait()
+
+
+@on_each_loop
+async def test_an_error_of_the_receiver_is_raised_where_the_next_item_is_awaited() -> None:
+    left = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CHUNKED + chunk(b"0"))
+        await asyncio.sleep(0.05)
+        await peer.send(chunk(b"a"))
+        await peer.hung_up()
+        left.set()
+
+    def take(data: bytes) -> bool:
+        raise ZeroDivisionError
+
+    async with serve(script) as server, HTTPToolsTransport(trust_env=False) as transport:
+        response = await transport.handle_async_request(request(server))
+        reply = response.extensions["stream"]
+        assert await anext(reply) == b"0"
+        reply.receiver = take
+        with pytest.raises(ZeroDivisionError):
+            await anext(reply)
+        await response.aclose()
+        await left.wait()
+
+
+@on_each_loop
 async def test_the_read_timeout_can_be_changed_in_mid_stream() -> None:
     async with serve(saying(CHUNKED + chunk(b"a"))) as server, HTTPToolsTransport(trust_env=False) as transport:
         response = await transport.handle_async_request(request(server, read=3600))

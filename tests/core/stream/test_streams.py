@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.streams.recording import NAMES, PLACE, load, play
+from app.core.stream.event_batch import EventBatch
+from tests.streams.recording import NAMES, PLACE, Recording, load, play
 from tests.support import laws
 
 UPDATE = bool(os.environ.get("UPDATE_STREAMS"))
@@ -45,6 +47,23 @@ def test_bytes_that_come_one_by_one_make_no_difference(name: str) -> None:
     size = len(recording.body)
     _, cut = asyncio.run(play(recording, range(0, size, 1 + size // ONE_BY_ONE)))
     assert cut == asyncio.run(play(recording))[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_events_that_pass_the_iterator_by_make_no_difference(name: str) -> None:
+    recording = load(name)
+    assert asyncio.run(play(recording, ends_of_events(recording), []))[1] == asyncio.run(play(recording))[1]
+
+
+def test_the_text_passes_the_iterator_by_from_its_second_piece_on() -> None:
+    recording, sent_at_once = load("real-llama-server-text"), list[EventBatch]()
+    events, _ = asyncio.run(play(recording, ends_of_events(recording), sent_at_once))
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert [event for batch in sent_at_once for event in batch] == deltas[1:]
+
+
+def ends_of_events(recording: Recording) -> list[int]:
+    return [found.end() for found in re.finditer(rb"\n\n", recording.body)]
 
 
 @settings(max_examples=150, deadline=None)
