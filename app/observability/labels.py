@@ -74,7 +74,7 @@ class ModelLabels:
         else:
             self._listing.add_done_callback(lambda _: use(self._label(name)))
 
-    async def settle(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
         """Wait up to `seconds` until all resolved names have their labels."""
         if self._listing:
             await asyncio.wait({self._listing}, timeout=seconds)

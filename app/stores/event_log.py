@@ -67,7 +67,7 @@ class EventLog(Protocol):
         """Request the cancellation of a run; its worker's next call returns `cancelled`."""
         ...
 
-    async def standing(self, run: RunKey) -> RunState:
+    async def state(self, run: RunKey) -> RunState:
         """Return the state of a run."""
         ...
 

@@ -103,26 +103,26 @@ class DemoSession:
         return await _RUN[call.function.name](self, call, report)
 
     async def echo(self, call: ToolCall, report: Report) -> Outcome:
-        return _said(str(call.arguments.get("text", "")))
+        return _text_outcome(str(call.arguments.get("text", "")))
 
     async def add(self, call: ToolCall, report: Report) -> Outcome:
         numbers = [call.arguments.get(name) for name in ("a", "b")]
         if not all(isinstance(number, int | float) for number in numbers):
             return Outcome.failed("`a` and `b` should be numbers.")
-        return _said(str(sum(number for number in numbers if number is not None)))
+        return _text_outcome(str(sum(number for number in numbers if number is not None)))
 
     async def wait(self, call: ToolCall, report: Report) -> Outcome:
         seconds = call.arguments.get("seconds")
         if not isinstance(seconds, int | float):
             return Outcome.failed("`seconds` should be a number.")
         await asyncio.sleep(min(max(0.0, seconds), self._settings.longest_wait))
-        return _said("Done.")
+        return _text_outcome("Done.")
 
     async def fail(self, call: ToolCall, report: Report) -> Outcome:
         return Outcome.failed(str(call.arguments.get("message") or "It did not work."))
 
     async def send(self, call: ToolCall, report: Report) -> Outcome:
-        return _said(f"Sent: {call.arguments.get('text', '')}")
+        return _text_outcome(f"Sent: {call.arguments.get('text', '')}")
 
     async def search(self, call: ToolCall, report: Report) -> Outcome:
         query = str(call.arguments.get("query", ""))
@@ -154,7 +154,7 @@ class DemoSession:
         return Outcome(f"The image was made: {prompt}", {"result": IMAGE, "revised_prompt": prompt})
 
 
-def _said(text: str) -> Outcome:
+def _text_outcome(text: str) -> Outcome:
     return Outcome(text, {"output": text})
 
 

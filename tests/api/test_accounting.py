@@ -368,7 +368,7 @@ async def test_while_the_store_is_away_nobody_waits_budgets_hold_and_nothing_is_
     with pytest.raises(BudgetExceeded):
         await accounting.check(ALICE)
     ledger.away = False
-    await accounting.settle()
+    await accounting.wait_until_stored()
     await accounting.aclose()
     (row,) = await ledger.rows("", "9")
     assert (row.requests, row.input_tokens, row.output_tokens) == (3, 30, 15)
@@ -423,7 +423,7 @@ async def test_the_sum_of_usage_is_the_sum_of_what_was_recorded(
     for (key, model, input), pause in zip(records, pauses, strict=False):
         costs += accounting.record(KeyAccess(name=key), *ended(input, 1, model)) or 0
         if pause:
-            await accounting.settle()
+            await accounting.wait_until_stored()
     await accounting.aclose()
     rows: list[UsageRow] = await ledger.rows("", "9")
     assert sum(row.requests for row in rows) == len(records)

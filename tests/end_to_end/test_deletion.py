@@ -205,7 +205,7 @@ async def test_a_response_that_is_deleted_while_it_is_ended_for_a_worker_that_di
     store.let_go.set()
     await ending
     assert CANARY.encode() not in place.contents()
-    assert await log.standing(run) == "absent"
+    assert await log.state(run) == "absent"
     assert await log.append(run, "anybody", Batch(0, 0, CANARY.encode())) == "lost"
     await background.aclose()
     await store.aclose()

@@ -592,7 +592,7 @@ async def test_what_cannot_be_read_does_not_keep_others_from_their_end(tmp_path:
 
     async with serving(Scripted(HELLO), store_url=url, background_lease=600):  # one sweep, when it starts
         async with asyncio.timeout(60):
-            while await log.standing(runs[1]) != "ended":
+            while await log.state(runs[1]) != "ended":
                 await asyncio.sleep(0.01)
     record = await store.get(*runs[1])
     assert record and Turn.of(record).response["status"] == "failed"

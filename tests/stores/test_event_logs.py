@@ -136,12 +136,12 @@ async def test_a_batch_that_does_not_follow_is_not_added(log: EventLog, overlapp
     await written(log, batches=HELLO[:2])
     assert await log.append(RUN, "w1", overlapping) == "held"
     assert await log.read(RUN, -1) == HELLO[:2]
-    assert await log.standing(RUN) == "running"
+    assert await log.state(RUN) == "running"
 
     for batch in HELLO[2:]:
         await log.append(RUN, "w1", batch)
     assert await log.read(RUN, -1) == HELLO
-    assert await log.standing(RUN) == "ended"
+    assert await log.state(RUN) == "ended"
 
 
 async def test_nothing_is_added_behind_the_end(log: EventLog) -> None:
@@ -217,17 +217,17 @@ async def _until_read(reading: asyncio.Task[list[Batch]], log: EventLog) -> list
 
 
 async def test_the_life_of_a_run(log: EventLog, place: Place) -> None:
-    assert await log.standing(RUN) == "absent"
+    assert await log.state(RUN) == "absent"
     await log.begin(RUN, "w1")
-    assert await log.standing(RUN) == "running"
+    assert await log.state(RUN) == "running"
     advance(place, LEASE + 1)
-    assert await log.standing(RUN) == "orphaned"
+    assert await log.state(RUN) == "orphaned"
     assert await log.renew("w1", [RUN]) == {RUN: "held"}
-    assert await log.standing(RUN) == "running"
+    assert await log.state(RUN) == "running"
     await log.append(RUN, "w1", Batch(0, 0, b"a", ends=True))
-    assert await log.standing(RUN) == "ended"
+    assert await log.state(RUN) == "ended"
     advance(place, LEASE + 1)
-    assert await log.standing(RUN) == "ended"
+    assert await log.state(RUN) == "ended"
 
 
 async def test_the_log_of_a_run_that_has_ended_is_not_kept_for_its_lease(place: Place) -> None:
@@ -239,7 +239,7 @@ async def test_the_log_of_a_run_that_has_ended_is_not_kept_for_its_lease(place: 
         await log.begin(run, "one")
         await log.append(run, "one", Batch(0, 0, b"a", ends=run == RUN))
     advance(place, 3)
-    assert [await log.standing(run) for run in (RUN, running)] == ["absent", "running"]
+    assert [await log.state(run) for run in (RUN, running)] == ["absent", "running"]
     await store.purge()
     assert len(await log.read(running, -1)) == 1
     await log.aclose()
@@ -252,7 +252,7 @@ async def test_appending_renews_the_lease(log: EventLog, place: Place) -> None:
         advance(place, 0.7 * LEASE)
         assert await log.append(RUN, "w1", Batch(number, number, b"")) == "held"
 
-    assert await log.standing(RUN) == "running"
+    assert await log.state(RUN) == "running"
 
 
 async def test_a_run_is_not_claimed_from_a_worker_that_lives(log: EventLog) -> None:
@@ -318,7 +318,7 @@ async def test_many_leases_are_renewed_at_once(log: EventLog, place: Place) -> N
     advance(place, 0.7 * LEASE)
 
     assert claims == {run: "cancelled" if n == 7 else "held" if n < 30 else "lost" for n, run in enumerate(runs)}
-    assert {await log.standing(run) for run in runs[:30]} == {"running"}
+    assert {await log.state(run) for run in runs[:30]} == {"running"}
     assert await log.renew("w1", []) == {}
 
 
@@ -332,13 +332,13 @@ async def test_a_worker_learns_that_its_run_is_to_be_cancelled(log: EventLog) ->
     assert await log.renew("w1", [RUN]) == {RUN: "cancelled"}
     assert await log.append(RUN, "w1", HELLO[0]) == "cancelled"
     assert await log.read(RUN, -1) == [HELLO[0]]
-    assert await log.standing(RUN) == "running"
+    assert await log.state(RUN) == "running"
 
 
 async def test_to_cancel_what_is_not_there_does_nothing(log: EventLog) -> None:
     await log.cancel(RUN)
 
-    assert await log.standing(RUN) == "absent"
+    assert await log.state(RUN) == "absent"
 
 
 async def test_a_run_that_is_deleted_is_lost_to_its_worker(log: EventLog) -> None:
@@ -347,7 +347,7 @@ async def test_a_run_that_is_deleted_is_lost_to_its_worker(log: EventLog) -> Non
     await log.delete(RUN)
 
     assert await log.append(RUN, "w1", HELLO[2]) == "lost"
-    assert await log.standing(RUN) == "absent"
+    assert await log.state(RUN) == "absent"
     assert await log.read(RUN, -1) == []
 
 
@@ -358,7 +358,7 @@ async def test_a_log_expires(log: EventLog, place: Place) -> None:
     advance(place, 0.2 * TTL)
 
     assert await log.read(RUN, -1) == []
-    assert await log.standing(RUN) == "absent"
+    assert await log.state(RUN) == "absent"
 
 
 async def test_a_log_that_is_written_to_does_not_expire(log: EventLog, place: Place) -> None:
@@ -402,7 +402,7 @@ async def test_memory_is_bounded_at_the_cost_of_what_has_ended() -> None:
     await written(log, old, batches=[Batch(0, 0, b"x" * 1000, ends=True)])
     await written(log, new, batches=[Batch(0, 0, b"x" * 1000, ends=True)])
 
-    assert [await log.standing(run) for run in (old, new, running)] == ["absent", "ended", "running"]
+    assert [await log.state(run) for run in (old, new, running)] == ["absent", "ended", "running"]
 
 
 async def test_a_log_that_has_ended_expires_though_its_worker_still_polls(log: EventLog, place: Place) -> None:
@@ -411,4 +411,4 @@ async def test_a_log_that_has_ended_expires_though_its_worker_still_polls(log: E
     assert await log.renew("w1", [RUN]) == {RUN: "held"}
     advance(place, 0.2 * TTL)
 
-    assert await log.standing(RUN) == "absent"
+    assert await log.state(RUN) == "absent"

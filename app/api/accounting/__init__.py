@@ -259,7 +259,7 @@ class Accounting:
             else:
                 journal.delete(batch)
 
-    async def settle(self) -> None:
+    async def wait_until_stored(self) -> None:
         """Wait, up to `BUDGET_TIMEOUT`, until what this process has recorded is in the store."""
         self._flush.set()
         with suppress(StoreUnavailable, TimeoutError):

@@ -128,7 +128,7 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, Any]]
     ) -> Response:
         access = api.auth.caller(request.headers).access
         query = UsageQuery.read(first, last, key, model, group)
-        await api.accounting.settle()
+        await api.accounting.wait_until_stored()
         return json_response(await list_usage(api.accounting.ledger, query, access))
 
     @router.get("/about", summary="Describe the configuration", openapi_extra=response_example(_ABOUT))

@@ -74,7 +74,7 @@ class ProbeResult:
         return [name for piece in self.pieces if (name := (piece.get("function") or {}).get("name"))]
 
     @property
-    def only_thought(self) -> bool:
+    def only_reasoning(self) -> bool:
         """Whether the answer is nothing but reasoning."""
         return self.ok and bool(self.reasoning[1]) and not self.text.strip() and not self.called
 
@@ -159,7 +159,7 @@ class ProbedServer:
         result = await self.ask(prompt, **body)
         return (
             await self.ask(prompt, **{**self.reasoning_off, **body})
-            if self.reasoning_off and result.only_thought
+            if self.reasoning_off and result.only_reasoning
             else result
         )
 

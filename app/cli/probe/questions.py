@@ -74,7 +74,7 @@ def verdict(result: ProbeResult, good: str = "accepted") -> str:
 
 def effect(about: str, result: ProbeResult, good: str | None, options: dict[str, object]) -> Finding:
     """Return whether a parameter had an effect; unknown if the answer is nothing but reasoning."""
-    if result.only_thought:
+    if result.only_reasoning:
         return Finding(about, _UNSEEN)
     return Finding(about, good or verdict(result, "ignored"), options)
 
@@ -187,7 +187,7 @@ async def contents(server: ProbedServer) -> Findings:
 
 async def calls(server: ProbedServer) -> Findings:
     result = await server.answer(WEATHER, tools=EXAMPLE_TOOLS)
-    if not result.ok or result.only_thought:
+    if not result.ok or result.only_reasoning:
         return [effect("tools", result, None, {})]
     if not result.called:
         if not any(mark in result.text for mark in _MARKS):

@@ -13,7 +13,7 @@ from app.core.types.items import ITEM_TYPES
 from app.core.types.readings import NOTES, Names
 from app.core.types.request import Item
 
-# Types that are read one by one, whatever stands before and behind them, and bring no tools.
+# Types that are read one by one, whatever items precede and follow them, and that add no tools.
 _REPEATABLE = frozenset(
     row.type
     for row in ITEM_TYPES.values()

@@ -115,10 +115,10 @@ class Background:
 
     async def ended(self, run: RunKey) -> bool:
         """Return whether a run has ended; a run without a live worker is ended first."""
-        state = await self._log.standing(run)
+        state = await self._log.state(run)
         if state in ("orphaned", "absent") and run not in self._workers:
             await self._end_for_worker(run)
-            state = await self._log.standing(run)
+            state = await self._log.state(run)
         return state in ("ended", "absent")
 
     async def cancel(self, run: RunKey) -> None:
@@ -141,7 +141,7 @@ class Background:
         """Return the events of a run after a sequence number; None if they are not stored."""
         return (
             None
-            if await self._log.standing(run) == "absent"
+            if await self._log.state(run) == "absent"
             else EventSubscription(self._log, run, after, self.ended, self._lease)
         )
 

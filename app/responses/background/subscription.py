@@ -45,7 +45,7 @@ class EventSubscription:
                 if ended and not batches:
                     break
                 ended = ended or (not batches and await persist(lambda: self._ended(self._run), self._lease))
-            if await self._log.standing(self._run) == "absent":
+            if await self._log.state(self._run) == "absent":
                 yield self._error(NotFound(GONE))
         except StoreUnavailable as error:
             yield self._error(error)

@@ -103,7 +103,7 @@ class MemoryLog:
         if log := self._find(run):
             log.cancelled = True
 
-    async def standing(self, run: RunKey) -> RunState:
+    async def state(self, run: RunKey) -> RunState:
         """Return the state of a run."""
         log = self._find(run)
         if log is None:
@@ -127,7 +127,7 @@ class MemoryLog:
 
     async def orphans(self) -> list[RunKey]:
         """Return the runs whose lease has expired."""
-        return [run for run in [*self._logs] if await self.standing(run) == "orphaned"]
+        return [run for run in [*self._logs] if await self.state(run) == "orphaned"]
 
     async def delete(self, run: RunKey) -> None:
         """Delete a run's log, and wake its readers."""

@@ -83,7 +83,7 @@ class PostgresLog:
         """Request the cancellation of a run."""
         await self._client.fetch(_CANCEL, *run)
 
-    async def standing(self, run: RunKey) -> RunState:
+    async def state(self, run: RunKey) -> RunState:
         """Return the state of a run."""
         rows = await self._client.fetch(_FIND, *run)
         if not rows:

@@ -83,7 +83,7 @@ return 1
 _CANCEL = f"""{_HEAD}
 if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], 'cancelled', 1) end
 """
-_STANDING = f"""{_HEAD}
+_STATE = f"""{_HEAD}
 local run = redis.call('HMGET', KEYS[1], 'leased', 'ended')
 if not run[1] then return 'absent' end
 if run[2] then return 'ended' end
@@ -151,10 +151,10 @@ class RedisLog:
         """Request the cancellation of a run."""
         await self._eval(_CANCEL, [run])
 
-    async def standing(self, run: RunKey) -> RunState:
+    async def state(self, run: RunKey) -> RunState:
         """Return the state of a run."""
-        standing: RunState = (await self._eval(_STANDING, [run])).decode()
-        return standing
+        state: RunState = (await self._eval(_STATE, [run])).decode()
+        return state
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
         """Return up to 500 batches with events after `after`; wait at most `BLOCK` seconds."""
@@ -185,7 +185,7 @@ class RedisLog:
         [members] = await self._store.execute(_INDEX, ("ZRANGEBYSCORE", _INDEX, "-inf", _now(), "LIMIT", 0, 100))
         orphans = []
         for run in map(_run, members):
-            match await self.standing(run):
+            match await self.state(run):
                 case "running":  # its worker's clock is slow
                     await self._note([run])
                 case "ended":

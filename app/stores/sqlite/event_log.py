@@ -90,7 +90,7 @@ class SQLiteLog:
         values = self._values(run)
         await self._writes.write(lambda db: db.execute(_CANCEL, values))
 
-    async def standing(self, run: RunKey) -> RunState:
+    async def state(self, run: RunKey) -> RunState:
         """Return the state of a run."""
         values = self._values(run)
         row = await self._reads.run(lambda db: db.execute(_FIND, values).fetchone())
