@@ -137,14 +137,13 @@ class FastPath:
             await self._app(scope, receive, send)
             return
         scope["route"] = route or other
-        request = Request(scope, receive)
         try:
             if other:
                 await other.app(scope, receive, send)
                 return
-            response = await create(self._api, request)
+            response = await create(self._api, Request(scope, receive))
         except APIError as error:
-            response = api_error(request, error)
+            response = api_error(Request(scope, receive), error)
         await response(scope, receive, send)
 
 

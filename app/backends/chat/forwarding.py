@@ -90,23 +90,27 @@ _OURS = frozenset(
 _OUR_PREFIXES = (b"access-control-", b"anthropic-ratelimit-", b"x-ratelimit-")
 
 _TAIL = 64 * 1024  # bytes at the end of a body in which the usage is searched
+_HEAD = 4 * 1024  # and at the start of a JSON body
 _LONGEST_USAGE = 8 * 1024  # bytes
 _VALUE = re.compile(rb"\s*:\s*(?=\{)")
 _DECODER = json.JSONDecoder()
 
 
 class UsageReader:
-    """Buffers the end of a body, JSON or an event stream, and reads the usage from it."""
+    """Buffers the end of a body, JSON or an event stream, and the start of JSON, and reads the usage from them."""
 
     def __init__(self, *, streamed: bool) -> None:
         self._pieces: deque[bytes] = deque()
         self._size = 0  # of the pieces
         self._total = 0
+        self._head = b""
         self._events = 0 if streamed else None
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes of the body."""
         size = len(piece)
+        if not self._total:
+            self._head = piece[:_HEAD]
         self._pieces.append(piece)
         self._total += size
         self._size += size
@@ -117,17 +121,21 @@ class UsageReader:
 
     def usage(self) -> dict[str, Any] | None:
         """Return the last usage in the form of Chat Completions; None if there is none."""
-        tail = b"".join(self._pieces)[-_TAIL:]
-        at = tail.rfind(b'"usage"')
-        while at >= 0:
-            if (value := _object_after(tail, at)) and (usage := _normal(value)):
-                return usage
-            at = tail.rfind(b'"usage"', 0, at)
-        return None
+        usage = _last_usage(b"".join(self._pieces)[-_TAIL:])
+        return usage if usage or self._events is not None or self._total <= _TAIL else _last_usage(self._head)
 
     def estimate(self) -> int:
         """Return about how many tokens the body had: one for each event, or for four bytes of JSON."""
         return self._total // 4 if self._events is None else self._events
+
+
+def _last_usage(data: bytes) -> dict[str, Any] | None:
+    at = data.rfind(b'"usage"')
+    while at >= 0:
+        if (value := _object_after(data, at)) and (usage := _normal(value)):
+            return usage
+        at = data.rfind(b'"usage"', 0, at)
+    return None
 
 
 def _object_after(data: bytes, name_at: int) -> dict[str, Any] | None:

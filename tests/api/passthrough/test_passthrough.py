@@ -472,9 +472,10 @@ async def test_the_callers_key_goes_to_a_backend_that_wants_it(up: Upstream) -> 
         completion(),
         sse(chunk("Hello"), finish(), usage(prompt=5, completion=2), DONE),
         reply(b'{"data": [%s], "usage": {"total_tokens": 7}}' % (b"0," * 100_000 + b"0")),
+        reply(b'{"usage": {"total_tokens": 7}, "results": [%s]}' % (b"0," * 100_000 + b"0")),
         reply(b'{"text": "x", "usage": {"type": "tokens", "input_tokens": 3, "output_tokens": 4, "total_tokens": 7}}'),
     ],
-    ids=["JSON", "stream", "large", "audio"],
+    ids=["JSON", "stream", "large", "first", "audio"],
 )
 async def test_tokens_are_counted_as_the_backend_reports_them(up: Upstream, answer: Any) -> None:
     up.always(answer)
