@@ -55,6 +55,7 @@ async def test_a_request_and_the_backends_are_spans_of_the_callers_trace(telemet
         "gen_ai.usage.input_tokens": 5,
         "gen_ai.usage.output_tokens": 2,
         "gen_ai.usage.cache_read.input_tokens": 0,
+        "gen_ai.usage.cache_creation.input_tokens": 0,
         "gen_ai.usage.reasoning.output_tokens": 0,
     }
     assert "xyzzy" not in "".join(span.to_json() for span in telemetry.spans)
