@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from app.backends import DONE, ChatRequest, Chunk, Translation
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
-from app.core.profile import Profile
+from app.core.profile import ContentOptions, Profile, RequestOptions
 from app.core.types.bounded_json import dumps_in_pieces, is_large
 from app.core.types.chunk import ChunkDelta, FunctionFragment
 from app.errors import BackendError, InvalidRequest
@@ -30,7 +30,8 @@ _THINK = re.compile(r"^think\b", re.IGNORECASE)
 _SHOWCASE = dict.fromkeys((showcase.MARKDOWN, showcase.PICTURE, showcase.BREAKS), showcase.PIECE_PAUSE)
 _NAME = re.compile(r"\bmy name is ([A-Z][\w-]*)", re.IGNORECASE)
 
-_PROFILE = Profile(name="demo")
+# Images of tool results stay in the tool messages: in a user message they would be the next prompt.
+_PROFILE = Profile(name="demo", request=RequestOptions(content=ContentOptions(tool_images="inline")))
 _LONG = 100_000  # characters of a message that are read; its answer repeats no more
 
 
@@ -41,7 +42,7 @@ class DemoBackend:
         self._delay = delay
 
     def profile(self, model: str) -> Profile:
-        """Return the profile of a server without any quirks."""
+        """Return the profile of a server that accepts all content everywhere."""
         return _PROFILE
 
     @asynccontextmanager
@@ -156,7 +157,7 @@ class _Turn:
         messages = body.get("messages") or []
         self._users = [message for message in messages if message.get("role") == "user"]
         last = max((n for n, message in enumerate(messages) if message.get("role") == "user"), default=-1)
-        self._results = [_text(message)[:_LONG] for message in messages[last + 1 :] if message.get("role") == "tool"]
+        self._tools = [message for message in messages[last + 1 :] if message.get("role") == "tool"]
         self._body = body
         self.prompt = _text(self._users[-1])[:_LONG] if self._users else ""
 
@@ -167,7 +168,7 @@ class _Turn:
         if isinstance(choice, dict):
             name = (choice.get("function") or {}).get("name")
             tools = [tool for tool in tools if tool.get("name") == name]
-        if not tools or choice == "none" or self._results:
+        if not tools or choice == "none" or self._tools:
             return None
         if choice == "auto" and self.text() in _SHOWCASE:
             return None
@@ -179,21 +180,27 @@ class _Turn:
 
     def text(self) -> str:
         """Return the text of the answer."""
-        if self._results:
-            return f"Here is what I found: {' '.join(self._results)}"
+        if self._tools:
+            thanks = _thanks(self._tools)
+            results = " ".join(_text(message)[:_LONG] for message in self._tools)
+            return f"{thanks}Here is what I found: {results}" if results.strip() or not thanks else thanks.strip()
         for question, reply in _REPLIES:
             if match := question.search(self.prompt):
                 return reply(match, self._user_text())
-        seen = sum(part.get("type") == "image_url" for part in _parts(self._users[-1] if self._users else {}))
-        thanks = f"Thank you for {'the image' if seen == 1 else f'the {seen} images'}. " if seen else ""
         earlier = len(self._users) - 1
         memory = f" Before that you sent {earlier} message{'s' if earlier > 1 else ''}." if earlier > 0 else ""
+        thanks = _thanks(self._users[-1:])
         return (
             f'{thanks}You said: "{self.prompt}"{memory} I am only a demo; set ANTIPHON_BACKEND_URL to talk to a model.'
         )
 
     def _user_text(self) -> str:
         return "\n".join(_text(message)[:_LONG] for message in self._users)
+
+
+def _thanks(messages: Iterable[dict[str, Any]]) -> str:
+    seen = sum(part.get("type") == "image_url" for message in messages for part in _parts(message))
+    return f"Thank you for {'the image' if seen == 1 else f'the {seen} images'}. " if seen else ""
 
 
 def _name(match: re.Match[str], text: str) -> str:

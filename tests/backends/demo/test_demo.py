@@ -6,12 +6,13 @@ import base64
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from app.backends import DONE, ChatRequest, Chunk
 from app.backends.demo import DemoBackend
-from app.core.profile import Profile
 from app.errors import BackendError, InvalidRequest
+from tests.support.serving import antiphon
 
 WEATHER = {
     "type": "function",
@@ -25,6 +26,7 @@ WEATHER = {
         },
     },
 }
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
 TIME = {"type": "function", "function": {"name": "get_time"}}
 
 
@@ -151,6 +153,32 @@ async def test_it_repeats_the_result_of_the_tool() -> None:
 
 
 @pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ([PICTURE], "Thank you for the image."),
+        ([{"type": "input_text", "text": "A page"}, PICTURE], "Thank you for the image. Here is what I found: A page"),
+        ([PICTURE, PICTURE], "Thank you for the 2 images."),
+    ],
+)
+async def test_it_answers_when_a_tool_returned_an_image(output: list[dict[str, str]], text: str) -> None:
+    """Through the whole server: an image in a message of the user's would be a prompt, and get the same call again."""
+    tools = [{"type": "function", "name": "take_screenshot", "parameters": {"type": "object"}}]
+    async with antiphon() as url, httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+
+        async def create(**body: Any) -> Any:
+            answer = await client.post("/v1/responses", json={"model": "demo", "tools": tools, **body})
+            return answer.raise_for_status().json()
+
+        first = await create(input="Take a screenshot.")
+        (call,) = first["output"]
+        assert call["type"] == "function_call"
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": output}
+        (message,) = (await create(previous_response_id=first["id"], input=[result]))["output"]
+        assert message["type"] == "message"
+        assert message["content"][0]["text"] == text
+
+
+@pytest.mark.parametrize(
     ("choice", "name"),
     [
         ("auto", "get_weather"),
@@ -223,7 +251,7 @@ async def test_it_is_always_there() -> None:
     backend = DemoBackend(delay=0.001)
     await backend.check()
     assert [model["id"] for model in await backend.models()] == ["demo"]
-    assert backend.profile("any") == Profile(name="demo")
+    assert backend.profile("any").name == "demo"
     async with backend.stream(ChatRequest({"messages": [user("Say hello.")]})) as reads:
         assert len([read async for read in reads]) == 7
     await backend.aclose()
