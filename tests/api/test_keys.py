@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ from tests.support import sockets
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon, serving, settings
+from tests.support.upstream import DONE, Upstream, chunk, finish, sse
+from tests.support.upstream import upstream as upstream
 
 HELLO: list[Any] = [delta(content="Hel"), delta(content="lo")]
 
@@ -347,3 +350,45 @@ async def test_on_every_route_a_key_that_is_unknown_or_has_expired_is_refused(tm
             for key, code in (("", "invalid_api_key"), ("unknown", "invalid_api_key"), ("old", "expired_api_key")):
                 refused = await http.request(method, path, json={}, headers=bearer(key))
                 assert (refused.status_code, error_of(refused)["code"]) == (401, code), (method, path, key)
+
+
+USES_A_MODEL = re.compile(
+    r"(/v1)?/(responses(/compact|/input_tokens)?|antiphon/translation|chat/completions|completions|embeddings|rerank"
+    r"|moderations|(images|audio)(/x)?|deployments/x/.*)"
+)
+USES_A_TOOL = re.compile(r"(/v1)?/(vector_stores|containers)(/.*)?")
+
+
+async def test_on_every_route_a_key_without_models_and_tools_is_refused_what_another_may_do(
+    tmp_path: Path, upstream: Upstream
+) -> None:
+    """Two keys with different rights make the same requests."""
+    tools: dict[str, Any] = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    if shutil.which("bwrap"):
+        tools["code_interpreter"] = {"provider": "bubblewrap"}
+    keys = {"none": table("none", models=[], tools=[]), "all": table("all")}
+    app = create_app(settings(keys=keys, tools=tools, backend_url=upstream.url))
+    upstream.always(sse(chunk("Hi"), finish(), DONE))
+    walked = sorted(
+        (method, path)
+        for method, path in routes_of(app.router.routes)
+        if path not in OPEN and not path.startswith(("/studio", "/docs")) and method not in ("HEAD", "OPTIONS")
+    )
+    body = {"model": "qwen3", "input": "Hi", "messages": [{"role": "user", "content": "Hi"}]}
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        refused: dict[str, int] = {"model_not_allowed": 0, "tool_not_allowed": 0}
+        for method, path in walked:
+            answers = {key: await http.request(method, path, json=body, headers=bearer(key)) for key in keys}
+            codes = {key: answer.status_code for key, answer in answers.items()}
+            code = error_of(answers["none"])["code"] if codes["none"] == 403 else None
+            if method == "POST" and USES_A_MODEL.fullmatch(path):
+                assert code == "model_not_allowed", (path, codes)
+            elif USES_A_TOOL.fullmatch(path):
+                assert code == "tool_not_allowed", (path, codes)
+            else:
+                assert codes["none"] == codes["all"] != 403, (method, path, codes)
+                continue
+            assert codes["all"] != 403, (path, codes)
+            refused[code] += 1
+    assert refused["model_not_allowed"] >= 2 * 13
+    assert refused["tool_not_allowed"] > 20
