@@ -107,15 +107,20 @@ def file_place_of(request: pytest.FixtureRequest, directory: Path) -> FilePlace:
     """Return an empty place for the kind of database that is a fixture's parameter."""
     if request.param == "sqlite":
         return SQLiteFiles(directory / "files.db")
+    need_pgvector()
+    server = request.getfixturevalue("postgres_server")
+    server.clear()
+    return PostgresFiles(server)
+
+
+def need_pgvector() -> None:
+    """Fail the test if the PostgreSQL of the tests has no pgvector."""
     if not has_pgvector(find_executables()):
         pytest.fail(
             "The tests of files need PostgreSQL with pgvector. Install it (`apt install postgresql-16-pgvector`, "
             "`brew install pgvector`), or the package `pgserver` (part of the `test` extra), which brings it.",
             pytrace=False,
         )
-    server = request.getfixturevalue("postgres_server")
-    server.clear()
-    return PostgresFiles(server)
 
 
 def _count(path: Path, table: str) -> int:

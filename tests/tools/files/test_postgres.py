@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from app.cli.check import reach
@@ -24,8 +22,7 @@ from app.tools.files.postgres.terms import hashed_terms, stem
 from app.tools.files.vector_stores.records import Candidate, NewStoreFile, Query, TextChunk, VectorStore
 from tests.faults.servers import server as served
 from tests.support.build import finish
-from tests.support.file_places import FILE_PLACES, file_place_of
-from tests.support.logs import records_of
+from tests.support.file_places import FILE_PLACES, file_place_of, need_pgvector
 from tests.support.postgres_server import PostgresServer
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon, settings
@@ -34,12 +31,12 @@ from tests.tools.files.corpus import corpus
 from tests.tools.files.embedding_server import EmbeddingServer
 
 STORE = VectorStore("vs_1", "ada", "notes", None, {}, None, 1, 1)
-AWAY = ("server_error", "store_unavailable")
 
 
 @pytest.fixture(scope="module")
 def private() -> Iterator[PostgresServer]:
     """A server that tests may stop, restart and break; each leaves it running."""
+    need_pgvector()
     with PostgresServer() as server:
         yield server
 
@@ -96,68 +93,6 @@ async def test_what_is_stored_survives_a_crash_and_nobody_notices(private: Postg
     assert [found.text for found in await store.vector_stores.search([STORE], Query("yeast"), 5)] == [
         "bread needs yeast"
     ]
-
-
-@contextlib.contextmanager
-def stopped(server: PostgresServer) -> Iterator[None]:
-    server.stop()
-    try:
-        yield
-    finally:
-        server.start()
-
-
-@contextlib.contextmanager
-def hanging(server: PostgresServer) -> Iterator[None]:
-    server.pause()
-    try:
-        yield
-    finally:
-        server.resume()
-
-
-@pytest.mark.parametrize("harm", [stopped, hanging])
-async def test_a_database_that_is_away_is_an_error_of_the_api(
-    private: PostgresServer, store: FileStore, harm: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    backend = Scripted()
-    url = private.url if harm is stopped else f"{private.url}?timeout=1&connect_timeout=2"
-    await store.check()  # the tables are there: nobody makes them under these timeouts
-    tools = {"file_search": {"store_url": url}}
-    async with antiphon(backend, tools=tools) as at, openai_client(at) as client:
-        vector_store = await client.vector_stores.create()
-        file = await client.vector_stores.files.upload_and_poll(
-            vector_store_id=vector_store.id, file=("a.txt", b"bread"), poll_interval_ms=20
-        )
-        tool: Any = {"type": "file_search", "vector_store_ids": [vector_store.id]}
-        calls = [
-            lambda: client.files.create(file=("a.txt", b"a"), purpose="user_data"),
-            lambda: client.files.list(),
-            lambda: client.files.content(file.id),
-            lambda: client.files.delete(file.id),
-            lambda: client.vector_stores.search(vector_store.id, query="bread"),
-            lambda: client.responses.create(model="m", input="x", tools=[tool]),
-        ]
-        with caplog.at_level(logging.INFO, logger="app.storage"):
-            context = harm(private)
-            await asyncio.to_thread(context.__enter__)
-            for call in calls:
-                with pytest.raises(openai.InternalServerError) as refused:
-                    await call()
-                assert refused.value.status_code == 503
-                assert (refused.value.type, refused.value.code) == AWAY
-                assert refused.value.response.headers["retry-after"] == "1"
-            await asyncio.to_thread(context.__exit__, None, None, None)
-            async with asyncio.timeout(60):
-                while True:  # a server that hung may have dropped connections
-                    with contextlib.suppress(openai.InternalServerError):
-                        page = await client.vector_stores.search(vector_store.id, query="bread")
-                        break
-        assert [result.filename for result in page.data] == ["a.txt"]
-        told = [record.getMessage() for record in records_of(caplog, "app.storage")]
-        name = f"the file store in PostgreSQL at 127.0.0.1:{private.port}/antiphon"
-        assert told[0].startswith(f"{name} is unavailable: ")
-        assert f"{name} is available again" in told
 
 
 async def test_files_and_responses_may_be_in_one_database(private: PostgresServer) -> None:

@@ -89,7 +89,7 @@ CREATE TABLE antiphon_chunks (
     terms bigint[] NOT NULL,
     text text NOT NULL,
     PRIMARY KEY (file, number)
-);
+) WITH (toast_tuple_target = 128);  -- terms and texts are stored apart: a search reads the lengths of many chunks
 ALTER TABLE antiphon_chunks ALTER COLUMN terms SET STORAGE EXTERNAL;  -- hashes cannot be compressed
 CREATE INDEX antiphon_chunks_by_terms ON antiphon_chunks USING gin (terms) WITH (fastupdate = off);
 
@@ -136,13 +136,17 @@ CREATE FUNCTION antiphon_best_by_terms(
     _k1 float8, _b float8, _average float8, _files bigint[], _most bigint
 ) RETURNS TABLE (file bigint, number integer, score float8)
 LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
-    SELECT chunks.file, chunks.number,
-        sum(weight * frequency * (_k1 + 1) / (frequency + _k1 * (1 - _b + _b * length / _average))) AS score
-    FROM unnest(_terms, _weights, _frequencies) AS wanted (term, weight, frequency)
-    JOIN antiphon_chunks AS chunks ON terms @> ARRAY[term]
-    JOIN antiphon_store_files AS files ON files.number = chunks.file
-    WHERE store = _store AND status = 'completed' AND (_files IS NULL OR chunks.file = ANY (_files))
-    GROUP BY chunks.file, chunks.number ORDER BY score DESC, chunks.file, chunks.number LIMIT _most
+    -- Materialized, so that chunks are found by their terms whatever the planner knows of the tables.
+    WITH found AS MATERIALIZED (
+        SELECT chunks.file, chunks.number,
+            weight * frequency * (_k1 + 1) / (frequency + _k1 * (1 - _b + _b * length / _average)) AS score
+        FROM unnest(_terms, _weights, _frequencies) AS wanted (term, weight, frequency)
+        JOIN antiphon_chunks AS chunks ON terms @> ARRAY[term]
+    )
+    SELECT found.file, found.number, sum(score) AS score
+    FROM found JOIN antiphon_store_files AS files ON files.number = found.file
+    WHERE store = _store AND status = 'completed' AND (_files IS NULL OR found.file = ANY (_files))
+    GROUP BY found.file, found.number ORDER BY score DESC, found.file, found.number LIMIT _most
 $$;
 """
 
@@ -157,6 +161,16 @@ CREATE TABLE antiphon_vectors (
     FOREIGN KEY (file, number) REFERENCES antiphon_chunks (file, number) ON DELETE CASCADE
 ) WITH (toast_tuple_target = 8160);
 ALTER TABLE antiphon_vectors ALTER COLUMN vector SET STORAGE EXTERNAL;
+
+-- The chunks with the smallest cosine distance. All vectors of the vector store are compared.
+CREATE FUNCTION antiphon_nearest(_vector text, _store text, _embeddings text, _files bigint[], _most bigint)
+RETURNS TABLE (file bigint, number integer, distance float8) LANGUAGE sql STABLE SET jit = off AS $$
+    SELECT vectors.file, vectors.number, vector <=> _vector::vector AS distance
+    FROM antiphon_store_files AS files JOIN antiphon_vectors AS vectors ON vectors.file = files.number
+    WHERE store = _store AND status = 'completed' AND embeddings = _embeddings
+    AND (_files IS NULL OR vectors.file = ANY (_files))
+    ORDER BY distance LIMIT _most
+$$;
 """
 
 # The errors of CREATE EXTENSION, and of a type that is in no schema of the search path.
