@@ -76,7 +76,15 @@ class Normalizer:
         """Return the chunks in normal form: the same list if they are so already."""
         if self.is_plain(chunks):
             return chunks
-        return [normal for chunk in chunks for normal in self._normalized(chunk)]
+        normal: list[Chunk] = []
+        for chunk in chunks:
+            if self.is_plain(plain := [chunk]):
+                normal += plain
+            elif isinstance(chunk, ChunkRun):
+                normal += self._normalized_run(chunk)
+            else:
+                normal += self._normalized(chunk)
+        return normal
 
     def is_plain(self, chunks: list[RawChunk]) -> TypeGuard[list[Chunk]]:
         """
@@ -125,17 +133,11 @@ class Normalizer:
         return has_output
 
     def _normalized(self, chunk: RawChunk) -> Iterator[Chunk]:
-        if self.is_plain(plain := [chunk]):
-            yield from plain
-            return
-        if isinstance(chunk, ChunkRun):
-            yield from self._normalized_run(chunk)
-            return
         choice = _first_choice(chunk.get("choices"))
         normal: Chunk = {name: chunk[name] for name in _ENVELOPE if name in chunk}  # type: ignore[assignment]
         if (usage := self._count(chunk, choice)) is not None:
             normal["usage"] = usage
-        if sources := [*self._sources(chunk)]:
+        if ("citations" in chunk or "search_results" in chunk) and (sources := [*self._sources(chunk)]):
             normal["sources"] = sources
         if choice is None:
             yield normal  # usage, or a gateway's own data
@@ -156,8 +158,7 @@ class Normalizer:
                 delta["reasoning_field"] = run.field
                 yield ChunkRun(chunk, REASONING_CONTENT, run.texts)  # type: ignore[misc]
                 return
-        for chunk in run.chunks():
-            yield from self._normalized(chunk)
+        yield from self.feed([*run.chunks()])
 
     def _count(self, chunk: RawChunk, choice: dict[str, Any] | None) -> dict[str, Any] | None:
         """
@@ -166,14 +167,16 @@ class Normalizer:
         Claude's gateways send the counts of the input first and those of the output last, with zeros for the other;
         some end with a chunk of zeros. Groq has the usage in `x_groq`, Moonshot in the choice.
         """
-        groq = chunk.get("x_groq")
-        beside = groq.get("usage") if isinstance(groq, dict) else None
-        reported = [usage for usage in (chunk.get("usage") or beside, (choice or {}).get("usage")) if usage]
-        for usage in reported:
-            if isinstance(usage, dict):
-                counts = {name: count for name, count in usage.items() if count}
-                self._usage = usage if not self._usage else self._usage | counts
-        return normal_usage(self._usage) if reported and self._usage else None
+        usage, beside = chunk.get("usage"), choice.get("usage") if choice else None
+        if not usage and isinstance(groq := chunk.get("x_groq"), dict):
+            usage = groq.get("usage")
+        if not (usage or beside):
+            return None
+        for reported in (usage, beside):
+            if reported and isinstance(reported, dict):
+                counts = {name: count for name, count in reported.items() if count}
+                self._usage = reported if not self._usage else self._usage | counts
+        return normal_usage(self._usage) if self._usage else None
 
     def _sources(self, chunk: RawChunk) -> Iterator[CitedSource]:
         """Yield new sources: Perplexity lists all of them in every chunk, xAI in the last."""

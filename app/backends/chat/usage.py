@@ -7,25 +7,25 @@ from typing import Any
 
 from app.core.types.usage import is_token_count, token_count
 
+_COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
+_CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")  # outside the details
+_WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")  # in them
+
 
 def normal_usage(usage: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     Return the usage in OpenAI's form: all input in `prompt_tokens`, all output in `completion_tokens`, with cached and
     reasoning tokens as parts of them. None if the server reported no counts.
     """
-    counts = [usage.get(name) for name in ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")]
+    counts = [*map(usage.get, _COUNTS)]
     if not any(map(is_token_count, counts)):
         return None
     prompt_tokens, completion_tokens = token_count(*counts[:2]), token_count(*counts[2:])
     prompt = _details(usage, "prompt_tokens_details", "input_tokens_details")
     completion = _details(usage, "completion_tokens_details", "output_tokens_details")
     # DeepSeek, Moonshot and gateways to Claude report cached tokens outside the details; SGLang reasoning tokens.
-    names = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
-    cached = token_count(prompt.get("cached_tokens"), *(usage.get(name) for name in names))
-    written = token_count(
-        *(prompt.get(name) for name in ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")),
-        usage.get("cache_creation_input_tokens"),
-    )
+    cached = token_count(prompt.get("cached_tokens"), *map(usage.get, _CACHED))
+    written = token_count(*map(prompt.get, _WRITTEN), usage.get("cache_creation_input_tokens"))
     reasoning = token_count(completion.get("reasoning_tokens"), usage.get("reasoning_tokens"))
     total = token_count(usage.get("total_tokens"))
     missing = total - prompt_tokens - completion_tokens
@@ -55,4 +55,7 @@ def _names_claude(usage: Mapping[str, Any]) -> bool:
 
 
 def _details(usage: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    return next((usage[name] for name in names if isinstance(usage.get(name), dict)), {})
+    for name in names:
+        if isinstance(details := usage.get(name), dict):
+            return details
+    return {}

@@ -85,7 +85,7 @@ def _estimates(output: Iterable[Item | str]) -> tuple[int, int]:
 
 
 def _is_reasoning(item: Item | str) -> bool:
-    return isinstance(item, Mapping) and item.get("type") == "reasoning"
+    return not isinstance(item, str) and item["type"] == "reasoning"
 
 
 def _usage(input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0, reasoning: int = 0) -> Usage:
@@ -99,8 +99,8 @@ def _usage(input_tokens: int, output_tokens: int, cached: int = 0, written: int 
     }
 
 
-def _object(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
+def _object(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
 
 
 _MAX_COUNT = 2**53  # other values are invalid: negative, infinite, not a number
@@ -110,13 +110,13 @@ def is_token_count(value: object) -> TypeGuard[str | int | float]:
     """Return whether a value is a number of tokens; some servers send a string."""
     if isinstance(value, str):
         return value.isdecimal() and len(value) < 16
-    return isinstance(value, int | float) and 0 <= value < _MAX_COUNT
+    return isinstance(value, (int, float)) and 0 <= value < _MAX_COUNT
 
 
 def token_count(*values: object) -> int:
     """Return the first valid number of tokens among the values, 0 if there is none."""
     for value in values:
-        if is_token_count(value):
+        if value is not None and is_token_count(value):
             return int(value)
     return 0
 
