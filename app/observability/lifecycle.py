@@ -133,9 +133,11 @@ class ResponseLifecycle:
                 await observer.check()
 
     @contextmanager
-    def watched(self, usage: Callable[[], Mapping[str, object]]) -> Iterator[None]:
+    def watched(
+        self, usage: Callable[[], Mapping[str, object]], log_end: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
         """
-        Notify the observers that the response starts, and that it ends when the context does.
+        Notify the observers that the response starts, and that it ends when the context does; then call `log_end`.
 
         Only the outermost of nested contexts does this.
         """
@@ -156,6 +158,7 @@ class ResponseLifecycle:
                 self.usage = usage()
                 for observer in self.observers:
                     observer.on_end(self)
+                log_end()
 
 
 @dataclass(slots=True)

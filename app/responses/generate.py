@@ -8,7 +8,6 @@ batches of events, one per write. Chunks that arrive together are sent together.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -257,16 +256,22 @@ class BackendStream:
     """
 
     def __init__(self, backend: Backend, request: ChatRequest, open_after: float | None) -> None:
-        self._question = backend.stream(request)
+        self._answer = backend.stream(request)
+        self._entered = False  # whether the answer has to be left
         self._open_after = open_after
-        self._open = contextlib.AsyncExitStack()
+        self._tasks: list[asyncio.Future[Any]] = []  # that wait for its first chunks
         self._next: Callable[[], Awaitable[list[Chunk]]] = self._open_stream
 
     async def __aenter__(self) -> BackendStream:
         return self
 
     async def __aexit__(self, *exc: Any) -> None:
-        await self._open.__aexit__(*exc)
+        try:
+            for task in reversed(self._tasks):
+                await _cancel(task)
+        finally:
+            if self._entered:
+                await self._answer.__aexit__(*exc)
 
     def __aiter__(self) -> BackendStream:
         return self
@@ -276,12 +281,16 @@ class BackendStream:
 
     async def _open_stream(self) -> list[Chunk]:
         if self._open_after is None:
-            chunks = await self._open.enter_async_context(self._question)
-            self._next = chunks.__anext__
+            self._next = (await self._enter()).__anext__
             return await self._next()
-        opening = asyncio.ensure_future(self._open.enter_async_context(self._question))
+        opening = asyncio.ensure_future(self._enter())
         self._next = partial(self._await_first, opening)
         return await self._next() if await self._done_within(self._open_after, opening) else []
+
+    async def _enter(self) -> AsyncIterator[list[Chunk]]:
+        chunks = await self._answer.__aenter__()
+        self._entered = True
+        return chunks
 
     async def _await_first(self, opening: asyncio.Future[AsyncIterator[list[Chunk]]]) -> list[Chunk]:
         chunks = await opening
@@ -297,7 +306,7 @@ class BackendStream:
 
     async def _done_within(self, seconds: float, task: asyncio.Future[Any]) -> bool:
         """Wait for a task, and return whether it is done; it is cancelled when the stream is closed."""
-        self._open.push_async_callback(_cancel, task)
+        self._tasks.append(task)
         done, _ = await asyncio.wait({task}, timeout=seconds)
         return bool(done)
 

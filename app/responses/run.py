@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,20 +127,13 @@ class Run:
                 builder.framework("warning", message=warning)
         return builder.take()
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
+    def watched(self) -> AbstractContextManager[None]:
         """
         Notify the observers of the response's start and end, and log its end. `events` enters this context itself.
 
         Entered around `events` and `stop`, it makes them one lifecycle.
         """
-        outer = not self._lifecycle.observed
-        try:
-            with self._lifecycle.watched(self._usage):
-                yield
-        finally:
-            if outer:
-                self._log_end()
+        return self._lifecycle.watched(self._usage, self._log_end)
 
     def queue(self) -> EventBatch:
         """Mark the response as queued and return the events."""
