@@ -217,9 +217,13 @@ class Reads(Protocol):
 
 
 def _reads(response: httpx.Response) -> Reads:
-    if response.headers.get("content-encoding", "identity") != "identity":
-        return _TimedReads(aiter(response.aiter_bytes()))  # although the request allows only `identity`
-    return body_reads(response)
+    return _TimedReads(aiter(response.aiter_bytes())) if is_compressed(response) else body_reads(response)
+
+
+def is_compressed(response: httpx.Response) -> bool:
+    """Return whether a body has to be decompressed, although the request allows only `identity`."""
+    # Most responses have no such header: `headers.get` would raise and catch an exception.
+    return "content-encoding" in response.headers and response.headers["content-encoding"] != "identity"
 
 
 def body_reads(response: httpx.Response) -> Reads:

@@ -27,7 +27,7 @@ import orjson
 
 from app.backends import PASSTHROUGH, ChatRequest, RawAnswer, RawRequest, Translation
 from app.backends.chat.adaptation import FieldAdaptation
-from app.backends.chat.answer import ChatStream
+from app.backends.chat.answer import ChatStream, is_compressed
 from app.backends.chat.errors import backend_error, error_in_chunk
 from app.backends.chat.errors.causes import explain, explained, unreachable
 from app.backends.chat.errors.classification import ERROR_CLASSES, failure
@@ -83,7 +83,8 @@ class OpenAIBackend:
         self._forwarding = Forwarding(base, profile)
         self._adaptation = FieldAdaptation(profile.request)
         self._http = http or transport_to(base)
-        self._headers = {
+        self._passes = self._key == PASSTHROUGH
+        headers = {
             "Host": base.netloc.decode("ascii"),
             "Accept": "text/event-stream, application/json",
             "Accept-Encoding": "identity",  # decompression costs time, and some gateways buffer what they compress
@@ -91,6 +92,7 @@ class OpenAIBackend:
             "User-Agent": "antiphon",
             **options.headers,
         }
+        self._headers = httpx.Headers(headers, encoding="utf-8")  # encoded once
 
     @classmethod
     def from_settings(cls, settings: Any) -> OpenAIBackend:
@@ -254,10 +256,12 @@ class OpenAIBackend:
         request = httpx.Request(
             method,
             url,
-            headers={**self._headers, **headers, **self._credentials(caller_key), **length},
+            headers=self._headers,
             stream=httpx.ByteStream(content),
             extensions={"timeout": {"connect": options.connect_timeout, "pool": options.connect_timeout}},
         )
+        for name, value in {**headers, **self._credentials(caller_key), **length}.items():
+            request.headers[name] = value
         try:
             async with asyncio.timeout(options.first_byte_timeout):
                 response = await self._http.handle_async_request(request)
@@ -306,10 +310,6 @@ class OpenAIBackend:
             raise failure("failure") from error
         except ValueError as error:
             raise failure("failure", "The backend's answer is not JSON. Is its base URL right?") from error
-
-    @property
-    def _passes(self) -> bool:
-        return self._key == PASSTHROUGH
 
     def _secret(self, caller_key: str | None) -> str | None:
         return caller_key if self._passes else self._key
@@ -454,7 +454,7 @@ async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
 
 
 def _bound(response: httpx.Response) -> None:
-    if response.headers.get("content-encoding", "identity") != "identity":
+    if is_compressed(response):
         response.stream = _BoundedStream(response.stream)
 
 
