@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from app.core.stream import event_types
@@ -62,11 +63,15 @@ def dialect_of(headers: Mapping[str, str], configured: str = "auto") -> Dialect:
 
 
 def _recognised(headers: Mapping[str, str]) -> str:
-    agent = _agent(headers)
-    for words, name in _CLIENTS:
-        if words.search(agent):
-            return name
+    if name := _client(_agent(headers)):
+        return name
     return "openai" if "x-stainless-lang" in headers or "originator" in headers else "openresponses"
+
+
+@lru_cache(maxsize=256)
+def _client(agent: str) -> str | None:
+    """Return the dialect of the client with a user agent; None if it is not known."""
+    return next((name for words, name in _CLIENTS if words.search(agent)), None)
 
 
 def needs_strings(headers: Mapping[str, str]) -> bool:

@@ -75,7 +75,7 @@ def to_chat(
     on tools binding, so `ChatTranslation.allowed` enforces them whatever the backend does.
     """
     options = profile.request
-    context = TranslationContext(request, profile, upstream, hosted, strict)
+    context = TranslationContext(request, profile, upstream, hosted, strict, options)
     if strict:
         _refuse_unknown(request, options)
     first = max(0, len(items) - later - (len(request.input) if isinstance(request.input, list) else 1))
@@ -244,8 +244,7 @@ def _parameters(context: TranslationContext) -> dict[str, object]:
     """Return the parameters that the caller set, under their Chat Completions names."""
     request, options, warnings = context.request, context.options, context.warnings
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in _NOTHING}
-    extra_names = (*_EXTRA, *options.extra_params)
-    known = known_extra_parameters(options)
+    known = known_extra_parameters(options) if extra else ()
     for name in extra:
         if name not in known:
             warnings.add(f"The parameter {label(name)} is not known to this backend and was left out.")
@@ -256,7 +255,9 @@ def _parameters(context: TranslationContext) -> dict[str, object]:
         warnings.add("The parameter 'stream_options.include_obfuscation' was left out: nothing is obfuscated here.")
     fields = {name: getattr(request, name) for name in _SAME}
     fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], request.max_output_tokens)
-    fields |= {name: extra.get(name) for name in extra_names if fields.get(name) is None}
+    if extra:
+        extra_names = (*_EXTRA, *options.extra_params)
+        fields |= {name: extra.get(name) for name in extra_names if fields.get(name) is None}
     if request.top_logprobs or "message.output_text.logprobs" in request.include:
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
     for name in options.forward:

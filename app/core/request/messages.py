@@ -12,6 +12,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import orjson
@@ -142,7 +143,6 @@ class _Conversation:
         self.options = context.options
         self.content = context.options.content
         self.tool_content = _PASS if self.content.tool_images == "drop" else self.content
-        self.hosted_content = _lenient(self.tool_content)
         self.offered = offered
         self.upstream = context.upstream
         self.warnings = Warnings()
@@ -165,6 +165,11 @@ class _Conversation:
         self.counts: dict[int, tuple[int, CallIds]] = {}  # of messages, and their ids, by the entries of `read`
         self.open: _AssistantTurn | None = None
         self.read: list[Message | _AssistantTurn] = []
+
+    @cached_property
+    def hosted_content(self) -> ContentOptions:
+        """The options for what hosted tools return."""
+        return _lenient(self.tool_content)
 
     def add_item(self, position: int, item: Item) -> None:
         type_ = item["type"]

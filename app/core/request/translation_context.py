@@ -24,12 +24,8 @@ class TranslationContext:
     upstream: Mapping[str, Mapping[str, object]]  # what backends sent for earlier items, by item id
     hosted: HostedTools  # the tools that the server runs itself
     strict: bool  # refuse what is otherwise left out with a warning
+    options: RequestOptions  # the profile's
     warnings: Warnings = field(default_factory=Warnings)
-
-    @property
-    def options(self) -> RequestOptions:
-        """The profile's options for requests."""
-        return self.profile.request
 
 
 @dataclass(frozen=True, slots=True)

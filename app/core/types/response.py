@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.core.types.request import CreateResponse, Response
+from app.core.types.request import CreateResponse, PlainFormat, Response
 
 
 def new_response(
@@ -62,8 +62,10 @@ def _or(value: float | None, default: float) -> float:
 
 def _text(request: CreateResponse, schema: bool) -> dict[str, object]:
     text = request.text
-    echoed: dict[str, Any] = {"format": text.format.model_dump(by_alias=True)}
-    if text.format.type == "json_schema":
+    if isinstance(text.format, PlainFormat):
+        echoed: dict[str, Any] = {"format": {"type": text.format.type, **(text.format.model_extra or {})}}
+    else:
+        echoed = {"format": text.format.model_dump(by_alias=True)}
         echoed["format"].setdefault("description", None)
         if not schema:
             echoed["format"]["schema"] = None
