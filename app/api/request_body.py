@@ -92,7 +92,7 @@ def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> d
     value = _decode(data, source, max_values)
     if not isinstance(value, dict):
         raise InvalidRequest(f"The {source} has to be a JSON object.", code="invalid_json")
-    if _is_deeper(value, MAX_DEPTH):
+    if len(data) > 2 * MAX_DEPTH and _is_deeper(value, MAX_DEPTH):  # each level takes two brackets
         message = f"The {source} is nested too deeply: at most {MAX_DEPTH} levels of objects and arrays are allowed."
         raise InvalidRequest(message, code="invalid_json")
     return value

@@ -186,9 +186,10 @@ class Responses:
         context = await self.context(request, caller, layers)
         response = self._response(request, caller, context)
         lifecycle = ResponseLifecycle(response, transport or _http_transport(request), [*self._observers, *observers])
-        generation = await self._generation(request, caller, context, lifecycle, layers, generate=generate)
+        large = _is_large(request, context)
+        generation = await self._generation(request, caller, context, lifecycle, layers, large, generate=generate)
         log_context.bind(response_id=response["id"])
-        storage = await off_loop(_is_large(request, context), self._storage, request, caller, context, response, layers)
+        storage = await off_loop(large, self._storage, request, caller, context, response, layers)
         run = Run(context, caller, generation, storage, lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
             logger.warning("request adapted", extra={"reason": warning})
@@ -259,16 +260,16 @@ class Responses:
         context: Context,
         lifecycle: ResponseLifecycle,
         layers: LayeredStore,
+        large: bool,
         *,
         generate: bool,
     ) -> Generation:
-        """Translate a request, and return the generation of its response."""
+        """Translate a request, which may be `large`, and return the generation of its response."""
         response = lifecycle.response
         builder = self._builder(request, caller, context, response)
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         questions = self.questions(request, context, caller, response["model"])
         lifecycle.answered_by = questions.answered_by
-        large = _is_large(request, context)
         if options := self._loop_options(request, caller, context, response, layers, generate=generate):
             loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle, large=large)
             self.check_size(await off_loop(large, loop.first_body))

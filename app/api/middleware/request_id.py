@@ -10,7 +10,6 @@ import time
 from contextlib import nullcontext
 from functools import partial
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import STOPPED, error_response, refuse, unexpected
@@ -77,11 +76,12 @@ class RequestId:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
+                milliseconds = round((time.perf_counter() - start) * 1000)
+                added = {b"x-request-id": id.encode("latin-1"), b"openai-processing-ms": b"%d" % milliseconds}
                 for name, value in state.get("limit_headers", {}).items():
-                    headers[name] = value
-                headers["x-request-id"] = id
-                headers["openai-processing-ms"] = str(round((time.perf_counter() - start) * 1000))
+                    added[name.encode("latin-1")] = value.encode("latin-1")
+                headers = [field for field in message["headers"] if field[0] not in added]
+                message = {**message, "headers": [*headers, *added.items()]}
             await send(message)
 
         try:
