@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import orjson
 import zstandard
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from app.core.types.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_mended
 from app.errors import InvalidRequest
@@ -188,15 +188,16 @@ def field_path(location: tuple[int | str, ...]) -> str:
 
 
 async def _read(request: Request, limit: int) -> bytes:
-    parts, size = [], 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > limit:
-                raise body_too_large(limit)
-            parts.append(part)
-    except ClientDisconnect as error:
-        raise InvalidRequest("The client disconnected before its request was complete.", status=499) from error
+    parts, size, more = list[bytes](), 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise InvalidRequest("The client disconnected before its request was complete.", status=499)
+        part, more = message.get("body", b""), message.get("more_body", False)
+        size += len(part)
+        if size > limit:
+            raise body_too_large(limit)
+        parts.append(part)
     return b"".join(parts)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import secrets
 import time
 from contextlib import nullcontext
 from functools import partial
+from os import urandom
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,7 +38,7 @@ class RequestId:
             await self._app(scope, receive, send)
             return
         sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        id = sent if _VALID_ID.fullmatch(sent) else f"req_{secrets.token_hex(16)}"
+        id = sent if _VALID_ID.fullmatch(sent) else f"req_{urandom(16).hex()}"
         line = log_context.RequestLine() if scope["type"] == "http" else None
         log_context.reset(line, request_id=id)
         scope["path"] = normalized_path(scope["path"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 
 import httptools
@@ -116,7 +117,7 @@ class Http(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+        if len(self.url) + sum(map(len, itertools.chain.from_iterable(self.headers))) > MAX_HEAD_BYTES:
             self._refuse(_TOO_LARGE)
         elif self.parser.should_upgrade():
             if not self._should_upgrade():
