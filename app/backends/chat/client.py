@@ -382,7 +382,9 @@ class ChatExchange(AbstractAsyncContextManager[ChatStream]):
         answer, self._answer = self._answer, None
         if answer:
             await answer.aclose()
-            await self._response.aclose()
+            stream = self._response.stream
+            assert isinstance(stream, httpx.AsyncByteStream)
+            await stream.aclose()
 
 
 class _Refusal(Exception):

@@ -240,7 +240,7 @@ def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]
         raise httpx.LocalProtocolError("A header of the request contains a line break.")
     stream = request.stream
     if isinstance(stream, httpx.ByteStream):
-        body = request.read()
+        body = b"".join(stream)
         return (head + b"\r\n" + body, None) if len(body) <= _SLICE else (head + b"\r\n", _Slices(body))
     assert isinstance(stream, httpx.AsyncByteStream)
     return head + b"\r\n", _chunked(stream) if "transfer-encoding" in request.headers else stream

@@ -116,6 +116,8 @@ def is_token_count(value: object) -> TypeGuard[str | int | float]:
 def token_count(*values: object) -> int:
     """Return the first valid number of tokens among the values, 0 if there is none."""
     for value in values:
+        if type(value) is int and 0 <= value < _MAX_COUNT:
+            return value  # nearly always
         if value is not None and is_token_count(value):
             return int(value)
     return 0

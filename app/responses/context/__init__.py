@@ -52,7 +52,8 @@ class ContextLoader:
         """
         lookup = TurnLookup(layers, owner)
         past, prefixes = await self._past(request, lookup)
-        await lookup.renew_images(past)
+        if past.images:
+            await lookup.renew_images(past)
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
         input = await self._input(request.items(), past, lookup, key)
         context = continue_past(past, input, request, key)
