@@ -142,9 +142,11 @@ class Normalizer:
         if choice is None:
             yield normal  # usage, or a gateway's own data
             return
-        *deltas, last = self._deltas(self._delta_of(choice))
-        for delta in deltas:
-            yield {"choices": [{"delta": delta}]}
+        last: ChunkDelta = {}
+        if delta := self._delta_of(choice):
+            *deltas, last = self._deltas(delta)
+            for earlier in deltas:
+                yield {"choices": [{"delta": earlier}]}
         normal["choices"] = [{"delta": last, "finish_reason": _finish(choice)}]
         if logprobs := _logprobs(choice):
             normal["choices"][0]["logprobs"] = logprobs

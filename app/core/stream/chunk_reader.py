@@ -69,13 +69,13 @@ class ChunkReader:
         if choices:
             choice = choices[0]
             delta = choice["delta"]
-            if len(delta) != 1:
+            if len(delta) > 1:
                 self._feed_delta(delta, choice)
             elif "content" in delta:  # nearly every chunk
                 self._feed_text(delta["content"], choice)
             elif "tool_calls" in delta:
                 self.calls.feed(delta["tool_calls"] or ())
-            else:
+            elif delta:
                 self._feed_delta(delta, choice)
         if self._sources:
             self._cite()
