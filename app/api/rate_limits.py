@@ -308,8 +308,7 @@ class Admission:
 
     def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
         """Take the tokens of a response's usage so far that were not taken yet, and record them with their cost."""
-        used = usage_since(self._charged, usage)
-        if not used["total_tokens"]:
+        if usage is self._charged or not (used := usage_since(self._charged, usage))["total_tokens"]:
             return
         if self._accounting:
             model, requests = str(lifecycle.response["model"]), 0 if self._charged else 1

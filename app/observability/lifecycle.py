@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from functools import cache
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from app.core.prices import format_money
 from app.core.types import Usage
@@ -122,15 +123,16 @@ class ResponseLifecycle:
         This is called after each round, and before the end of the response can be seen by anybody: what has been
         delivered is recorded, also if the process is killed then. The observers charge the rest when the response ends.
         """
-        for observer in self.observers:
-            if isinstance(observer, UsageLimiter):
-                observer.charge(self, usage)
+        for limiter in self._limiters():
+            limiter.charge(self, usage)
 
     async def check_limits(self) -> None:
         """Raise `APIError` if the caller may not use any more now."""
-        for observer in self.observers:
-            if isinstance(observer, UsageLimiter):
-                await observer.check()
+        for limiter in self._limiters():
+            await limiter.check()
+
+    def _limiters(self) -> list[UsageLimiter]:
+        return [cast(UsageLimiter, observer) for observer in self.observers if _limits_usage(type(observer))]
 
     @contextmanager
     def watched(
@@ -246,6 +248,12 @@ class UsageLimiter(Protocol):
     async def check(self) -> None:
         """Raise `APIError` if the caller may not use any more now."""
         ...
+
+
+@cache
+def _limits_usage(observer: type) -> bool:
+    """Return whether a class of observers is a `UsageLimiter`: to find this out takes 40 µs, for each response."""
+    return issubclass(observer, UsageLimiter)
 
 
 class Observer(Protocol):
