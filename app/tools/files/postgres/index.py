@@ -52,7 +52,7 @@ _TOTALS = """
 SELECT coalesce(sum(chunks), 0)::bigint, coalesce(sum(words), 0)::bigint FROM antiphon_store_files
 WHERE store = $1 AND status = 'completed'
 """
-_COUNT = "SELECT antiphon_count_terms($1, $2)"
+_COUNT = "SELECT antiphon_count_terms($1, $2, $3)"
 _BEST = "SELECT file, number, score FROM antiphon_best_by_terms($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 _NEAREST = "SELECT file, number, distance FROM antiphon_nearest($1, $2, $3, $4, $5)"
 _SIMILARITIES = """
@@ -223,11 +223,10 @@ class PostgresIndex:
         return {ChunkKey(file, number): min(1.0, score / maximum) for file, number, score in rows}
 
     async def _counts(self, store: str, wanted: Sequence[str], most: int) -> dict[str, int]:
-        """Return the number of chunks with each term; at most about `most`."""
+        """Return the number of chunks with each term, at most `most`."""
         hashes = [hashed(store, term, frequency) for term in wanted for frequency in FREQUENCIES]
-        ((counts,),) = await self._db.fetch(_COUNT, hashes, most)
-        size = len(FREQUENCIES)
-        return {term: sum(counts[index * size : (index + 1) * size]) for index, term in enumerate(wanted)}
+        ((counts,),) = await self._db.fetch(_COUNT, hashes, len(FREQUENCIES), most)
+        return dict(zip(wanted, counts, strict=True))
 
     async def _by_vector(
         self, store: str, search_query: Query, limit: int, files: Sequence[int] | None

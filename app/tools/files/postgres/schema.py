@@ -114,17 +114,19 @@ END $$;
 CREATE TRIGGER antiphon_deleted AFTER DELETE ON antiphon_store_files REFERENCING OLD TABLE AS deleted
 FOR EACH STATEMENT EXECUTE FUNCTION antiphon_store_file_deleted();
 
--- The number of chunks that have each term, at most `_most`. Without statistics of the terms, the planner
--- would read the whole table for some queries.
-CREATE FUNCTION antiphon_count_terms(_terms bigint[], _most bigint) RETURNS bigint[]
+-- The number of chunks that have each term, at most `_most`; a term has `_width` hashes, one for each frequency.
+-- Without statistics of the terms, the planner would read the whole table for some queries.
+CREATE FUNCTION antiphon_count_terms(_terms bigint[], _width integer, _most bigint) RETURNS bigint[]
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    term bigint;
+    first integer;
     counts bigint[] := '{}';
 BEGIN
-    FOREACH term IN ARRAY _terms LOOP
+    FOR first IN SELECT generate_series(1, cardinality(_terms), _width) LOOP
         counts := counts || (
-            SELECT count(*) FROM (SELECT FROM antiphon_chunks WHERE terms @> ARRAY[term] LIMIT _most) AS chunks
+            SELECT count(*) FROM (
+                SELECT FROM antiphon_chunks WHERE terms && _terms[first : first + _width - 1] LIMIT _most
+            ) AS chunks
         );
     END LOOP;
     RETURN counts;
