@@ -22,7 +22,6 @@ from app.core.prompt_template import PromptLibrary
 from app.core.request import FRAMEWORK_EVENTS, known_extra_parameters
 from app.core.stream.citations import noted_sources
 from app.core.stream.event_builder import EventBuilder
-from app.core.types.bounded_json import is_large
 from app.core.types.ids import bucket_of, new_id
 from app.core.types.request import TERMINAL, CreateResponse, Item, Response
 from app.core.types.response import new_response
@@ -446,7 +445,7 @@ class Responses:
         assert bucket
         stored = turn.response["store"]
         requires = id if again and stored else None
-        changes = await off_loop(is_large(turn.input), turn_changes, bucket, turn, requires=requires, listed=stored)
+        changes = await off_loop(turn.is_large, turn_changes, bucket, turn, requires=requires, listed=stored)
         if stored:
             await apply_with(layers.store, changes, addition)
             self._loader.cache_turn(caller.owner, turn, changes[0].put[id])

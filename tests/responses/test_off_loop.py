@@ -10,10 +10,14 @@ import httpx
 import pytest
 
 from app.backends import ChatRequest
+from app.core.history.turns import Turn
 from app.core.profile import Profile
+from app.core.types.bounded_json import LARGE
+from app.core.types.request import CreateResponse
+from app.core.types.response import new_response
 from app.responses.off_loop import off_loop
 from tests.responses.test_tool_loop import LAB, TABLES, hello, made
-from tests.support.build import delta
+from tests.support.build import delta, finish
 from tests.support.hosted_lab import Lab
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
@@ -79,3 +83,20 @@ async def test_each_round_of_a_large_request_is_translated_in_a_thread() -> None
     assert [item["type"] for item in answer.json()["output"]] == ["mcp_call", "message"]
     assert len(backend.by_round) == 2
     assert all(threads - {threading.get_ident()} for threads in backend.by_round)
+
+
+async def test_a_large_response_is_the_same_in_each_encoding() -> None:
+    text = 'a "large" text\n' * (LARGE // 10)
+    backend = Noting([delta(content=text), finish("stop")])
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        created = (await http.post("/v1/responses", json={"model": "m", "input": "a"})).json()
+        assert created["output"][0]["content"][0]["text"] == text
+        assert (await http.get(f"/v1/responses/{created['id']}")).json() == created
+
+
+@pytest.mark.parametrize("large", [{"output": [{"text": "a" * (LARGE + 1)}]}, {"instructions": "a" * (LARGE + 1)}, {}])
+def test_a_turn_is_large_by_all_that_can_be_large(large: Any) -> None:
+    response = new_response(CreateResponse(model="m", input="a"), id="resp_1", created_at=0, model="m")
+    turn = Turn({**response, **large}, [{"type": "message", "role": "user", "content": "a"}], {})
+    assert turn.is_large is bool(large)
+    assert Turn.of(turn.record()).response == turn.response

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api import idempotency
 from app.api.context import ApiContext
 from app.api.errors import STOPPED, api_error
-from app.api.json_response import json_response
+from app.api.json_response import json_response, whole_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
@@ -60,7 +60,7 @@ def routes(api: ApiContext) -> APIRouter:
         if stream.lower() in ("true", "1"):
             subscription = await responses.follow(response_id, caller, parse_starting_after(starting_after))
             return subscription_stream(subscription, caller, api)
-        return json_response(await responses.retrieve(response_id, caller))
+        return await whole_response(await responses.retrieve(response_id, caller))
 
     @router.delete("/responses/{response_id}", summary="Delete a response")
     async def delete(request: Request, response_id: str) -> Response:
@@ -201,7 +201,7 @@ async def replayed(api: ApiContext, response_id: str, body: CreateResponse, call
             message, param="Idempotency-Key", code="idempotent_response_not_found", status=409
         ) from error
     if not body.stream:
-        return json_response(stored, headers)
+        return await whole_response(stored, headers)
     if stored["background"] and stored["status"] not in TERMINAL:
         return subscription_stream(await api.responses.follow(response_id, caller), caller, api, headers)
     events = ReplayedBuilder(stored, reasoning=caller.dialect.reasoning("content")).replay()
@@ -211,7 +211,7 @@ async def replayed(api: ApiContext, response_id: str, body: CreateResponse, call
 
 async def complete_response(run: Run) -> Response:
     """Return the finished response as JSON."""
-    return json_response(await run.drain(), _warning_headers(run))
+    return await whole_response(await run.drain(), _warning_headers(run))
 
 
 async def compacted_response(run: Run) -> Response:

@@ -19,6 +19,7 @@ from app.core.types.bounded_json import dumps_in_pieces, is_large, loads_own
 from app.core.types.ids import new_id
 from app.core.types.items import OUTPUTS, id_prefix
 from app.core.types.request import CreateResponse, Item, Part, Response
+from app.core.types.response import is_large_response
 from app.errors import InvalidRequest
 
 
@@ -35,7 +36,7 @@ class Turn(NamedTuple):
     def record(self) -> bytes:
         """Return the turn as it is stored."""
         turn = self._asdict()
-        return dumps_in_pieces(turn) if is_large(self.input) else orjson.dumps(turn)
+        return dumps_in_pieces(turn) if self.is_large else orjson.dumps(turn)
 
     def entry(self) -> bytes:
         """Return the entry of this turn in a list of responses, as JSON."""
@@ -47,6 +48,11 @@ class Turn(NamedTuple):
         """Return the turn of a stored record."""
         fields = loads_own(record)
         return Turn(*(fields.get(name) for name in Turn._fields))  # a newer version may store more fields
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the turn is too large to be encoded in the event loop."""
+        return is_large(self.input) or is_large_response(self.response)
 
     @property
     def items(self) -> list[Item]:

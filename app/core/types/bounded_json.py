@@ -197,18 +197,17 @@ def _with_texts(value: Any, texts: dict[str, str]) -> Any:
 
 def is_large(value: Any) -> bool:
     """Return whether a JSON value is too large to be encoded in the event loop."""
-    length = seen = 0
+    length = 0
     values = [value]
-    while values:
-        inner = values.pop()
-        seen += 1
-        if isinstance(inner, str):
+    for seen, inner in enumerate(values):  # which grows meanwhile
+        kind = type(inner)
+        if kind is str:
             length += len(inner)
-        elif isinstance(inner, dict):
-            values.extend(inner.values())
-        elif isinstance(inner, (list, tuple)):
-            values.extend(inner)
-        if length > LARGE or seen > _MANY:
+        elif kind is dict:
+            values += inner.values()
+        elif kind is list or isinstance(inner, (list, tuple)):
+            values += inner
+        if length > LARGE or seen >= _MANY:
             return True
     return False
 
