@@ -125,12 +125,13 @@ class WebSocketConnection:
         """Queue the client's frames until it disconnects, and return the close code."""
         with contextlib.suppress(WebSocketDisconnect):
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
-                frame = message.get("text") or message.get("bytes") or ""
+                frame = message.pop("text", None) or message.pop("bytes", None) or ""
                 if refusal := self._refusal(frame):
                     await self._send(envelope(refusal))
-                    continue
-                self._queued_size += len(frame)
-                self._frames.put_nowait(frame)
+                else:
+                    self._queued_size += len(frame)
+                    self._frames.put_nowait(frame)
+                del frame  # which may be large, before the next one
             return int(message.get("code") or 1005)
         return 1006
 
@@ -165,8 +166,10 @@ class WebSocketConnection:
         """
         create = Create()
         try:
-            create = await off_loop(len(frame) > SMALL, read_frame, frame, self._api.body_limits.values)
             large = len(frame) > SMALL
+            if large and isinstance(frame, str):
+                frame = await off_loop(large, frame.encode)  # the text is freed before the bytes are parsed
+            create = await off_loop(large, read_frame, frame, self._api.body_limits.values)
             del frame
             self._caller = self._api.auth.verify(self._caller)  # the key may have been revoked since the handshake
             request = await off_loop(large, create.request, lenient=self._lenient)

@@ -7,6 +7,7 @@ uvicorn's WebSocket protocol, with changes to shutdown and to the keepalive time
 from __future__ import annotations
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from app.api.uvicorn.shutdown import begin_shutdown
 
@@ -28,6 +29,16 @@ class Socket(WebSocketsSansIOProtocol):
             super().shutdown()
         else:
             self.queue.put_nowait({"type": "websocket.disconnect", "code": SERVICE_RESTART})
+
+    def handle_text(self, event: Frame) -> None:
+        """Queue a message, and free its bytes: the parser refers to a frame until the next one comes."""
+        super().handle_text(event)
+        event.data = b""
+
+    def handle_bytes(self, event: Frame) -> None:
+        """Queue a message, as `handle_text` does."""
+        super().handle_bytes(event)
+        event.data = b""
 
     def keepalive_timeout(self) -> None:
         """

@@ -30,7 +30,7 @@ USED = {
     },
     Socket: {
         *("app_state", "close_sent", "handshake_complete", "queue", "transport"),
-        *("keepalive_timeout", "shutdown"),
+        *("handle_bytes", "handle_text", "keepalive_timeout", "shutdown"),
     },
     _Workers: {"processes", "sockets", "handle_hup", "terminate_all"},
 }
