@@ -11,18 +11,20 @@ import asyncio
 import gzip
 import json
 import os
+import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 import zstandard
 
-from app.main import create_app
+from app.main import create_app, map_large_blocks
 from tests.support.serving import serving, settings
 from tests.support.upstream import CLOSE, Upstream
 
@@ -149,15 +151,36 @@ async def _asked(url: str, row: Row, body: bytes) -> int:
         return await _head(connection)
 
 
+@contextmanager
+def _backend(answer: bytes) -> Iterator[str]:
+    """Run a backend that always sends that answer, in a process of its own, and return its URL."""
+
+    async def serve() -> None:
+        async with Upstream() as upstream:
+            upstream.always(b"HTTP/1.1 200 OK\r\n\r\n", answer, CLOSE)
+            os.write(writing, upstream.url.encode())
+            await asyncio.Event().wait()
+
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        with suppress(KeyboardInterrupt):
+            asyncio.run(serve())
+        os._exit(1)
+    try:
+        yield os.read(reading, 100).decode()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
+
+
 async def _cost(row: Row) -> dict[str, Any]:
     body = row.make()
     body = {"gzip": gzip.compress, "zstd": zstandard.compress}.get(row.sent, bytes)(body)
-    async with Upstream() as upstream:
-        said = (
-            body if row.sent == "backend" else b'data: {"choices": [{"delta": {"content": "Hi."}}]}\n\ndata: [DONE]\n\n'
-        )
-        upstream.always(b"HTTP/1.1 200 OK\r\n\r\n", said, CLOSE)
-        app = create_app(settings(backend_url=upstream.url, max_body_bytes=2 * SIZE))
+    answer = b'data: {"choices": [{"delta": {"content": "Hi."}}]}\n\ndata: [DONE]\n\n'
+    with _backend(body if row.sent == "backend" else answer) as backend_url:
+        app = create_app(settings(backend_url=backend_url, max_body_bytes=2 * SIZE))
         options = {"ws": "app.api.uvicorn.websocket:Socket", "http": "app.api.uvicorn.http:Http"}
         async with serving(app, ws_max_size=2 * SIZE, ws_per_message_deflate=False, **options) as url:
             memory, began = _reset_peak(), time.process_time()
@@ -186,6 +209,7 @@ def measured(row: Row) -> Any:
         os.waitpid(child, 0)
         return json.loads(cost)
     try:
+        map_large_blocks()
         os.write(writing, json.dumps(asyncio.run(_cost(row))).encode())
     except Exception:
         traceback.print_exc()
