@@ -18,12 +18,6 @@ SPEECH = bytes(range(256)) * 50
 
 
 @pytest_asyncio.fixture
-async def up() -> AsyncIterator[Upstream]:
-    async with Upstream() as upstream:
-        yield upstream
-
-
-@pytest_asyncio.fixture
 async def url(up: Upstream) -> AsyncIterator[str]:
     backends = {"one": {"url": up.url, "api_key": "sk-backend", "aliases": {"ours": "theirs"}, "models": ["org/*"]}}
     async with antiphon(backends=backends, api_keys="sk-caller") as url:

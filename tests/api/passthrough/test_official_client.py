@@ -5,12 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import openai
 import pytest
-import pytest_asyncio
 
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE, Step, Upstream, chunk, completion, finish, reply, sse, usage
@@ -75,12 +74,6 @@ CALLS: dict[str, tuple[Call, list[Step]]] = {
         reply(b'{"results": [{"index": 0, "relevance_score": 0.5}], "usage": {"total_tokens": 7}}'),
     ),
 }
-
-
-@pytest_asyncio.fixture
-async def up() -> AsyncIterator[Upstream]:
-    async with Upstream() as upstream:
-        yield upstream
 
 
 @pytest.mark.filterwarnings("ignore:deprecated")

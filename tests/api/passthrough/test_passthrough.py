@@ -37,12 +37,6 @@ STREAMED = {**CHAT, "stream": True}
 
 
 @pytest_asyncio.fixture
-async def up() -> AsyncIterator[Upstream]:
-    async with Upstream() as upstream:
-        yield upstream
-
-
-@pytest_asyncio.fixture
 async def url(up: Upstream) -> AsyncIterator[str]:
     async with antiphon(backend_url=up.url, backend_api_key=KEY, api_keys="sk-caller", backend_retries=0) as url:
         yield f"{url}/v1"

@@ -25,12 +25,6 @@ KEY = "sk-backend-secret-0123456789"
 
 
 @pytest_asyncio.fixture
-async def up() -> AsyncIterator[Upstream]:
-    async with Upstream() as upstream:
-        yield upstream
-
-
-@pytest_asyncio.fixture
 async def url(up: Upstream) -> AsyncIterator[str]:
     """The server with its own reading of HTTP, as `antiphon serve` has it."""
     app = create_app(settings(backend_url=up.url, backend_api_key=KEY, backend_retries=0, max_body_bytes="2MiB"))

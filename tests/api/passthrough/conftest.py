@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.support.upstream import Upstream
+
+
+@pytest_asyncio.fixture
+async def up() -> AsyncIterator[Upstream]:
+    """The backend that requests are passed through to."""
+    async with Upstream() as upstream:
+        yield upstream
