@@ -85,7 +85,7 @@ class PostgresClient:
         self,
         address: PostgresAddress,
         *,
-        limit: int,
+        max_connections: int,
         timeout: float,
         connect_timeout: float,
         statement_cache_size: int,
@@ -93,7 +93,7 @@ class PostgresClient:
         outage: Outage,
     ) -> None:
         """
-        At most `limit` calls run at once; each takes at most the sum of both timeouts, including all waits.
+        At most `max_connections` calls run at once; each takes at most the sum of both timeouts, including all waits.
 
         `prepare` creates or migrates the tables.
         """
@@ -101,7 +101,7 @@ class PostgresClient:
         self._connect_timeout = connect_timeout
         self._statement_cache_size = statement_cache_size
         self._timeout = connect_timeout + timeout
-        self._free = asyncio.Semaphore(limit)
+        self._free = asyncio.Semaphore(max_connections)
         self._idle: list[Any] = []  # connections, the most recently used last
         self._prepare = prepare
         self._prepared = False

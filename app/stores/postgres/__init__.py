@@ -95,7 +95,7 @@ class PostgresStore:
     """Buckets in a table, their records in another."""
 
     def __init__(self, client: Callable[..., PostgresClient], outage: Outage, *, ttl: float) -> None:
-        """`client` builds clients; `limit`, `timeout` and `connect_timeout` override the defaults."""
+        """`client` builds clients; `max_connections`, `timeout` and `connect_timeout` override the defaults."""
         self._new_client = client
         self._client = client()
         self._outage = outage
@@ -128,7 +128,6 @@ class PostgresStore:
             "statement_cache_size": statement_cache_size,
             **address.options,
         }
-        usual["limit"] = usual.pop("max_connections")
         outage = Outage(f"PostgreSQL at {address.name}")
         return cls(
             lambda **more: PostgresClient(address, prepare=migrate_store, outage=outage, **{**usual, **more}),

@@ -42,7 +42,6 @@ class PostgresDatabase:
             "statement_cache_size": statement_cache_size,
             **address.options,
         }
-        usual["limit"] = usual.pop("max_connections")
         self._outage = Outage(f"the file store in PostgreSQL at {address.name}", FilesUnavailable)
         self._client = PostgresClient(address, prepare=self._prepare, outage=self._outage, **usual)
         self._has_vectors = False
