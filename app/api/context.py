@@ -34,15 +34,13 @@ class ApiContext:
         for.
         """
         caller = self.auth.caller(headers)
-        if tools:
-            caller.access.check_tool(*tools)
+        caller.access.check_tool(*tools)
         return caller.owner
 
     async def admitted_owner(self, headers: Mapping[str, str], *tools: str) -> str:
         """Return what `owner` does, for a request that counts against the rate limits; raises `LimitReached` too."""
         caller = self.auth.caller(headers)
-        if tools:
-            caller.access.check_tool(*tools)
+        caller.access.check_tool(*tools)
         await self.admit(caller)
         return caller.owner
 

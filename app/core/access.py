@@ -64,8 +64,12 @@ class KeyAccess:
         return self.tools == ("*",) or any(fnmatchcase(name, pattern) for name in names for pattern in self.tools)
 
     def check_tool(self, *names: str, param: str | None = None) -> None:
-        """Raise `PermissionDenied` if the hosted tool with these names is not allowed; the error shows the first."""
-        if not self.allows_tool(*names):
+        """
+        Raise `PermissionDenied` if the hosted tool with these names is not allowed; the error shows the first.
+
+        Without names there is no tool, which every key may use.
+        """
+        if names and not self.allows_tool(*names):
             tools = _listed(self.tools, "tools of this server")
             message = f"The key '{self.name}' may not use the tool '{names[0]}'. It may use {tools}."
             raise PermissionDenied(message, param=param, code="tool_not_allowed")
