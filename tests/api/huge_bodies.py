@@ -1,6 +1,6 @@
 """
-What huge bodies cost: `python -m tests.api.huge_bodies` prints, by the names of `ROWS`, the seconds of CPU, the
-bytes of memory and the status of the answer as JSON.
+What huge bodies cost: `python -m tests.api.huge_bodies` prints, by the names of `ROWS`, the seconds of CPU, the longest
+time for which the event loop is held (see `LoopHolds`), the bytes of memory and the status of the answer as JSON.
 
 Each row is handled by a process of its own, over real sockets, and has `SIZE` bytes of JSON.
 """
@@ -25,6 +25,7 @@ import orjson
 import zstandard
 
 from app.main import create_app, map_large_blocks
+from tests.support.loop_holds import watched_loop
 from tests.support.serving import serving, settings
 from tests.support.upstream import CLOSE, Upstream
 
@@ -184,8 +185,10 @@ async def _cost(row: Row) -> dict[str, Any]:
         options = {"ws": "app.api.uvicorn.websocket:Socket", "http": "app.api.uvicorn.http:Http"}
         async with serving(app, ws_max_size=2 * SIZE, ws_per_message_deflate=False, **options) as url:
             memory, began = _reset_peak(), time.process_time()
-            status = await _asked(url, row, body)
-            return {"cpu": time.process_time() - began, "memory": _status("VmHWM") - memory, "status": status}
+            async with watched_loop() as holds:
+                status = await _asked(url, row, body)
+                cpu = time.process_time() - began
+            return {"cpu": cpu, "held": holds.longest, "memory": _status("VmHWM") - memory, "status": status}
 
 
 def _reset_peak() -> int:

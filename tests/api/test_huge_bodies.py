@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -20,25 +21,45 @@ from app.errors import InvalidRequest
 from tests.api.huge_bodies import ROWS, SIZE
 
 TIMES = 4  # of CPU
+HELD = 0.1  # seconds
 MEMORY = 4 * SIZE  # also where a body is accepted: parsed, translated, sent to the backend and stored
 EVENT = 8 * SIZE  # an event of a backend, ordinary or not, which is joined from its reads and parsed at once
 
 
+def measured(*rows: str) -> dict[str, dict[str, float]]:
+    """Return what rows cost, or all without names."""
+    root = Path(__file__).parent.parent.parent
+    command = [sys.executable, "-m", "tests.api.huge_bodies", *rows]
+    costs: dict[str, dict[str, float]] = json.loads(
+        subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE).stdout
+    )
+    return costs
+
+
 @pytest.fixture(scope="module")
-def costs() -> Any:
+def costs() -> dict[str, dict[str, float]]:
     if sys.platform != "linux":
         pytest.skip("looks into /proc")
-    root = Path(__file__).parent.parent.parent
-    command = [sys.executable, "-m", "tests.api.huge_bodies"]
-    return json.loads(subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE).stdout)
+    return measured()
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_it_costs_little_more_than_a_text_of_its_size(row: str, costs: dict[str, Any]) -> None:
-    ordinary, cost = costs[ROWS[row].ordinary], costs[row]
-    assert cost["status"] == ROWS[row].status
-    assert cost["cpu"] <= TIMES * ordinary["cpu"]
-    assert cost["memory"] <= (EVENT if ROWS[row].sent == "backend" and cost["status"] == 200 else MEMORY)
+@pytest.mark.parametrize("name", ROWS)
+def test_it_costs_little_more_than_a_text_of_its_size(name: str, costs: dict[str, dict[str, float]]) -> None:
+    row, cost = ROWS[name], costs[name]
+    assert cost["status"] == row.status
+    assert cost["memory"] <= (EVENT if row.sent == "backend" and row.status == 200 else MEMORY)
+
+    def takes_long() -> bool:
+        holds = cost["held"] > HELD and row.sent != "backend"
+        return holds or cost["cpu"] > TIMES * costs[row.ordinary]["cpu"]
+
+    # Other processes can make a measurement larger, never smaller: so the least of three counts.
+    for _ in range(2):
+        if takes_long():
+            again = measured(row.ordinary, name)
+            for measure, known in itertools.product(("cpu", "held"), {row.ordinary, name}):
+                costs[known][measure] = min(costs[known][measure], again[known][measure])
+    assert not takes_long(), (cost, costs[row.ordinary])
 
 
 @pytest.mark.parametrize(("size", "elsewhere"), [(SMALL - 100, False), (SMALL + 1, True)])
