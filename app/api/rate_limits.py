@@ -114,7 +114,6 @@ class Limits:
         self.replace(requests=requests, tokens=tokens, streams=streams, streams_per_key=streams_per_key)
         self._slots: dict[tuple[str, str], None] = {}  # that this process holds, by pool and holder; an ordered set
         self._tasks: set[asyncio.Task[None]] = set()
-        self._renewal_lock = asyncio.Lock()
         self._renewal: asyncio.Task[None] | None = None
         self._retry_at = 0.0  # when failed counters are queried again, in loop time
 
@@ -160,14 +159,16 @@ class Limits:
         for pool, name, limit, subject in pools:
             if not limit:
                 continue
-            holder = secrets.token_hex(8)
-            acquired = await self._query(self._counters.acquire(pool, holder, limit))
+            slot = (pool, secrets.token_hex(8))
+            admission.slots.append(slot)  # before the query: it may be cancelled after the slot was taken
+            acquired = await self._query(self._counters.acquire(*slot, limit))
+            if not acquired:
+                admission.slots.remove(slot)
             if acquired is False:
                 message = f"{subject} {limit} responses in progress, which is the limit."
                 raise self._refusal(name, message, 1, admission.headers())
             if acquired:
-                admission.slots.append((pool, holder))
-                self._slots[pool, holder] = None
+                self._slots[slot] = None
                 if self._renewal is None or self._renewal.done():
                     self._renewal = asyncio.create_task(self._keep_renewing())
 
@@ -195,11 +196,11 @@ class Limits:
 
     async def renew(self) -> None:
         """Renew the leases of this process's slots, and take those again that expired while they are in use."""
-        async with self._renewal_lock:
-            expired = await self._query(self._counters.renew([*self._slots]))
-            for pool, holder in expired or ():
-                if (pool, holder) in self._slots:
-                    await self._query(self._counters.acquire(pool, holder, sys.maxsize))
+        for slot in await self._query(self._counters.renew([*self._slots])) or ():
+            if slot in self._slots:
+                await self._query(self._counters.acquire(*slot, sys.maxsize))
+                if slot not in self._slots:  # released meanwhile, perhaps before it was acquired
+                    await self._query(self._counters.release(*slot))
 
     async def _query(self, query: Coroutine[object, object, T]) -> T | None:
         """Return the result of a query to the counters; None if they are unavailable, or were within `BACKOFF`."""
@@ -241,11 +242,7 @@ class Limits:
         """Release slots, each a pool and its holder."""
         for pool, holder in slots:
             self._slots.pop((pool, holder), None)
-            self._start(self._release(pool, holder))
-
-    async def _release(self, pool: str, holder: str) -> None:
-        async with self._renewal_lock:  # a renewal under way would take the slot again
-            await self._counters.release(pool, holder)
+            self._start(self._counters.release(pool, holder))
 
     def _start(self, query: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
         """Return a task that runs a query to the counters."""

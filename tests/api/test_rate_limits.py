@@ -27,6 +27,7 @@ from app.errors import BackendError, StoreUnavailable
 from app.stores import Change
 from app.stores import redis as stores_redis
 from app.stores.memory import MemoryStore
+from app.stores.memory.counters import MemoryCounters
 from tests.support import laws, sockets
 from tests.support.build import delta, finish
 from tests.support.redis_server import RedisServer
@@ -430,6 +431,82 @@ async def test_a_slot_that_is_released_while_it_is_renewed_is_free(
     await until_left(limits)
     assert await counters.acquire("all", "other", 1)
     await counters.release("all", "other")
+    await limits.aclose()
+
+
+class SlowCounters(MemoryCounters):
+    """Counters that take or release slots at once, and answer later: when `answer` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer = asyncio.Event()
+        self.waiting = 0
+
+    async def acquire(self, pool: str, holder: str, limit: int) -> bool:
+        acquired = await super().acquire(pool, holder, limit)
+        await self._later()
+        return acquired
+
+    async def release(self, pool: str, holder: str) -> None:
+        await super().release(pool, holder)
+        await self._later()
+
+    async def _later(self) -> None:
+        self.waiting += 1
+        await self.answer.wait()
+        self.waiting -= 1
+
+
+async def test_releases_do_not_wait_for_each_other() -> None:
+    counters = SlowCounters()
+    limits = Limits(counters, streams=3)
+    counters.answer.set()
+    grants = [await limits.take(KeyAccess()) for _ in range(3)]
+    for grant in grants:
+        await limits.acquire(grant)
+    counters.answer.clear()
+    for grant in grants:
+        grant.close()
+    await asyncio.sleep(0)
+    assert counters.waiting == 3
+    counters.answer.set()
+    await limits.aclose()
+
+
+async def test_a_slot_is_released_if_its_request_is_cancelled_while_it_is_acquired() -> None:
+    counters = SlowCounters()
+    limits = Limits(counters, streams=1)
+    grant = await limits.take(KeyAccess())
+    entering = asyncio.create_task(grant.slot().__aenter__())
+    await asyncio.sleep(0)
+    assert counters.waiting == 1  # acquired, and the answer is under way
+    entering.cancel()
+    counters.answer.set()
+    await asyncio.wait({entering})
+    await until_left(limits)
+    assert await counters.acquire("all", "other", 1)
+    await limits.aclose()
+
+
+async def test_an_expired_slot_that_is_released_while_it_is_acquired_again_is_free() -> None:
+    counters = SlowCounters()
+    counters.answer.set()
+    limits = Limits(counters, streams=1)
+    grant = await limits.take(KeyAccess())
+    await limits.acquire(grant)
+    [slot] = grant.slots
+    await counters.release(*slot)  # its lease expires
+    counters.answer.clear()
+    renewing = asyncio.create_task(limits.renew())
+    await asyncio.sleep(0)
+    assert counters.waiting == 1  # acquired again, and the answer is under way
+    grant.close()
+    await asyncio.sleep(0)
+    await MemoryCounters.acquire(counters, *slot, 1)  # the release overtook the acquisition
+    counters.answer.set()
+    await renewing
+    await until_left(limits)
+    assert await counters.acquire("all", "other", 1)
     await limits.aclose()
 
 
