@@ -15,6 +15,7 @@ import orjson
 
 from app.backends.chat.errors import error_in_chunk
 from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, ChunkDecoder, check_piece, encodable
+from app.core.types.bounded_json import loads_in_pieces
 from app.core.types.chunk import DONE, ChunkRun, RawChunk
 from app.errors import BackendError
 
@@ -76,7 +77,10 @@ class _JSON:
         return []
 
     def end(self) -> list[RawChunk]:
-        values = _values(b"".join(self._pieces))
+        text = b"".join(self._pieces)
+        self._pieces.clear()
+        values = _values(text)
+        del text
         chunks = [_as_chunk(value) for value in values]
         if not any(chunk.get("choices") for chunk in chunks):
             raise next(filter(None, map(error_in_chunk, chunks)), None) or BackendError(NO_ANSWER)
@@ -107,7 +111,7 @@ def _values(text: bytes) -> list[dict[str, Any]]:
     """Parse consecutive JSON values, up to the first invalid one; a list is replaced by its items."""
     check_piece(text)
     try:
-        values = [orjson.loads(text)]
+        values = [loads_in_pieces(text)]
     except orjson.JSONDecodeError:
         values = _leading_values(text.decode(errors="replace"))
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import orjson
 
 from app.core.sse.repeats import RepeatDecoder
-from app.core.types.bounded_json import MAX_VALUES, TooManyValues, check_values
+from app.core.types.bounded_json import LARGE, MAX_VALUES, TooManyValues, check_values, loads_in_pieces
 from app.core.types.chunk import DONE, ChunkRun, RawChunk
 from app.errors import BackendError
 
@@ -55,6 +56,7 @@ class ChunkDecoder:
         """`runs`: chunks that differ from an earlier one in their text alone are returned as a `ChunkRun`."""
         self._pieces: list[bytes] = []  # of the incomplete event, with line ends as LF
         self._buffered = 0  # bytes of them
+        self._unmerged = 0  # bytes that came since some of them were merged
         self._after_cr = False  # the last byte was a CR, whose LF may come with the next read
         self._begun = False
         self._done = False
@@ -80,6 +82,9 @@ class ChunkDecoder:
             if data:
                 pieces.append(data)
                 self._buffered += len(data)
+                self._unmerged += len(data)
+                if self._unmerged > _BLOCK:
+                    self._merge()
                 if self._buffered > MAX_EVENT_BYTES:
                     pieces.clear()
                     raise BackendError(TOO_LONG)
@@ -91,13 +96,23 @@ class ChunkDecoder:
         if rest:
             pieces.append(rest)
             self._buffered = len(rest)
-        return self._events(block)
+        if len(block) <= LARGE:
+            return self._events(block)
+        events = block.split(b"\n\n")
+        del block
+        return self._large_events(events)
 
     def end(self) -> list[RawChunk]:
         """Return the chunks left when the body ends: its last event may lack the blank line."""
         block = b"".join(self._pieces)
         self._pieces.clear()
-        chunks = self._events(block) if block and not self._done else []
+        chunks: list[RawChunk] = []
+        if len(block) > LARGE:
+            events = [block]
+            del block
+            chunks = self._large_events(events)
+        elif block and not self._done:
+            chunks = self._events(block)
         return chunks if self._done else chunks + self._joiner.release()
 
     def repeated(self, data: bytes) -> ChunkRun | None:
@@ -111,6 +126,14 @@ class ChunkDecoder:
         if self._pieces or self._after_cr or self._joiner.pending or self._done or len(data) > MAX_VALUES:
             return None
         return self._repeats.match((data[:-2],))
+
+    def _merge(self) -> None:
+        """Join small pieces to a block that is returned to the system when it is freed."""
+        self._unmerged = 0
+        small: list[bytes] = []
+        while self._pieces and len(self._pieces[-1]) < _BLOCK:
+            small.append(self._pieces.pop())
+        self._pieces.append(b"".join(reversed(small)))
 
     def _newlines(self, data: bytes) -> bytes:
         if self._after_cr and data.startswith(b"\n"):
@@ -151,6 +174,25 @@ class ChunkDecoder:
             chunks += self._event(event)
         return chunks
 
+    def _large_events(self, events: list[bytes]) -> list[RawChunk]:
+        """Decode events of which some are large: in pieces, and with few copies. They are removed from the list."""
+        chunks: list[RawChunk] = []
+        events.reverse()
+        while events and not self._done:
+            event = events.pop()
+            if not self._begun:
+                event = event.removeprefix(_BOM)
+                self._begun = True
+            check_piece(event)
+            if event.startswith(_PLAIN) and b"\n" not in event:
+                text = event[6:]
+                del event
+                chunks += self._frame(b"", [text])
+                del text
+            else:
+                chunks += self._event(event)
+        return chunks
+
     def _event(self, event: bytes) -> list[RawChunk]:
         name, data, chunks = b"", list[bytes](), list[RawChunk]()
         for line in (*event.split(b"\n"), b""):
@@ -177,7 +219,7 @@ class ChunkDecoder:
             self._done = True
             return [*self._joiner.release(), DONE]
         try:
-            chunk = _chunk(name, orjson.loads(text))
+            chunk = _chunk(name, loads_in_pieces(text))
             if not self._joiner.pending:
                 return [] if chunk is None else [chunk]
         except orjson.JSONDecodeError:
@@ -226,11 +268,15 @@ def _chunk(name: bytes, value: Any) -> RawChunk | None:
 
 def _loads(text: bytes) -> Any:
     """Parse JSON that orjson refuses (broken UTF-8, unpaired surrogates, NaN); anything else is returned as text."""
-    string = text.decode(errors="replace")
     try:
-        return json.loads(string, parse_constant=_CONSTANTS.get, parse_float=_float)
+        return loads_in_pieces(text, _lenient)
     except (ValueError, RecursionError):
-        return string
+        return text.decode(errors="replace")
+
+
+def _lenient(data: bytes) -> Any:
+    string = data.decode(errors="replace")
+    return json.loads(string, parse_constant=_CONSTANTS.get, parse_float=_float)
 
 
 def encodable(value: Any) -> Any:
@@ -284,12 +330,28 @@ class _SurrogateJoiner:
 
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_PIECE = 256 * 1024  # characters
+_BLOCK = 1024 * 1024  # bytes
 
 
 def _whole(text: str) -> str:
     if text.isascii():
         return text
+    return "".join(map(_whole_piece, _pieces(text)))  # a substitution holds the GIL while it runs
+
+
+def _whole_piece(text: str) -> str:
     return _SURROGATE.sub("\ufffd", _SURROGATE_PAIR.sub(_character, text))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield pieces of a text, without cutting a surrogate pair."""
+    at = 0
+    while at < len(text):
+        end = at + _PIECE
+        end += "\ud800" <= text[end - 1 : end] <= "\udbff"
+        yield text[at:end]
+        at = end
 
 
 def _character(pair: re.Match[str]) -> str:

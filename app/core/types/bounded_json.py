@@ -10,10 +10,12 @@ large documents decode and encode long strings in pieces, so that other threads 
 
 from __future__ import annotations
 
+import io
 import re
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -82,7 +84,8 @@ def _structure(document: bytes | str) -> int:
 
 
 LARGE = 2 * 1024 * 1024  # bytes or characters from which JSON is parsed and encoded in pieces
-_PIECE = 256 * 1024
+LONG = 256 * 1024  # characters of a string that is encoded in pieces
+_PIECE = 1024 * 1024  # bytes that are decoded at once: smaller blocks of memory are not returned when they are freed
 _SHORT = 256  # bytes of strings that are decoded with the document
 _MANY = 5000  # values after which `is_large` stops counting
 
@@ -110,15 +113,22 @@ def loads_mended(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
     `orjson.JSONDecodeError`, or its subclass `TextsTooLarge`.
     """
     largest = max(_TEXT_BYTES, int(_TEXT_RATIO * len(data)))
-    return _loads_in_pieces(data, mend, largest) if len(data) > LARGE else _load(data, mend)
+    return loads_in_pieces(data, partial(_load, mend=mend), largest)
 
 
 def loads_own(data: bytes) -> Any:
     """Parse JSON that this server has encoded; a large document without holding the GIL for long."""
-    return _loads_in_pieces(data, bytes, sys.maxsize) if len(data) > LARGE else orjson.loads(data)
+    return loads_in_pieces(data)
 
 
-def _loads_in_pieces(data: bytes, mend: Callable[[bytes], bytes], largest: int) -> Any:
+def loads_in_pieces(data: bytes, load: Callable[[bytes], Any] = orjson.loads, largest: int = sys.maxsize) -> Any:
+    """
+    Parse a JSON document by `load`, which is called with pieces of a large one, so that it does not hold the GIL long.
+
+    Raises the errors of `load`, and `TextsTooLarge` if strings would take more than `largest` bytes of memory.
+    """
+    if len(data) <= LARGE:
+        return load(data)
     mark = secrets.token_hex(16)  # prefix of the placeholders of long strings
     texts: dict[str, str] = {}
     rest: list[bytes] = []  # the document with placeholders for long strings
@@ -127,11 +137,11 @@ def _loads_in_pieces(data: bytes, mend: Callable[[bytes], bytes], largest: int) 
     while begin >= 0:
         cuts = _text_at(data, begin + 1)
         if cuts is None:
-            return orjson.loads(data)  # raises the error
+            return load(data)  # raises the error
         end = cuts[-1]
         if end - begin > _SHORT:
             name = f"{mark}{len(texts)}"
-            pieces = [_load(b'"%b"' % data[at:to], mend) for at, to in pairwise(cuts) if at < to]
+            pieces = [load(b'"%b"' % data[at:to]) for at, to in pairwise(cuts) if at < to]
             size += max(map(_width, pieces)) * sum(map(len, pieces))
             if size > largest:
                 raise TextsTooLarge
@@ -140,7 +150,7 @@ def _loads_in_pieces(data: bytes, mend: Callable[[bytes], bytes], largest: int) 
             taken = end + 1
         begin = data.find(b'"', end + 1)
     rest.append(data[taken:])
-    value = _load(b"".join(rest), mend)
+    value = load(b"".join(rest))
     return _with_texts(value, texts) if texts else value
 
 
@@ -213,20 +223,29 @@ def is_large(value: Any) -> bool:
 
 
 def dumps_in_pieces(value: Any) -> bytes:
-    """Encode a value like `orjson.dumps`, without holding the GIL for long, and in twice the memory of the result."""
+    """Encode a value like `orjson.dumps`, without holding the GIL for long, and without a copy of the result."""
+    result = io.BytesIO()
+    result.writelines(pieces_of_json(value))
+    return result.getvalue()
+
+
+def pieces_of_json(value: Any) -> Iterator[bytes]:
+    """Encode a value like `orjson.dumps`, and yield the result in pieces; long strings are encoded when they come."""
     mark = secrets.token_hex(16).encode()  # the placeholder of long strings
-    texts: list[list[bytes]] = []
-    rest = orjson.dumps(_without_texts(value, orjson.Fragment(mark), texts)).split(mark)
-    pieces = [rest[0]]
-    for text, after in zip(texts, rest[1:], strict=True):
-        pieces += [b'"', *text, b'"', after]
-    return b"".join(pieces)
+    texts: list[str] = []
+    before, *rest = orjson.dumps(_without_texts(value, orjson.Fragment(mark), texts)).split(mark)
+    for text, after in zip(texts, rest, strict=True):
+        yield before + b'"'
+        for at in range(0, len(text), LONG):
+            yield orjson.dumps(text[at : at + LONG])[1:-1]
+        before = b'"' + after
+    yield before
 
 
-def _without_texts(value: Any, placeholder: orjson.Fragment, texts: list[list[bytes]]) -> Any:
-    """Return a value with a placeholder for each long string, whose JSON is appended to `texts`, in pieces."""
-    if isinstance(value, str) and len(value) > _PIECE:
-        texts.append([orjson.dumps(value[at : at + _PIECE])[1:-1] for at in range(0, len(value), _PIECE)])
+def _without_texts(value: Any, placeholder: orjson.Fragment, texts: list[str]) -> Any:
+    """Return a value with a placeholder for each long string, which is appended to `texts`."""
+    if isinstance(value, str) and len(value) > LONG:
+        texts.append(value)
         return placeholder
     if isinstance(value, dict):
         return {name: _without_texts(inner, placeholder, texts) for name, inner in value.items()}

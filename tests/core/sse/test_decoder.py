@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.core.sse import decoder
 from app.core.sse.decoder import ChunkDecoder, encodable
+from app.core.types import bounded_json
 from app.core.types.chunk import DONE, Chunk
 
 
@@ -194,3 +196,29 @@ def test_the_text_of_halves_is_what_it_would_be_in_one_piece(texts: list[str]) -
 
 def test_a_value_of_halves_is_made_encodable() -> None:
     assert encodable({"\ud83d": ["\ud83d\ude00", "\ude00", 1, None]}) == {"\ufffd": ["\U0001f600", "\ufffd", 1, None]}
+
+
+@pytest.mark.parametrize("name", FRAMINGS)
+def test_events_that_count_as_large_make_no_difference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body, chunks = FRAMINGS[name]
+    monkeypatch.setattr(decoder, "LARGE", 0)
+    monkeypatch.setattr(decoder, "_BLOCK", 8)
+    for limit in ("LARGE", "_SHORT"):
+        monkeypatch.setattr(bounded_json, limit, 4)
+    for module in (decoder, bounded_json):
+        monkeypatch.setattr(module, "_PIECE", 16)
+    for size in (1, 7, 1000):
+        assert decoded(*(body[at : at + size] for at in range(0, len(body), size))) == chunks
+
+
+@given(st.text(st.characters(codec=None), max_size=200), st.booleans())
+def test_a_large_text_is_that_of_its_event(text: str, escaped: bool) -> None:
+    event = b"data: " + json.dumps(content(text), ensure_ascii=escaped).encode("utf-8", "surrogatepass") + b"\n\n"
+    with pytest.MonkeyPatch.context() as patch:
+        ordinary = decoded(event)
+        patch.setattr(decoder, "LARGE", 0)
+        for limit in ("LARGE", "_SHORT"):
+            patch.setattr(bounded_json, limit, 4)
+        for module in (decoder, bounded_json):
+            patch.setattr(module, "_PIECE", 16)
+        assert decoded(event) == ordinary
