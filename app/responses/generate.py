@@ -19,7 +19,7 @@ from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Usage
-from app.core.types.chunk import ChunkRun
+from app.core.types.chunk import ChunkRun, LargeChunks
 from app.core.types.usage import usage_of
 from app.errors import APIError, BackendError
 from app.responses.prompt import Prompt
@@ -192,6 +192,10 @@ async def respond(
                     _start(builder)
                     step = builder.begin_step("model")
                     started = opened = True
+                if type(chunks) is LargeChunks:
+                    for _ in reader.feed_in_pieces(chunks):
+                        yield builder.take()
+                        await asyncio.sleep(0)  # for other requests
                 for chunk in chunks:
                     reader.feed(chunk)
                 if events := builder.take():
@@ -210,6 +214,12 @@ async def respond(
     if not started:
         _start(builder)
     builder.end_step(step, "model")
+    _finish(end, builder, reader, request, failure)
+
+
+def _finish(
+    end: Finish, builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None
+) -> None:
     try:
         end(builder, reader, request, failure)
     except Exception:

@@ -19,12 +19,13 @@ from app.backends.chat.errors.classification import failure
 from app.backends.chat.filters import filters
 from app.backends.chat.normalize import NO_REASON, Normalizer
 from app.core.profile import Profile
-from app.core.types.bounded_json import LARGE
-from app.core.types.chunk import DONE, Chunk, ChunkRun, RawChunk
+from app.core.types.chunk import DONE, Chunk, ChunkRun, LargeChunks, RawChunk
 from app.errors import BackendError
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
 CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
+
+LARGE_EVENT = 256 * 1024  # bytes of an event that is decoded in a thread
 
 
 class ChatStream:
@@ -81,13 +82,16 @@ class ChatStream:
                     self._started = True
                     self._reads.wait_at_most(self._idle)
                     self._reads.receiver = self._received if self._receiver else None
-                if self._undecoded > LARGE:
-                    chunks = await self._decoded_in_thread(data)
+                if self._undecoded > LARGE_EVENT:
+                    chunks = await asyncio.to_thread(self._reader.decode, data)
                 elif not (chunks := self._reader.decode(data)):
                     self._undecoded += len(data)
             except Exception as reason:
                 chunks = await self._on_end(reason)
-            if normal := self._take(chunks):
+            if self._undecoded > LARGE_EVENT:
+                if (chunks or self._end) and (large := await self._take_large(chunks)):
+                    return large
+            elif normal := self._take(chunks):
                 return normal
         raise self._end
 
@@ -108,12 +112,6 @@ class ChatStream:
         """Close the iterator; the connection belongs to the caller."""
         self._reads.receiver = None  # breaks a reference cycle
         await self._reads.aclose()
-
-    async def _decoded_in_thread(self, data: bytes) -> list[RawChunk]:
-        """Decode a read that may complete a large event, such as an image, which takes long."""
-        if chunks := await asyncio.to_thread(self._reader.decode, data):
-            self._undecoded = 0
-        return chunks
 
     async def _on_end(self, reason: Exception) -> list[RawChunk]:
         """Record why the stream has ended, and return the remaining chunks."""
@@ -141,13 +139,20 @@ class ChatStream:
     async def _flush(self) -> list[RawChunk]:
         end = self._reader.end
         try:
-            chunks = await asyncio.to_thread(end) if self._undecoded > LARGE else end()
+            chunks = await asyncio.to_thread(end) if self._undecoded > LARGE_EVENT else end()
         except BackendError as error:
             self._end = error
             return []
         self.empty = not (chunks or self._has_chunks)
         self._end = failure("failure", NO_ANSWER) if self.empty else StopAsyncIteration
         return chunks
+
+    async def _take_large(self, chunks: list[RawChunk]) -> LargeChunks:
+        """Take the chunks of a read that completed a large event, such as an image, in a thread."""
+        self._undecoded = 0
+        normal = await asyncio.to_thread(self._take, chunks)
+        self._normalizer.forget()
+        return LargeChunks(normal)
 
     def _take(self, chunks: list[RawChunk]) -> list[Chunk]:
         """Return filtered and normalised chunks, up to an error; record the finish reason, error and end."""

@@ -101,6 +101,10 @@ class Normalizer:
         self._has_output = self._has_output or bool(chunks)
         return True
 
+    def forget(self) -> None:
+        """Release the last chunk, which may be large."""
+        self._plain = None
+
     def _is_plain(self, chunk: RawChunk) -> bool:
         choices = chunk.get("choices")
         if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:

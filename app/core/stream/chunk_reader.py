@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,17 @@ from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.reasoning_fragments import FRAGMENTS
 from app.core.stream.tool_calls import ToolCalls
-from app.core.types.chunk import DONE, REASONING_CONTENT, Chunk, ChunkChoice, ChunkDelta, ChunkRun, CitedSource
+from app.core.types.chunk import (
+    DONE,
+    REASONING_CONTENT,
+    Chunk,
+    ChunkChoice,
+    ChunkDelta,
+    ChunkRun,
+    CitedSource,
+    LargeChunks,
+    pieces_of,
+)
 
 # Finish reasons of a truncated answer, with its ending. Any other reason means that the model finished.
 _ENDINGS = {"length": "max_output_tokens", "content_filter": "content_filter", "error": "error"}
@@ -99,6 +109,45 @@ class ChunkReader:
                 self.builder.reasoning(*run.texts, source=source)
         if self._sources:
             self._cite()
+
+    def feed_in_pieces(self, chunks: LargeChunks) -> Iterator[None]:
+        """
+        Process chunks with large texts, a piece of one at each step, so that others can run in between.
+
+        Each chunk is removed from the list before, and each piece becomes a delta of its own.
+        """
+        chunks.reverse()
+        while chunks:
+            yield from self._feed_pieces(chunks.pop())
+
+    def _feed_pieces(self, chunk: Chunk) -> Iterator[None]:
+        choices = () if chunk is DONE or isinstance(chunk, ChunkRun) else chunk.get("choices")
+        if not choices or (self._logprobs and choices[0].get("logprobs")):  # which belong to the whole text
+            self.feed(chunk)
+            return
+        delta = choices[0]["delta"].copy()
+        rest: Chunk = {**chunk, "choices": [{**choices[0], "delta": {}}]}
+        del chunk, choices
+        source = delta.pop("reasoning_field", REASONING_CONTENT)
+        for piece in pieces_of(delta.pop("reasoning_content", None)):
+            self.builder.reasoning(piece, source=source)
+            yield
+        opaque: ChunkDelta = {}
+        if "reasoning_fragments" in delta:
+            opaque["reasoning_fragments"] = delta.pop("reasoning_fragments")
+        if "reasoning_upstream" in delta:
+            opaque["reasoning_upstream"] = delta.pop("reasoning_upstream")
+        self._feed_delta(opaque, {})
+        for piece in pieces_of(delta.pop("content", None)):
+            self._feed_text(piece, {})
+            yield
+        for piece in pieces_of(delta.pop("refusal", None)):
+            self.builder.refusal(piece)
+            yield
+        calls = delta.pop("tool_calls", None) or ()
+        self._feed_delta(delta, {})
+        yield from self.calls.feed_in_pieces(calls)
+        self.feed(rest)
 
     def _feed_delta(self, delta: ChunkDelta, choice: ChunkChoice) -> None:
         """Process reasoning, then text, then calls: the order in which a model generates them."""

@@ -45,6 +45,9 @@ class ArgumentsReader(Protocol):
         ...
 
 
+_NEVER = 1 << 62  # a depth that no braces close
+
+
 class ObjectReader:
     """
     Passes JSON text on unchanged, up to the brace that closes the top-level object.
@@ -95,6 +98,8 @@ class ObjectReader:
 
     def cut(self, written: str, *, broken: bool) -> bool:
         # Cut off if it is not valid JSON; without any arguments it depends on the answer.
+        if self._started and not self._closed and self._depth < _NEVER:
+            return True  # an object that has not ended
         return not _is_json(written) if written.strip() else broken
 
     def _follow(self, piece: str) -> str:
@@ -103,7 +108,7 @@ class ObjectReader:
             if not (piece := piece.lstrip()):
                 return ""
             self._started = True
-            self._depth = 0 if piece[0] == "{" else 1 << 62  # anything but an object is never closed
+            self._depth = 0 if piece[0] == "{" else _NEVER  # anything but an object is never closed
         at, self._skip = self._skip, 0
         while match := (self._INSIDE if self._string else self._OUTSIDE).search(piece, at):
             at = match.end()

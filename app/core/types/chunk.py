@@ -78,6 +78,16 @@ class Chunk(TypedDict, total=False):
 DONE: Any = {"object": "done"}
 
 
+class LargeChunks(list[Chunk]):
+    """Chunks of which some may have large texts, to be processed in pieces; they are removed as they are."""
+
+
+def pieces_of(text: str | None, size: int = 1024 * 1024) -> Iterator[str]:
+    """Yield the pieces, of `size` characters, in which a large text is processed."""
+    for at in range(0, len(text or ""), size):
+        yield text[at : at + size]  # type: ignore[index]
+
+
 # The path of the text in a chunk, by the name of the field.
 TEXT_PATHS: dict[str, tuple[str | int, ...]] = {
     **{name: ("choices", 0, "delta", name) for name in ("content", REASONING_CONTENT, "reasoning")},

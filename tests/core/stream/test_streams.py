@@ -12,12 +12,18 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.backends.chat import answer
+from app.core.sse import decoder
+from app.core.stream import chunk_reader, tool_calls
 from app.core.stream.event_batch import EventBatch
+from app.core.types import bounded_json
+from app.core.types.chunk import pieces_of
 from tests.streams.recording import NAMES, PLACE, Recording, load, play
 from tests.support import laws
 
@@ -60,6 +66,42 @@ def test_the_text_passes_the_iterator_by_from_its_second_piece_on() -> None:
     events, _ = asyncio.run(play(recording, ends_of_events(recording), sent_at_once))
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
     assert [event for batch in sent_at_once for event in batch] == deltas[1:]
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every event counts as large."""
+    monkeypatch.setattr(answer, "LARGE_EVENT", -1)
+    monkeypatch.setattr(decoder, "LARGE", 0)
+    for limit in ("LARGE", "_SHORT"):
+        monkeypatch.setattr(bounded_json, limit, 4)
+    for module in (decoder, bounded_json):
+        monkeypatch.setattr(module, "_PIECE", 16)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("large")
+def test_large_events_become_the_same_events(name: str) -> None:
+    _, lines = asyncio.run(play(load(name)))
+    assert [json.loads(line) for line in golden(name).read_text(encoding="utf-8").splitlines()] == [
+        json.loads(line) for line in lines
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("large")
+def test_large_texts_become_several_deltas_of_the_same_response(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (chunk_reader, tool_calls):
+        monkeypatch.setattr(module, "pieces_of", lambda text, size=0: pieces_of(text, 16))
+    events, lines = asyncio.run(play(load(name)))
+    if events:
+        laws.check(events)
+    *_, last = [json.loads(line) for line in golden(name).read_text(encoding="utf-8").splitlines()]
+    assert _without_number(json.loads(lines[-1])) == _without_number(last)
+
+
+def _without_number(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name != "sequence_number"}
 
 
 def ends_of_events(recording: Recording) -> list[int]:
