@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import orjson
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from app.core.types import request
-from app.core.types.bounded_json import dumps_in_pieces
+from app.core.types.bounded_json import pieces_of_json
 from app.core.types.response import is_large_response
 from app.responses.off_loop import off_loop
 
@@ -22,5 +24,22 @@ async def whole_response(response: request.Response, headers: Mapping[str, str] 
     """Return a 200 with a response of the API as its JSON body; a large one is encoded off the event loop."""
     if not is_large_response(response):
         return json_response(response, headers)
-    body = await off_loop(True, dumps_in_pieces, response)
-    return Response(body, headers=headers, media_type="application/json")
+    pieces = await off_loop(True, lambda: [*pieces_of_json(response)])
+    return LargeResponse(pieces, headers)
+
+
+class LargeResponse(Response):
+    """A 200 with JSON that is sent in pieces, each of which is freed when it is sent."""
+
+    def __init__(self, pieces: list[bytes], headers: Mapping[str, str] | None = None) -> None:
+        length = str(sum(map(len, pieces)))
+        super().__init__(None, headers={**(headers or {}), "content-length": length}, media_type="application/json")
+        pieces.reverse()
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        while self._pieces:
+            piece = self._pieces.pop()
+            await send({"type": "http.response.body", "body": piece, "more_body": bool(self._pieces)})
+            await asyncio.sleep(0)  # for other requests

@@ -8,7 +8,7 @@ waits for the body, items may also be written by the code that receives them: se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from starlette.responses import Response
@@ -23,7 +23,8 @@ _SendCoroutine: TypeAlias = Callable[[Message], Coroutine[Any, None, None]]  # a
 
 class EventStream(Response, Generic[T]):
     """
-    Sends each item of `body`, encoded by `encode`, in one write, and `last` at the end.
+    Sends each item of `body`, encoded by `encode`, in one write, and `last` at the end. An item for which `pieces`
+    returns an iterator is large: its pieces are encoded and sent one by one.
 
     Items that the body passes to `sink` while it is awaited are sent without resuming the task that awaits it.
 
@@ -39,6 +40,7 @@ class EventStream(Response, Generic[T]):
         body: AsyncGenerator[T, None],
         encode: Callable[[T], bytes],
         *,
+        pieces: Callable[[T], Iterator[bytes] | None] = lambda item: None,
         first: T | None = None,
         sink: Sink[T] | None = None,
         last: bytes = b"",
@@ -52,6 +54,7 @@ class EventStream(Response, Generic[T]):
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
         self._body = body
         self._encode = encode
+        self._pieces = pieces
         self._first = first  # the item that was already taken from the body
         self._sink = sink or Sink()
         self._end = last
@@ -61,6 +64,7 @@ class EventStream(Response, Generic[T]):
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._last_write = 0.0  # in loop time
         self._unsent = b""  # what a slow client blocks
+        self._rest: Iterator[bytes] = iter(())  # of a large item
         self._blocked: asyncio.Future[None] | None = None  # the rest of a write outside of the task
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,7 +82,11 @@ class EventStream(Response, Generic[T]):
             await asyncio.wait({pump})
             if self._farewell and pump.cancelled():
                 self._stop()
-                await _write(send, self._unsent + await self._farewell())
+                last = await self._farewell()
+                for piece in self._rest:  # of a large item that was sent in part
+                    await _write(send, self._unsent)
+                    self._unsent = piece
+                await _write(send, self._unsent + last)
                 await _write(send, b"", more=False)
             raise
         finally:
@@ -93,13 +101,24 @@ class EventStream(Response, Generic[T]):
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             if self._first is not None:
-                self._unsent = self._encode(self._first)
-                await _write(send, self._unsent)
-                self._unsent = b""
+                first, self._first = self._first, None
+                if pieces := self._pieces(first):
+                    await self._send_pieces(pieces, send)
+                else:
+                    self._unsent = self._encode(first)
+                    await _write(send, self._unsent)
+                    self._unsent = b""
+                del first
             sink.send = self._send_at_once
             async for item in self._body:
                 sink.send = None
                 self._last_write = self._clock()
+                if pieces := self._pieces(item):
+                    del item
+                    await self._send_pieces(pieces, send)
+                    del pieces
+                    sink.send = self._send_at_once
+                    continue
                 piece = self._encode(item)
                 self._unsent += piece
                 if self._blocked:
@@ -114,6 +133,16 @@ class EventStream(Response, Generic[T]):
             await _write(send, self._end, more=False)
         finally:
             await self._body.aclose()
+
+    async def _send_pieces(self, pieces: Iterator[bytes], send: Send) -> None:
+        """Send a large item, with time for other tasks between its pieces."""
+        self._rest = pieces
+        await self._wait_for_client()
+        for self._unsent in pieces:
+            await _write(send, self._unsent)
+            self._unsent = b""
+            self._last_write = self._clock()
+            await asyncio.sleep(0)
 
     def _send_at_once(self, item: T) -> None:
         """Send an item while the task waits for the body."""

@@ -100,7 +100,8 @@ class Run:
                 async for events in answer:
                     if response["output"]:
                         lifecycle.first = clock()
-                    events.extend(self._new_warnings())
+                    self._emit_warnings()
+                    events.extend(builder.take())
                     yield events
                     if lifecycle.first:
                         break
@@ -112,20 +113,18 @@ class Run:
                 lifecycle.charge(usage)
             await self._save()
             lifecycle.failure = builder.failure
-        last = self._new_warnings()
+        self._emit_warnings()
         builder.end()
         self._ended = True
-        last.extend(builder.take())
-        yield last
+        yield builder.take()
 
-    def _new_warnings(self) -> EventBatch:
-        """Return an `antiphon:warning` event for each new warning, if the caller has requested such events."""
+    def _emit_warnings(self) -> None:
+        """Emit an `antiphon:warning` event for each new warning, if the caller has requested such events."""
         builder = self._builder
         for warning in self.warnings if builder.framework_events else ():
             if warning not in self._warned:
                 self._warned.add(warning)
                 builder.framework("warning", message=warning)
-        return builder.take()
 
     def watched(self) -> AbstractContextManager[None]:
         """

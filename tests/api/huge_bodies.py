@@ -184,20 +184,20 @@ async def _cost(row: Row) -> dict[str, Any]:
         app = create_app(settings(backend_url=backend_url, max_body_bytes=2 * SIZE))
         options = {"ws": "app.api.uvicorn.websocket:Socket", "http": "app.api.uvicorn.http:Http"}
         async with serving(app, ws_max_size=2 * SIZE, ws_per_message_deflate=False, **options) as url:
-            memory, began = _reset_peak(), time.process_time()
+            memory, began = reset_peak(), time.process_time()
             async with watched_loop() as holds:
                 status = await _asked(url, row, body)
                 cpu = time.process_time() - began
-            return {"cpu": cpu, "held": holds.longest, "memory": _status("VmHWM") - memory, "status": status}
+            return {"cpu": cpu, "held": holds.longest, "memory": status_of("VmHWM") - memory, "status": status}
 
 
-def _reset_peak() -> int:
+def reset_peak() -> int:
     """Make the peak of memory what there is now, and return it."""
     Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmHWM")
+    return status_of("VmHWM")
 
 
-def _status(name: str) -> int:
+def status_of(name: str) -> int:
     status = Path("/proc/self/status").read_text()
     return int(status.partition(f"{name}:")[2].split()[0]) * 1024
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import pytest
@@ -189,6 +189,64 @@ async def test_the_last_words_come_behind_what_the_client_has_not_read(waiting: 
     await asyncio.wait({serving})
     assert client.written == [b"".join([b"0", *waiting, b"farewell"]), b""]
     assert answer.sink.send is None
+
+
+def letters(item: bytes) -> Iterator[bytes] | None:
+    """A long item is sent letter by letter."""
+    return (bytes([letter]) for letter in item) if len(item) > 1 else None
+
+
+async def test_large_items_are_sent_in_pieces_and_in_order() -> None:
+    client, answer = Client(), Answer()
+    for item in (b"1", b"abc", b"2", b"de", None):
+        answer.items.put_nowait(item)
+    await answer.stream(first=b"xy", pieces=letters)({"type": "http"}, client.receive, client.send)
+    assert client.written == [b"x", b"y", b"1", b"a", b"b", b"c", b"2", b"d", b"e", b"end"]
+
+
+async def test_a_large_item_waits_for_what_the_client_has_not_read() -> None:
+    client, answer = Client(), Answer()
+    serving = asyncio.ensure_future(answer.stream(pieces=letters)({"type": "http"}, client.receive, client.send))
+    await answer.opened()
+    client.reads.clear()
+    assert answer.sink.send
+    answer.sink.send(b"0")
+    answer.items.put_nowait(b"abc")
+    answer.items.put_nowait(None)
+    await asyncio.sleep(0.01)
+    assert (client.written, answer.sink.send) == ([], None)
+    client.reads.set()
+    await serving
+    assert client.written == [b"0", b"a", b"b", b"c", b"end"]
+
+
+@pytest.mark.parametrize("before", [[], [b"0"]])
+async def test_the_last_words_come_behind_the_rest_of_a_large_item(before: list[bytes]) -> None:
+    """A client could not parse an event that is cut off, nor the next one."""
+    client, answer = Client(), Answer()
+
+    async def farewell() -> bytes:
+        client.reads.set()
+        return b"farewell"
+
+    stream = answer.stream(farewell=farewell, pieces=letters)
+    serving = asyncio.ensure_future(stream({"type": "http"}, client.receive, client.send))
+    await answer.opened()
+    if before:
+        client.reads.clear()
+        assert answer.sink.send
+        answer.sink.send(before[0])
+        answer.items.put_nowait(b"abc")
+        await asyncio.sleep(0.01)
+    else:
+        answer.items.put_nowait(b"abc")
+        while client.written != [b"a"]:
+            await asyncio.sleep(0)
+        client.reads.clear()
+        await asyncio.sleep(0.01)
+    serving.cancel()
+    await asyncio.wait({serving})
+    assert b"".join(client.written) == b"".join([*before, b"abc", b"farewell"])
 
 
 async def test_an_error_of_the_server_ends_the_stream_where_it_would_without_a_sink() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -231,6 +231,7 @@ async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
     return EventStream(
         events,
         encoder.encode_sse,
+        pieces=_pieces,
         first=first,
         sink=sink,
         last=encoder.DONE_FRAME,
@@ -239,6 +240,11 @@ async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
         farewell=lambda: _farewell(run),
         headers=_warning_headers(run),
     )
+
+
+def _pieces(events: EventBatch) -> Iterator[bytes] | None:
+    """Return the encoded pieces of a large batch, None for any other."""
+    return encoder.sse_pieces(events) if events.large else None
 
 
 async def _farewell(run: Run) -> bytes:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import orjson
 
 from app.core.stream.event_batch import EventBatch
+from app.core.types.bounded_json import pieces_of_json
 from app.core.types.request import Event
 
 DONE_FRAME = b"data: [DONE]\n\n"
 COMMENT = b": keepalive\n\n"
+
+
+def sse_pieces(events: EventBatch) -> Iterator[bytes]:
+    """Encode events as `encode_sse`, in pieces, each when it is taken: large events take no memory for their JSON."""
+    for event in events:
+        yield b"event: %b\ndata: " % event["type"].encode()
+        yield from pieces_of_json(event)
+        yield b"\n\n"
 
 
 def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:

@@ -55,6 +55,8 @@ class EventBatch:
 
     __slots__ = ("entries",)
 
+    large = False  # whether it is too large to be encoded at once
+
     def __init__(self) -> None:
         self.entries: list[Event | DeltaEvents] = []
 
@@ -83,6 +85,14 @@ class EventBatch:
         """The last event of a batch that is not empty."""
         entry = self.entries[-1]
         return events_of(entry)[-1] if isinstance(entry, tuple) else entry
+
+
+class LargeEventBatch(EventBatch):
+    """A batch with events that are to be encoded and sent in pieces."""
+
+    __slots__ = ()
+
+    large = True
 
 
 class Sink(Generic[T]):

@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from app.core.stream.citations import Citations
-from app.core.stream.event_batch import DeltaFields, EventBatch
+from app.core.stream.event_batch import DeltaFields, EventBatch, LargeEventBatch
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, PartType, ToolBinding
 from app.core.types import list_field, with_fields
+from app.core.types.bounded_json import LONG
 from app.core.types.chunk import REASONING_CONTENT
 from app.core.types.items import ItemType
 from app.core.types.readings import NOTES
@@ -124,6 +125,7 @@ class EventBuilder:
         self._clock = clock
         self._seal = seal
         self._events = EventBatch()
+        self._closed = len(response.get("instructions") or ())  # characters in the response, but for open items
         self._sequence_number = 0
         self._open: OpenItem | None = None
         self._calls: list[OpenCall] = []
@@ -295,6 +297,7 @@ class EventBuilder:
         """
         self._calls.remove(call)
         kind, item, written = call.kind, call.item, call.written
+        self._note_closed(len(written))
         if kind.added_when_complete and status != "completed":
             return
         if kind.field:
@@ -403,7 +406,21 @@ class EventBuilder:
         for type in types:
             self._emit(type, item_id=call.item["id"], output_index=call.index)
 
+    def _note_closed(self, length: int) -> None:
+        """Note that items have grown by some characters, whose events follow."""
+        self._closed += length
+        if length > LONG:
+            self._mark_large()
+
+    def _mark_large(self) -> None:
+        """Have the events since the last `take` encoded in pieces."""
+        if not self._events.large:
+            entries, self._events = self._events.entries, LargeEventBatch()
+            self._events.entries = entries
+
     def _snapshot(self) -> Response:
+        if self._closed > LONG:
+            self._mark_large()
         return {**self.response, "output": [*self.response["output"]]}
 
     def _add(self, item: Item) -> int:
@@ -464,6 +481,7 @@ class EventBuilder:
     def _close_parts(self, open_: OpenItem) -> None:
         for part in open_.parts:
             content = part.content()
+            self._note_closed(len(content[part.row.field]))
             fields = {name: content.get(name, []) for name in part.row.done_fields}
             self._emit(part.row.done, **part.where, **fields)
             self._emit(part.row.part_done, **part.where, part=content)

@@ -1,0 +1,54 @@
+"""No event of a backend, however large, holds the event loop for long or takes many times its size in memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.api.huge_answers import ANSWERS, SIZE
+
+HELD = 0.1  # seconds
+TIMES = 5  # of memory: what is parsed, the text, the stored record, and what is being sent
+STORED_TWICE = {"reasoning": 2}  # for the client, and as the backend sent it
+IN_SQLITE = 2  # of the record, which SQLite copies twice
+
+ROWS = [
+    *(f"{answer}, sse, memory" for answer in ANSWERS),
+    "text, json, memory",
+    "call, json, memory",
+    "text, sse, sqlite",
+]
+
+
+def measured(*rows: str) -> dict[str, dict[str, float]]:
+    """Return what rows cost."""
+    root = Path(__file__).parent.parent.parent
+    command = [sys.executable, "-m", "tests.api.huge_answers", *rows]
+    costs: dict[str, dict[str, float]] = json.loads(
+        subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE).stdout
+    )
+    return costs
+
+
+@pytest.fixture(scope="module")
+def costs() -> dict[str, dict[str, float]]:
+    if sys.platform != "linux":
+        pytest.skip("looks into /proc")
+    return measured(*ROWS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_it_leaves_time_and_memory_to_others(name: str, costs: dict[str, dict[str, float]]) -> None:
+    cost = costs[name]
+    assert cost["same"]
+    records = STORED_TWICE.get(name.partition(",")[0], 1)
+    assert cost["memory"] <= (TIMES + records - 1 + IN_SQLITE * records * name.endswith("sqlite")) * SIZE
+    # Other processes can make a measurement larger, never smaller: so the least of three counts.
+    for _ in range(2):
+        if cost["held"] > HELD:
+            cost["held"] = min(cost["held"], measured(name)[name]["held"])
+    assert cost["held"] <= HELD
