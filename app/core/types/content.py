@@ -17,6 +17,7 @@ TOLERANT = ConfigDict(extra="allow")
 _MB = 1024 * 1024
 
 Text = Annotated[str, StringConstraints(max_length=10 * _MB)]
+TypeName = Annotated[str, StringConstraints(min_length=1)]
 
 
 class TextPart(TypedDict):
@@ -72,7 +73,7 @@ class Unknown(TypedDict):
     """A value of an unknown type: an extension (`vendor:type`) or a newer type."""
 
     __pydantic_config__ = TOLERANT  # type: ignore[misc]
-    type: str
+    type: TypeName
     id: NotRequired[Annotated[str | None, BeforeValidator(lambda id: id if isinstance(id, str) else None)]]
     call_id: NotRequired[str | None]
 

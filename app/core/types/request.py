@@ -34,7 +34,7 @@ from app.core.types import Part as Part
 from app.core.types import Response as Response
 from app.core.types import with_fields
 from app.core.types.bounded_json import TooManyValues, check_values
-from app.core.types.content import TEXT_OR_LIST, TOLERANT, Content, ContentPart, Text, Unknown, tag_of
+from app.core.types.content import TEXT_OR_LIST, TOLERANT, Content, ContentPart, Text, TypeName, Unknown, tag_of
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
@@ -201,7 +201,7 @@ class NamedTool(TypedDict):
     """`{"type": "function", "name": ...}`, or another type of tool without a name."""
 
     __pydantic_config__ = TOLERANT  # type: ignore[misc]
-    type: str
+    type: TypeName
     name: NotRequired[str | None]
 
 

@@ -379,6 +379,15 @@ INVALID: list[tuple[Any, str | None, str]] = [
     ({"model": "m", "input": "a", "tools": [{"type": ["function"]}]}, "tools[0].type", "invalid_type"),
     ({"model": "m", "input": "a", "tool_choice": {"type": [], "name": "f"}}, "tool_choice.type", "invalid_type"),
     ({"model": "m", "input": "a", "text": {"format": {"type": {}}}}, "text.format.type", "invalid_value"),
+    # An empty type, even beside a known one.
+    ({"model": "m", "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": ""}]}]},
+     "input[0].content[1].type", "string_below_min_length"),
+    ({"model": "m", "input": [{"role": "user", "content": "a"}, {"type": ""}]}, "input[1].type",
+     "string_below_min_length"),
+    ({"model": "m", "input": "a", "tools": [{"type": ""}]}, "tools[0].type", "string_below_min_length"),
+    ({"model": "m", "input": "a", "tool_choice": {"type": ""}}, "tool_choice.type", "string_below_min_length"),
+    ({"model": "m", "input": "a", "tool_choice": {"type": "allowed_tools", "tools": [{"type": ""}]}},
+     "tool_choice.tools[0].type", "string_below_min_length"),
     ({"model": "m", "input": [{"type": "x:y", "call_id": ["c"]}]}, "input[0].call_id", "invalid_type"),
 ]  # fmt: skip
 
