@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.responses.tool_loop import ALREADY_USED
+from app.responses.tool_loop.calls import ALREADY_USED
 from app.stores.memory import MemoryStore
 from app.stores.sqlite import SQLiteStore
 from tests.responses.test_tool_loop import body, client, events_of, hello, made, shape, types

@@ -1,0 +1,313 @@
+"""
+The calls of hosted tools of one response: run them, and add their items, events and notes to the response.
+
+The sessions of the tools are open from `open` to `close`. The calls of a round run concurrently, each in a task of its
+own, and their events are yielded while they run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from typing import Any
+
+from app.core.history.approvals import ApprovedCall
+from app.core.stream.citations import cited_by
+from app.core.stream.event_batch import EventBatch
+from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream
+from app.core.stream.event_types import ToolBinding
+from app.core.types import with_fields
+from app.core.types.hosted import HostedFunction
+from app.core.types.items import ITEM_TYPES, ItemType
+from app.core.types.readings import NOTES
+from app.core.types.request import TERMINAL, Item
+from app.errors import Warnings
+from app.observability.lifecycle import ObservedRound, ResponseLifecycle
+from app.responses.generate import Deadline, DeadlineExceeded
+from app.responses.images import StoredImages
+from app.responses.tool_loop.options import LoopOptions
+from app.responses.tool_loop.report import SessionReport
+from app.responses.tool_loop.sessions import SessionFunction, ToolSessions, call_signature, parsed_arguments
+from app.tools import Outcome, ToolCall
+
+logger = logging.getLogger(__name__)
+
+SAME_CALLS = 3  # identical calls after which the model has to answer without tools
+CANCEL_TIMEOUT = 5.0  # seconds that a cancelled tool may take to stop
+
+ALREADY_USED = "This approval has been used already, so the call was not run again."
+NO_OBJECT = "The arguments of this call are not a JSON object, so it was not run."
+
+
+class HostedCalls:
+    """Runs the hosted calls of one response."""
+
+    def __init__(
+        self,
+        builder: EventBuilder,
+        options: LoopOptions,
+        warnings: Warnings,
+        *,
+        deadline: Deadline | None,
+        lifecycle: ResponseLifecycle,
+    ) -> None:
+        """`warnings` are those of the response, to which `warn` adds."""
+        self.started = 0  # the number of calls that were started
+        self.repeats = False  # whether the model has made the same call `SAME_CALLS` times
+        self.usage: dict[str, Counter[str]] = {}  # `tool_usage` of the response
+        self._builder = builder
+        self._options = options
+        self._warnings = warnings
+        self._deadline = deadline
+        self._lifecycle = lifecycle
+        limits = options.limits
+        self._sessions = ToolSessions(
+            options.declared, max_result_chars=limits.max_result_chars, call_seconds=limits.max_call_seconds
+        )
+        self._limit = asyncio.Semaphore(limits.parallel if options.parallel else 1)
+        self._changed = asyncio.Event()  # set when there are events to yield
+        self._same: Counter[str] = Counter()
+
+    @property
+    def functions(self) -> Sequence[SessionFunction]:
+        """The functions of the open sessions."""
+        return self._sessions.functions
+
+    async def open(self, quiet: float | None) -> AsyncGenerator[EventBatch, None]:
+        """Open the sessions and yield their events, except in the first `quiet` seconds (None: yield none)."""
+        opening = asyncio.create_task(self._sessions.open(self._options.items, SessionReport(self)))
+        async with contextlib.aclosing(self._events_while([opening], quiet)) as all:
+            async for events in all:
+                yield events
+
+    async def close(self) -> None:
+        """Close the sessions."""
+        await self._sessions.close()
+
+    async def run(
+        self, calls: Sequence[OpenCall], number: int, round: ObservedRound | None = None
+    ) -> AsyncGenerator[EventBatch, None]:
+        """
+        Run calls concurrently and yield their events.
+
+        `number` is that of the round; `round` is None for approved calls, which are run before the first.
+        """
+        step = self._builder.begin_step("tools")
+        self._builder.framework("tool_round_started", round=number, tool_count=len(calls))
+        if self._deadline:
+            self._deadline.start()
+        with round.inside() if round else contextlib.nullcontext():
+            tasks = [asyncio.create_task(self._run(call)) for call in calls]
+        async with contextlib.aclosing(self._events_while(tasks)) as all:
+            async for events in all:
+                yield events
+        self._builder.seal_calls(call.item["id"] for call in calls)
+        self._builder.framework("tool_round_completed", round=number, tool_count=len(calls))
+        self._builder.end_step(step, "tools")
+
+    async def run_approved(self) -> AsyncGenerator[EventBatch, None]:
+        """Run the calls that the request approves and yield their events."""
+        calls = [await self._approved_call(approval) for approval in self._options.approvals]
+        running = [call for call in calls if call in self._builder.running]
+        async with contextlib.aclosing(self.run(running, 0)) as all:
+            async for events in all:
+                yield events
+
+    async def _approved_call(self, approval: ApprovedCall) -> OpenCall:
+        """
+        Add the item of an approved call, with the arguments that were stored.
+
+        The call ends at once if it was run before, or if another request has used the approval.
+        """
+        request = approval.request
+        label, name = str(request.get("server_label")), str(request.get("name"))
+        function = next(
+            (
+                candidate.function
+                for candidate in self._sessions.functions
+                if (candidate.function.server_label, candidate.function.name) == (label, name)
+            ),
+            HostedFunction(name, "mcp_call", namespace=label, fields={"server_label": label, "name": name}),
+        )
+        kind, fields = ITEM_TYPES[function.item], dict(function.fields)
+        if "approval_request_id" in kind.empty:
+            fields["approval_request_id"] = request["id"]
+        call = self._builder.call(approval.call_id or self._builder.new_id("call"), ToolBinding(kind, fields, function))
+        self._builder.arguments(call, str(request.get("arguments") or "{}"))
+        self._builder.close_call(call)
+        self.note(call.item["id"], approval_request_id=request["id"], round=-1)
+        if approval.earlier:
+            self._repeat(call, *approval.earlier)
+        elif self._options.claim and not await self._options.claim(request["id"]):
+            self._end(call, Outcome.failed(ALREADY_USED))
+        return call
+
+    def _repeat(self, call: OpenCall, item: Item, upstream: Upstream) -> None:
+        """End a call with the result of its earlier run."""
+        own = ("id", "type", "status", "approval_request_id")
+        fields = {name: value for name, value in item.items() if name not in own}
+        if (notes := upstream.get(NOTES)) and "output" in notes:
+            self.note(call.item["id"], output=notes["output"])
+        self._builder.end_call(call, str(item.get("status") or "completed"), fields)
+
+    async def _run(self, call: OpenCall) -> None:
+        assert call.callee and call.callee.hosted
+        function, builder = call.callee.hosted, self._builder
+        arguments = parsed_arguments(call.written, call.kind.argument)
+        self.started += 1
+        signature = call_signature(function, arguments, call.written)
+        self._same[signature] += 1
+        self.repeats = self.repeats or self._same[signature] >= SAME_CALLS
+        async with self._limit:
+            builder.run_call(call)
+            builder.framework("tool_call_started", name=function.name, call_id=call.call_id)
+            self._changed.set()
+            target = self._sessions.find(function.key)
+            name = target.tool.name if target else "unknown"
+            with self._lifecycle.tool_call(name, function.name, call.call_id) as observed:
+                outcome = await self._outcome(call, target, arguments)
+                observed.status = outcome.status
+        self._end(call, outcome)
+
+    async def _outcome(
+        self, call: OpenCall, target: SessionFunction | None, arguments: dict[str, Any] | None
+    ) -> Outcome:
+        assert call.callee and call.callee.hosted
+        function = call.callee.hosted
+        if target is None:
+            return Outcome.failed(f"There is no tool {function.name!r} any more.")
+        if arguments is None:
+            return Outcome.failed(NO_OBJECT)
+        items = [*self._options.items, *self._finished_items()]
+        approval = self._notes(call.item["id"]).get("approval_request_id")
+        deferred = [entry.function for entry in self._sessions.functions if entry.function.deferred]
+        running = ToolCall(call.item["id"], target.function, arguments, items, approval, call.call_id or "", deferred)
+        return await self._sessions.run(target.session, running, SessionReport(self, call))
+
+    def _finished_items(self) -> list[Item]:
+        open_ = {call.item["id"] for call in self._builder.running}
+        return [item for item in self._builder.response["output"] if item["id"] not in open_]
+
+    def _end(self, call: OpenCall, outcome: Outcome) -> None:
+        """End the item of a call, and note the output that the model is shown."""
+        assert call.callee and call.callee.hosted
+        kind, function = call.kind, call.callee.hosted
+        fields = dict(outcome.fields)
+        if outcome.status == "failed" and not fields and isinstance(outcome.output, str):
+            fields = kind.error(outcome.output)
+        output = self._sessions.shortened(outcome.output)
+        for name, value in kind.included.items():
+            if name in fields and value not in self._options.include:
+                del fields[name]
+        item = with_fields(call.item, fields)
+        notes: dict[str, Any] = {}
+        if kind.own_output(item) != output:
+            notes["output"] = output
+        if kind.field is None:
+            notes["arguments"] = call.written
+        if (item.get("server_label"), item.get("name")) != (function.namespace, function.name):
+            notes |= {"namespace": function.key[0], "name": function.name}
+        if sources := cited_by((source.mark, source.annotation) for source in outcome.sources):
+            self._builder.cite(sources)
+            notes["sources"] = sources
+        if not kind.call_id:  # otherwise its output is an item of its own
+            self.note(call.item["id"], **notes)
+        for name, counts in outcome.usage.items():
+            self.usage.setdefault(name, Counter()).update(counts)
+        self._builder.end_call(call, outcome.status, fields)
+        failed = outcome.status != "completed"
+        error = outcome.output if failed and isinstance(outcome.output, str) else None
+        self._builder.framework("tool_call_completed", name=function.name, call_id=call.call_id, error=error)
+        self._changed.set()
+
+    # While tools work.
+
+    async def _events_while(
+        self, tasks: Collection[asyncio.Task[None]], quiet: float | None = 0
+    ) -> AsyncGenerator[EventBatch, None]:
+        """
+        Yield events while tasks run, except during the first `quiet` seconds (None: yield no events).
+
+        Raises `DeadlineExceeded` and any exception of a task. Leaving the generator cancels the tasks.
+        """
+        clock = asyncio.get_running_loop().time
+        yield_at = None if quiet is None else clock() + quiet
+        pending = {*tasks}
+        try:
+            while pending:
+                await self._wait(pending, yield_at)
+                for task in [task for task in pending if task.done()]:
+                    pending.remove(task)
+                    task.result()
+                if yield_at is not None and clock() >= yield_at and (events := self._builder.take()):
+                    yield events
+        finally:
+            for task in pending:
+                task.cancel()
+            if pending:
+                _, stuck = await asyncio.wait(pending, timeout=CANCEL_TIMEOUT)
+                for task in stuck:
+                    logger.error("hosted tool does not stop", extra={"task": task.get_name()})
+
+    async def _wait(self, tasks: Collection[asyncio.Task[None]], yield_at: float | None) -> None:
+        """Wait for the end of a task, new events, `yield_at` (in loop time), or the deadline."""
+        clock = asyncio.get_running_loop().time
+        until = [time for time in (self._deadline.at if self._deadline else None, yield_at) if time and time > clock()]
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            timeout = min(until) - clock() if until else None
+            await asyncio.wait({*tasks, changed}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+        self._changed.clear()
+        if self._deadline and self._deadline.at is not None and clock() >= self._deadline.at:
+            raise DeadlineExceeded
+
+    # What sessions report.
+
+    def add_item(self, kind: ItemType, fields: Mapping[str, Any]) -> OpenCall:
+        """Add an item for a session; after the end of the response it is discarded."""
+        if self._builder.response["status"] in TERMINAL:
+            return OpenCall(None, {"type": kind.type, "id": self._builder.new_id(kind.prefix)}, kind)
+        self._changed.set()
+        return self._builder.add_item(kind, fields)
+
+    @property
+    def images(self) -> StoredImages | None:
+        """The images of earlier turns."""
+        return self._options.images
+
+    def progress(self, item: OpenCall, name: str, fields: Mapping[str, Any]) -> None:
+        """Emit a progress event of a running call or of an item that a session added."""
+        self._builder.progress(item, name, fields)
+        self._changed.set()
+
+    def close_item(self, item: OpenCall, status: str, fields: Mapping[str, Any]) -> None:
+        """End an item that a session added."""
+        self._builder.end_call(item, status, fields)
+        self._changed.set()
+
+    def warn(self, message: str) -> None:
+        """Add a warning for the caller about something that was left out or changed."""
+        if message not in self._warnings:
+            self._warnings.add(message)
+            logger.warning("request adapted", extra={"reason": message})
+            self._changed.set()
+
+    def note(self, item_id: str, **notes: Any) -> None:
+        """Store notes on an item, for later requests that contain it."""
+        upstream = self._builder.upstream.setdefault(item_id, {})
+        upstream[NOTES] = {**upstream.get(NOTES, {}), **notes}
+
+    def session_notes(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the notes of sessions on an item of this response or of the conversation."""
+        notes = self._notes(str(item.get("id"))).get("session")
+        return notes if isinstance(notes, Mapping) else {}
+
+    def _notes(self, item_id: str) -> Mapping[str, Any]:
+        upstream = self._builder.upstream.get(item_id) or self._options.upstream.get(item_id) or {}
+        notes: Mapping[str, Any] = upstream.get(NOTES, {})
+        return notes
