@@ -110,7 +110,6 @@ class Responses:
         self._max_input_tokens = max_input_tokens
         self._max_output_seconds = max_output_seconds
         self._tools = tools or {}
-        self._approvals = Approvals(store)
         self._tool_limits = tool_limits or ToolLimits()
 
     @property
@@ -306,9 +305,10 @@ class Responses:
         compacting = self._compaction(request, caller) if generate and not context.compacts else None
         if not declared and not compacting:
             return None
-        claim = partial(self._approvals.claim, caller.owner)
+        approvals = Approvals(self.store, caller.owner)
         images = StoredImages(layers, caller.owner, context.images)
-        return loop_options(request, context, declared, self._tool_limits, caller.dialect, claim, images, compacting)
+        limits = self._tool_limits
+        return loop_options(request, context, declared, limits, caller.dialect, approvals, images, compacting)
 
     def _declared(
         self, request: CreateResponse, caller: Caller, context: Context, response: Response

@@ -158,7 +158,8 @@ class Outcome:
     `{"type": "input_image", "image_url"}`). It is stored with the turn unless the item itself contains it. `fields` are
     those of the finished item, such as `{"action": {...}}` of a `web_search_call`. Fields that callers see only with a
     value of `include` (`results` of a `file_search_call`) are always set; the loop removes them. `usage` is added up in
-    the response's `tool_usage`: `{"web_search": {"num_requests": 1}}`.
+    the response's `tool_usage`: `{"web_search": {"num_requests": 1}}`. `begun` is False for a failed call that was
+    not even sent: its approval may be used again.
     """
 
     output: str | list[Part]
@@ -166,15 +167,16 @@ class Outcome:
     status: OutcomeStatus = "completed"
     sources: Sequence[Source] = ()
     usage: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    begun: bool = True
 
     @classmethod
-    def failed(cls, message: str, fields: Mapping[str, object] | None = None) -> Outcome:
+    def failed(cls, message: str, fields: Mapping[str, object] | None = None, *, begun: bool = True) -> Outcome:
         """
         Return the outcome of a failed call, with a message for the model and the caller.
 
         Without `fields` the item gets the error fields of its type for the message.
         """
-        return cls(message, fields or {}, "failed")
+        return cls(message, fields or {}, "failed", begun=begun)
 
 
 class ReportedItem(Protocol):

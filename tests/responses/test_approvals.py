@@ -13,7 +13,7 @@ from app.stores.memory import MemoryStore
 from app.stores.sqlite import SQLiteStore
 from tests.responses.test_tool_loop import body, client, events_of, hello, made, shape, types
 from tests.support import laws
-from tests.support.hosted_lab import Lab
+from tests.support.hosted_lab import FUNCTIONS, Lab
 from tests.support.scripted import Scripted
 
 
@@ -226,3 +226,75 @@ async def test_a_refusal_of_the_backend_does_not_lose_what_was_done(lab: Lab) ->
         assert (failed["status"], types(failed)) == ("failed", ["mcp_call"])
         again = (await http.post("/responses", json=approved)).json()
     assert (again["status"], again["output"][0]["output"], len(lab.calls)) == ("completed", "It was done.", 1)
+
+
+async def test_an_approval_is_not_used_up_while_the_tool_is_away(lab: Lab) -> None:
+    backend = Scripted(ASKED, hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        (request,) = first["output"]
+        lab.away = True
+        approved = body(previous_response_id=first["id"], input=[decision(request)])
+        failed = (await http.post("/responses", json=approved)).json()
+        assert (failed["output"][0]["status"], lab.calls) == ("failed", [])
+        assert backend.asked[-1]["messages"][-1]["content"] == "The lab is away."
+
+        lab.away = False
+        again = body(previous_response_id=failed["id"], input=[decision(request)])
+        events = await events_of(http, **again)
+        laws.check(events)
+        call = events[-1]["response"]["output"][0]
+        assert (call["output"], call["approval_request_id"]) == ("It was done.", request["id"])
+        sent = backend.asked[-1]["messages"]
+        assert [message["role"] for message in sent] == ["user", "assistant", "tool", "assistant", "tool"]
+        assert sent[1]["tool_calls"][0]["id"] != sent[3]["tool_calls"][0]["id"]
+
+        # It is used now, in this branch and in the first one.
+        last = body(previous_response_id=events[-1]["response"]["id"], input=[decision(request)])
+        for used in (again, approved, last):
+            await http.post("/responses", json=used)
+    assert lab.calls == [("ask", {"what": "it"})]
+
+
+async def test_a_client_that_keeps_its_history_may_approve_again(lab: Lab) -> None:
+    """The failed call in its history does not count; nor does the approval before that run it later, unasked."""
+    backend = Scripted(ASKED, hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        lab.away = True
+        (request,) = (await http.post("/responses", json=body(store=False))).json()["output"]
+        history = [user(), request, decision(request)]
+        history += (await http.post("/responses", json=body(store=False, input=history))).json()["output"]
+        lab.away = False
+        history += (await http.post("/responses", json=body(store=False, input=[*history, user()]))).json()["output"]
+        assert lab.calls == []
+        again = body(store=False, input=[*history, decision(request)])
+        statuses = [(await http.post("/responses", json=again)).json()["output"][0]["status"] for _ in range(2)]
+    assert (statuses, len(lab.calls)) == (["completed", "failed"], 1)
+
+
+async def test_a_tool_that_is_gone_uses_no_approval(lab: Lab) -> None:
+    """A server that cannot be reached may list no functions."""
+    backend = Scripted(ASKED, hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        approved = body(previous_response_id=first["id"], input=[decision(first["output"][0])])
+        lab.functions = ()
+        failed = (await http.post("/responses", json=approved)).json()
+        lab.functions = FUNCTIONS
+        done = (await http.post("/responses", json=approved)).json()
+    assert [answer["output"][0]["status"] for answer in (failed, done)] == ["failed", "completed"]
+    assert len(lab.calls) == 1
+
+
+async def test_one_of_two_workers_may_try_again(lab: Lab, tmp_path: Path) -> None:
+    stores = [SQLiteStore(tmp_path / "store.db", ttl=60) for _ in range(2)]
+    async with client(Scripted(ASKED, hello()), stores[0]) as one, client(Scripted(hello()), stores[1]) as other:
+        (request,) = (await one.post("/responses", json=body(store=False))).json()["output"]
+        approved = body(input=[user(), request, decision(request)], store=False)
+        outputs = []
+        for worker, away in ((one, True), (other, True), (other, False), (one, False)):
+            lab.away = away
+            outputs.append((await worker.post("/responses", json=approved)).json()["output"][0]["output"])
+    for store in stores:
+        await store.aclose()
+    assert (outputs, len(lab.calls)) == ([None, None, "It was done.", None], 1)

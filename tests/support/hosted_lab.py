@@ -26,6 +26,8 @@ class Lab:
         self.most_running = 0
         self.gate = asyncio.Event()  # that `wait` waits for
         self.started = asyncio.Event()  # has a `wait` begun?
+        self.functions = FUNCTIONS
+        self.away = False  # so that no call begins
         self.listing: Action | None = None
         self.declarations: list[Declaration] = []
         self.known: list[Any] = []  # the items that were given to `functions`
@@ -34,9 +36,6 @@ class Lab:
     def reset(cls) -> Lab:
         cls.current = cls()
         return cls.current
-
-
-Lab.reset()
 
 
 def function(name: str, **more: Any) -> HostedFunction:
@@ -55,6 +54,9 @@ FUNCTIONS = (
     function("long"),
     function("ask", needs_approval=True),
 )
+
+
+Lab.reset()
 
 
 class LabTool:
@@ -98,10 +100,12 @@ class LabSession:
         self._lab.known = [*items]
         if self._lab.listing:
             await self._lab.listing(None, report)  # type: ignore[arg-type]
-        return [replace(function, deferred=self._deferred) for function in FUNCTIONS]
+        return [replace(function, deferred=self._deferred) for function in self._lab.functions]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
         lab, name = self._lab, call.function.name
+        if lab.away:
+            return Outcome.failed("The lab is away.", begun=False)
         lab.calls.append((name, call.arguments))
         lab.running += 1
         lab.most_running = max(lab.most_running, lab.running)

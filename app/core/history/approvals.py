@@ -34,19 +34,24 @@ def find_approvals(
     """
     Return the calls that new items approve and that the conversation does not contain yet.
 
-    `stored` are the items before them, and `turns` all stored turns of the chains, including siblings. Raises
-    `InvalidRequest` for a malformed approval, or one without an approval request.
+    A call that could not be begun is made again if it is approved again. `stored` are the items before the new ones,
+    and `turns` all stored turns of the chains, including siblings. Raises `InvalidRequest` for a malformed approval, or
+    one without an approval request.
     """
     requests = {item.get("id"): item for item in (*new, *stored) if item["type"] == APPROVAL_REQUEST}
-    existing = {id for item in (*stored, *new) if (id := _approved_by(item, upstream))}
+    existing = {id for item in (*stored, *new) if (id := _approved_by(item, upstream)) and _was_begun(item, upstream)}
+    attempted = {id for item in stored if (id := _approved_by(item, upstream))}
     earlier = {
         id: (item, turn.upstream.get(str(item.get("id")), {}))
         for turn in turns
         for item in turn.response["output"]
-        if (id := _approved_by(item, turn.upstream))
+        if (id := _approved_by(item, turn.upstream)) and _was_begun(item, turn.upstream)
     }
     approvals: dict[str, ApprovedCall] = {}
     for index, item in enumerate(new):
+        if id := _approved_by(item, upstream):
+            approvals.pop(id, None)  # it led to this call
+            attempted.add(id)
         if item["type"] != APPROVAL_RESPONSE:
             continue
         request_id, approve = item.get("approval_request_id"), item.get("approve")
@@ -58,15 +63,31 @@ def find_approvals(
             raise InvalidRequest(message, param=f"input[{index}].approval_request_id")
         if approve and request_id not in existing:
             notes = upstream.get(request_id, {}).get(NOTES, {})
-            approvals[request_id] = ApprovedCall(requests[request_id], notes.get("call_id"), earlier.get(request_id))
+            call_id = None if request_id in attempted else notes.get("call_id")
+            approvals[request_id] = ApprovedCall(requests[request_id], call_id, earlier.get(request_id))
     return [*approvals.values()]
 
 
 def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:
-    """Return the id of the approval request that a call was run for, if any."""
+    """Return the id of the approval request that a call was made for, if any."""
     row = ITEM_TYPES.get(item["type"])
     if row is None or not row.hosted:
         return None
-    notes: Mapping[str, object] = upstream.get(str(item.get("id")), {}).get(NOTES, {})
-    id = item.get("approval_request_id") or notes.get("approval_request_id")
+    id = item.get("approval_request_id") or _notes(item, upstream).get("approval_request_id")
     return id if isinstance(id, str) else None
+
+
+def _was_begun(item: Item, upstream: Mapping[str, Upstream]) -> bool:
+    """
+    Return whether an approved call was begun.
+
+    That is not known of a client's copy of a failed call; then the claim of the approval decides whether it is run.
+    """
+    if notes := _notes(item, upstream):
+        return notes.get("begun") is not False
+    return item.get("status") != "failed" and not item.get("error")
+
+
+def _notes(item: Item, upstream: Mapping[str, Upstream]) -> Mapping[str, object]:
+    notes: Mapping[str, object] = upstream.get(str(item.get("id")), {}).get(NOTES, {})
+    return notes

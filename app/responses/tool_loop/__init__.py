@@ -129,7 +129,7 @@ class ToolLoop:
         async with contextlib.aclosing(self._calls.open(open_after)) as all:
             async for events in all:
                 yield events
-        if self._options.approvals:
+        if self._options.approved:
             yield self.builder.take()  # from here on errors are events
             async with contextlib.aclosing(self._calls.run_approved()) as all:
                 async for events in all:

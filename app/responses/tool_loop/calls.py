@@ -24,10 +24,11 @@ from app.core.types.hosted import HostedFunction
 from app.core.types.items import ITEM_TYPES, ItemType
 from app.core.types.readings import NOTES
 from app.core.types.request import TERMINAL, Item
-from app.errors import Warnings
+from app.errors import StoreUnavailable, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle
 from app.responses.generate import Deadline, DeadlineExceeded
 from app.responses.images import StoredImages
+from app.responses.tool_loop.approvals import ApprovalClaim
 from app.responses.tool_loop.options import LoopOptions
 from app.responses.tool_loop.report import SessionReport
 from app.responses.tool_loop.sessions import SessionFunction, ToolSessions, call_signature, parsed_arguments
@@ -70,6 +71,7 @@ class HostedCalls:
         self._limit = asyncio.Semaphore(limits.parallel if options.parallel else 1)
         self._changed = asyncio.Event()  # set when there are events to yield
         self._same: Counter[str] = Counter()
+        self._claims: dict[str, ApprovalClaim] = {}  # of running calls, by item id
 
     @property
     def functions(self) -> Sequence[SessionFunction]:
@@ -110,7 +112,7 @@ class HostedCalls:
 
     async def run_approved(self) -> AsyncGenerator[EventBatch, None]:
         """Run the calls that the request approves and yield their events."""
-        calls = [await self._approved_call(approval) for approval in self._options.approvals]
+        calls = [await self._approved_call(approval) for approval in self._options.approved]
         running = [call for call in calls if call in self._builder.running]
         async with contextlib.aclosing(self.run(running, 0)) as all:
             async for events in all:
@@ -120,7 +122,8 @@ class HostedCalls:
         """
         Add the item of an approved call, with the arguments that were stored.
 
-        The call ends at once if it was run before, or if another request has used the approval.
+        The call ends at once if it was run before, or if another request has used the approval. A call that no session
+        can run uses no approval.
         """
         request = approval.request
         label, name = str(request.get("server_label")), str(request.get("name"))
@@ -141,8 +144,11 @@ class HostedCalls:
         self.note(call.item["id"], approval_request_id=request["id"], round=-1)
         if approval.earlier:
             self._repeat(call, *approval.earlier)
-        elif self._options.claim and not await self._options.claim(request["id"]):
-            self._end(call, Outcome.failed(ALREADY_USED))
+        elif self._options.approvals and self._sessions.find(function.key):
+            if claim := await self._options.approvals.claim(request["id"]):
+                self._claims[call.item["id"]] = claim
+            else:
+                self._end(call, Outcome.failed(ALREADY_USED, begun=False))
         return call
 
     def _repeat(self, call: OpenCall, item: Item, upstream: Upstream) -> None:
@@ -170,7 +176,16 @@ class HostedCalls:
             with self._lifecycle.tool_call(name, function.name, call.call_id) as observed:
                 outcome = await self._outcome(call, target, arguments)
                 observed.status = outcome.status
+        if not outcome.begun:
+            await self._release(call)
         self._end(call, outcome)
+
+    async def _release(self, call: OpenCall) -> None:
+        """Make the approval of a call available again, if it has one."""
+        claim = self._claims.get(call.item["id"])
+        if claim and self._options.approvals:
+            with contextlib.suppress(StoreUnavailable):  # then it stays used
+                await self._options.approvals.release(claim)
 
     async def _outcome(
         self, call: OpenCall, target: SessionFunction | None, arguments: dict[str, Any] | None
@@ -178,7 +193,7 @@ class HostedCalls:
         assert call.callee and call.callee.hosted
         function = call.callee.hosted
         if target is None:
-            return Outcome.failed(f"There is no tool {function.name!r} any more.")
+            return Outcome.failed(f"There is no tool {function.name!r} any more.", begun=False)
         if arguments is None:
             return Outcome.failed(NO_OBJECT)
         items = [*self._options.items, *self._finished_items()]
@@ -208,6 +223,8 @@ class HostedCalls:
             notes["output"] = output
         if kind.field is None:
             notes["arguments"] = call.written
+        if not outcome.begun:
+            notes["begun"] = False
         if (item.get("server_label"), item.get("name")) != (function.namespace, function.name):
             notes |= {"namespace": function.key[0], "name": function.name}
         if sources := cited_by((source.mark, source.annotation) for source in outcome.sources):

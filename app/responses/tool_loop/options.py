@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from app.core.dialects import Dialect
 from app.core.history.approvals import ApprovedCall
@@ -14,11 +14,9 @@ from app.core.types.hosted import HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.responses.compaction import CompactionOptions
 from app.responses.images import StoredImages
+from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction
 from app.tools import ToolLimits
-
-# Claims an approval by the id of its request; returns False if it was claimed before.
-Claim: TypeAlias = Callable[[str], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +32,8 @@ class LoopOptions:
     parallel: bool = True
     max_tool_calls: int | None = None
     max_output_tokens: int | None = None
-    approvals: Sequence[ApprovedCall] = ()
-    claim: Claim | None = None
+    approved: Sequence[ApprovedCall] = ()
+    approvals: Approvals | None = None  # where these are claimed; None: nowhere
     shows_tool_usage: bool = False
     images: StoredImages | None = None  # of earlier turns
     compaction: CompactionOptions | None = None  # when to compact the conversation; None: never
@@ -66,7 +64,7 @@ def loop_options(
     declared: Sequence[DeclaredTool],
     limits: ToolLimits,
     dialect: Dialect,
-    claim: Claim,
+    approvals: Approvals,
     images: StoredImages,
     compaction: CompactionOptions | None = None,
 ) -> LoopOptions:
@@ -81,8 +79,8 @@ def loop_options(
         parallel=request.parallel_tool_calls,
         max_tool_calls=request.max_tool_calls,
         max_output_tokens=request.max_output_tokens,
-        approvals=context.approvals,
-        claim=claim,
+        approved=context.approvals,
+        approvals=approvals,
         images=images,
         shows_tool_usage=dialect.schema,
         compaction=compaction,

@@ -58,10 +58,10 @@ def outcome_of(result: Mapping[str, Any], redactor: Redactor, max_chars: int) ->
     return Outcome(output, {"output": text, "error": None})
 
 
-def failed(error: Mapping[str, object], redactor: Redactor) -> Outcome:
+def failed(error: Mapping[str, object], redactor: Redactor, *, begun: bool = True) -> Outcome:
     """Return the outcome of a call that got no result; `error` is the `error` of the `mcp_call` item."""
     message = redactor(str(error["message"]))
-    return Outcome.failed(f"Error: {message}", {"output": None, "error": {**error, "message": message}})
+    return Outcome.failed(f"Error: {message}", {"output": None, "error": {**error, "message": message}}, begun=begun)
 
 
 def cut(text: str, max_chars: int) -> str:

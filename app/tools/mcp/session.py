@@ -60,6 +60,9 @@ class MCPSession:
         """Call a tool of the server."""
         try:
             connection = await self._connection()
+        except MCPFailure as failure:
+            return failed(failure.error, self._redactor, begun=False)
+        try:
             result = await connection.call_tool(call.function.name, call.arguments)
         except MCPFailure as failure:
             return failed(failure.error, self._redactor)

@@ -177,6 +177,17 @@ async def test_an_unavailable_server_is_reported_and_left_out(lab: Lab) -> None:
     assert "cannot be used" in response.warnings[0] and "0123456789abcdef0123" not in str(response.warnings)
 
 
+async def test_a_call_to_a_server_that_cannot_be_reached_is_not_begun(lab: Lab) -> None:
+    tool = tool_of({"servers": {"lab": {"url": lab.url}, "away": {"url": "http://127.0.0.1:9/mcp"}}})
+    outcomes = []
+    for label in ("lab", "away"):
+        listed = {"type": "mcp_list_tools", "server_label": label, "tools": [{"name": "fail", "input_schema": {}}]}
+        async with opened(tool, server_label=label) as session:
+            (function,) = await session.functions([listed], Response())
+            outcomes.append(await call(session, function))
+    assert [(outcome.status, outcome.begun) for outcome in outcomes] == [("failed", True), ("failed", False)]
+
+
 async def test_a_session_that_was_lost_is_opened_anew(lab: Lab) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url}}})
     async with opened(tool, server_label="lab") as session:
