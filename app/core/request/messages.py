@@ -150,14 +150,14 @@ class _Conversation:
         self.replay = ReasoningFields(context.profile)
         self.before = before
         self.ids = before.ids.copy() if before else CallIds(self.options.tool_ids)
-        self.outputs = _pair(items)  # call position -> output position
+        self.outputs, self.unclaimed = _pair(items)  # call position -> output position; output positions
         self.callers = {output: call for call, output in self.outputs.items()}
         self.late = _late(items, self.outputs)
-        self.answers: dict[str, list[object]] = {}  # the outputs for each call id
+        self.answers: dict[str, list[int]] = {}  # positions of the outputs for each call id
         for call in (position for position, item in enumerate(items) if item["type"] == "function_call"):
             answers = self.answers.setdefault(items[call]["call_id"], [])
             if call in self.outputs:
-                answers.append(items[self.outputs[call]]["output"])
+                answers.append(self.outputs[call])
         self.turn = before.turn if before else 0
         self.with_tools: set[int] = {self.turn} if before and before.with_tools else set()
         self.pending = -1  # the last position of an output to the calls so far, and of a call to the outputs so far
@@ -212,7 +212,15 @@ class _Conversation:
         if item["type"] == "function_call":
             self.pending = max(self.pending, self.outputs.get(position, len(self.items)))
         elif item["type"] == "function_call_output":
-            self.pending = max(self.pending, self.callers.get(position, -1))
+            self.pending = max(self.pending, self.settled(position, item))
+
+    def settled(self, position: int, item: Item) -> int:
+        """Return the position of the item that decides how an output is sent; the number of items if it may follow."""
+        if position in self.callers:
+            return self.callers[position]
+        if position in self.unclaimed:
+            return len(self.items)
+        return min(self.same_answers(item), default=-1)
 
     def prefix(self, messages: list[Message]) -> TranslatedPrefix | None:
         """Return the longest prefix; none with new warnings, because later requests have to repeat these."""
@@ -301,8 +309,8 @@ class _Conversation:
         both are sent.
         """
         name = label(item["call_id"])
-        if (answers := self.answers.get(item["call_id"])) is not None:
-            if item["output"] in answers:
+        if item["call_id"] in self.answers:
+            if self.same_answers(item):
                 return
             introduction = f"Another result of the tool call {name}:"
             self.warnings.add(f"The call {name} has more than one output; those after the first go as messages.")
@@ -310,6 +318,11 @@ class _Conversation:
             introduction = f"The result of the tool call {name}, which is not in this conversation:"
             self.warnings.add(f"The output of {name} answers no call of this conversation; it goes as a message.")
         self.output_as_message(position, introduction)
+
+    def same_answers(self, item: Item) -> list[int]:
+        """Return the positions of the same output, as far as it answers calls with the same id."""
+        answers = self.answers.get(item["call_id"], ())
+        return [answer for answer in answers if self.items[answer]["output"] == item["output"]]
 
     def output_as_message(self, position: int, introduction: str) -> None:
         """Add an output as a user message, which is allowed anywhere."""
@@ -505,9 +518,9 @@ def _texts_or(parts: list[ChatPart], otherwise: str) -> list[ChatPart]:
     return [{"type": "text", "text": otherwise}]
 
 
-def _pair(items: Sequence[Item]) -> dict[int, int]:
+def _pair(items: Sequence[Item]) -> tuple[dict[int, int], set[int]]:
     """
-    Return the position of each call's output, by the position of the call.
+    Return the position of each call's output, by the position of the call, and the outputs that a later call may claim.
 
     An output answers the last unanswered call with its id before it, or else the first one after it: some clients send
     results first.
@@ -530,7 +543,7 @@ def _pair(items: Sequence[Item]) -> dict[int, int]:
                 answered.add(id)
             elif id not in answered:
                 early.setdefault(id, deque()).append(position)
-    return pairs
+    return pairs, {position for positions in early.values() for position in positions}
 
 
 def _late(items: Sequence[Item], outputs: Mapping[int, int]) -> set[int]:

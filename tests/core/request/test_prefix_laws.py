@@ -121,6 +121,21 @@ def converse(steps: list[Step], profile: Profile) -> None:
         nodes.append(Node([*node.items, *input, *thought, *answer], node.prefix, step.calls))
 
 
+NEXT = Step(0, "fits", [], [], {}, False, [])
+
+
+def test_an_output_that_a_later_call_may_claim_ends_the_prefix() -> None:
+    """Two outputs come before the calls with their id; the second call claims the second output."""
+    early, calls = NEXT._replace(kind="old output"), NEXT._replace(calls=["a"])
+    converse([NEXT, early, early._replace(calls=["a"]), NEXT._replace(kind="user"), NEXT, calls, NEXT], Profile())
+
+
+def test_an_output_that_repeats_a_later_one_ends_the_prefix() -> None:
+    """A second output for a call is that of the next call with its id, in one branch and not in the other."""
+    calls, twice = NEXT._replace(calls=["a"]), NEXT._replace(kind="old output")
+    converse([calls, twice, NEXT, calls, NEXT, NEXT._replace(parent=1, kind="user")], Profile())
+
+
 @pytest.mark.parametrize("policy", ["tool_turns", "never", "current_turn", "always"])
 @pytest.mark.parametrize("kind", ["text", "agent", "both"])
 def test_only_the_end_of_a_regular_conversation_is_translated_again(kind: str, policy: str) -> None:
