@@ -62,8 +62,8 @@ def _values(document: bytes | str, limit: int) -> int:
     count = 1
     quotes = 0  # two for each string, which is a value or a field name
     cut = b""  # the first half of an escape that ends in the next piece
-    for start in range(0, len(document), _PIECE):
-        piece = document[start : start + _PIECE]
+    for start in range(0, len(document), _COUNTED):
+        piece = document[start : start + _COUNTED]
         data = cut + (piece.encode(errors="surrogatepass") if isinstance(piece, str) else piece)
         cut = b"\\" * ((len(data) - len(data.rstrip(b"\\"))) % 2)
         data = data.removesuffix(cut)
@@ -85,6 +85,7 @@ def _structure(document: bytes | str) -> int:
 
 LARGE = 2 * 1024 * 1024  # bytes or characters from which JSON is parsed and encoded in pieces
 LONG = 256 * 1024  # characters of a string that is encoded in pieces
+_COUNTED = 256 * 1024  # bytes or characters of which the values are counted at once
 _PIECE = 1024 * 1024  # bytes that are decoded at once: smaller blocks of memory are not returned when they are freed
 _SHORT = 256  # bytes of strings that are decoded with the document
 _MANY = 5000  # values after which `is_large` stops counting

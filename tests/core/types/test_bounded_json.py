@@ -40,7 +40,8 @@ VALUES = st.recursive(
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_json, "LARGE", 0)
-    monkeypatch.setattr(bounded_json, "_PIECE", 12)
+    for limit in ("_PIECE", "_COUNTED", "LONG"):
+        monkeypatch.setattr(bounded_json, limit, 12)
     monkeypatch.setattr(bounded_json, "_SHORT", 8)
 
 
