@@ -20,6 +20,8 @@ ROWS = [
     *(f"{answer}, sse, memory" for answer in ANSWERS),
     "text, json, memory",
     "call, json, memory",
+    "text, websocket, memory",
+    "call, websocket, memory",
     "text, sse, sqlite",
 ]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
@@ -23,8 +23,9 @@ from app.api.request_body import SMALL, body_too_large
 from app.api.routes.websocket_frames import Create, envelope, read_frame
 from app.api.uvicorn.websocket import SERVICE_RESTART
 from app.core.dialects import dialect_of
+from app.core.stream.event_batch import EventBatch
+from app.core.types.bounded_json import pieces_of_json
 from app.core.types.ids import bucket_of
-from app.core.types.request import Event
 from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.responses import Caller, Run
 from app.responses.images import images_bucket
@@ -80,6 +81,12 @@ def _headers(websocket: WebSocket) -> Mapping[str, str]:
     return {**websocket.headers, "authorization": f"Bearer {keys[0]}"}
 
 
+class SendFragment(Protocol):
+    """Sends a piece of a text message; raises `OSError` if the client has disconnected."""
+
+    async def __call__(self, data: bytes, *, first: bool, last: bool) -> None: ...
+
+
 class WebSocketConnection:
     """
     One client's connection.
@@ -99,7 +106,10 @@ class WebSocketConnection:
         self._lenient = "keepalive" in (caller.dialect.heartbeat, dialect_of(websocket.headers).heartbeat)
         self._frames: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._queued_size = 0  # bytes or characters of the queued frames
-        self._send_lock = asyncio.Lock()  # held for a batch of events, so that no heartbeat comes between them
+        # Sends a piece of a message, where the server can do so.
+        self._send_fragment: SendFragment | None = websocket.scope.get("state", {}).get("send_fragment")
+        self._in_message = False  # whether a message was sent in part
+        self._send_lock = asyncio.Lock()  # held for a batch of events, so that no other message comes between them
         self._last_sent = 0.0  # in loop time
 
     async def serve(self) -> None:
@@ -127,7 +137,8 @@ class WebSocketConnection:
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
                 frame = message.pop("text", None) or message.pop("bytes", None) or ""
                 if refusal := self._refusal(frame):
-                    await self._send(envelope(refusal))
+                    async with self._send_lock:
+                        await self._send(envelope(refusal))
                 else:
                     self._queued_size += len(frame)
                     self._frames.put_nowait(frame)
@@ -229,10 +240,11 @@ class WebSocketConnection:
             else:
                 await self._send_events(run.keepalive(), stream_id)
 
-    async def _send_events(self, events: Iterable[Event], stream_id: str | None) -> None:
+    async def _send_events(self, events: EventBatch, stream_id: str | None) -> None:
+        send = self._send_in_pieces if events.large else self._send
         async with self._send_lock:
             for event in events:
-                await self._send(event if stream_id is None else {**event, "stream_id": stream_id})
+                await send(event if stream_id is None else {**event, "stream_id": stream_id})
             self._last_sent = asyncio.get_running_loop().time()
 
     async def _send(self, frame: Mapping[str, Any]) -> None:
@@ -240,6 +252,25 @@ class WebSocketConnection:
             await self._websocket.send_text(orjson.dumps(frame).decode())
         except RuntimeError as error:  # the other task has received the disconnect
             raise WebSocketDisconnect(1006) from error
+
+    async def _send_in_pieces(self, frame: Mapping[str, Any]) -> None:
+        """Send a message that may be large, with time for other tasks between its pieces."""
+        if self._send_fragment is None:
+            await self._send(frame)
+            return
+        pieces = pieces_of_json(frame)
+        piece = next(pieces)
+        self._in_message = True
+        try:
+            first = True
+            for following in pieces:
+                await self._send_fragment(piece, first=first, last=False)
+                first, piece = False, following
+                await asyncio.sleep(0)
+            await self._send_fragment(piece, first=first, last=True)
+        except OSError as error:
+            raise WebSocketDisconnect(1006) from error
+        self._in_message = False
 
     def _limit_reached(self) -> dict[str, Any]:
         """
@@ -263,7 +294,7 @@ class WebSocketConnection:
     async def _close(self, code: int, last: dict[str, Any] | None = None) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
             async with asyncio.timeout(CLOSING_TIMEOUT):
-                if last:
+                if last and not self._in_message:
                     await self._send(last)
                 await self._websocket.close(code)
 

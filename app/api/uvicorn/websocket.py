@@ -1,12 +1,16 @@
 """
-uvicorn's WebSocket protocol, with changes to shutdown and to the keepalive timeout.
+uvicorn's WebSocket protocol, with changes to shutdown and to the keepalive timeout, and messages in fragments.
 
     uvicorn.run(..., ws="app.api.uvicorn.websocket:Socket")
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 from websockets.frames import Frame
 
 from app.api.uvicorn.shutdown import begin_shutdown
@@ -29,6 +33,26 @@ class Socket(WebSocketsSansIOProtocol):
             super().shutdown()
         else:
             self.queue.put_nowait({"type": "websocket.disconnect", "code": SERVICE_RESTART})
+
+    async def run_asgi(self) -> None:
+        """Run the application, which can send a large message in fragments by `send_fragment` of its scope's state."""
+        state: dict[str, Any] = self.scope["state"]
+        state["send_fragment"] = self.send_fragment
+        try:
+            await super().run_asgi()
+        finally:
+            del state["send_fragment"]  # breaks a reference cycle
+
+    async def send_fragment(self, data: bytes, *, first: bool, last: bool) -> None:
+        """Send a piece of a text message; raises `OSError` if the client has disconnected."""
+        await self.writable.wait()
+        if self.disconnected or self.close_sent:
+            raise ClientDisconnected
+        try:
+            (self.conn.send_text if first else self.conn.send_continuation)(data, last)
+        except InvalidState as error:
+            raise ClientDisconnected from error
+        self.transport.write(b"".join(self.conn.data_to_send()))
 
     def handle_text(self, event: Frame) -> None:
         """Queue a message, and free its bytes: the parser refers to a frame until the next one comes."""

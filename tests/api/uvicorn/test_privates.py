@@ -29,8 +29,8 @@ USED = {
         *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "shutdown"),
     },
     Socket: {
-        *("app_state", "close_sent", "handshake_complete", "queue", "transport"),
-        *("handle_bytes", "handle_text", "keepalive_timeout", "shutdown"),
+        *("app_state", "close_sent", "conn", "disconnected", "handshake_complete", "queue", "scope", "transport"),
+        *("handle_bytes", "handle_text", "keepalive_timeout", "run_asgi", "shutdown", "writable"),
     },
     _Workers: {"processes", "sockets", "handle_hup", "terminate_all"},
 }
