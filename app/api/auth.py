@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from app.core.access import UNRESTRICTED, KeyAccess
+from app.core.access import UNRESTRICTED, KeyAccess, digest_of
 from app.core.dialects import dialect_of
 from app.errors import Unauthorized
 from app.observability import log_context
 from app.responses import Caller
-from app.settings.keys import KeySettings, digest_of
+from app.settings.keys import KeySettings
 
 
 class Auth:

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
+from app.core.access import digest_of, hash_of
 from app.settings import SettingsError, load_settings
-from app.settings.keys import KEY_PREFIX, check_key_name, digest_of, hash_of, key_table
+from app.settings.keys import KEY_PREFIX, check_key_name, key_table
 
 keys_cli = typer.Typer(name="key", help="Make API keys with names.", no_args_is_help=True)
 

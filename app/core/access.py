@@ -90,6 +90,16 @@ def hosted_names(tool: Mapping[str, Any], *more: str) -> tuple[str, ...]:
     return (*([f"{tool['type']}:{label}"] if label else []), str(tool["type"]), *more)
 
 
+def digest_of(key: str) -> str:
+    """Return the SHA-256 of a key as hexadecimal digits."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def hash_of(key: str) -> str:
+    """Return the hash of a key in the format of the settings, such as `sha256:9f86d0...`."""
+    return f"sha256:{digest_of(key)}"
+
+
 def owner_id(owner: str) -> str:
     """
     Return the id of an owner in the settings.

@@ -150,7 +150,7 @@ class Responses:
         offered: list[dict[str, Any]] = []
         for name, tool in self._tools.items():
             if isinstance(tool, DeclaringTool):
-                declared = [*map(dict, tool.declarations(caller.owner))]
+                declared = [*map(dict, tool.declarations(caller.key_names))]
             else:
                 declared = [
                     {"type": type_, **needed} for type_, needed in _REQUIRED_FIELDS.items() if type_ in tool.types
@@ -326,6 +326,7 @@ class Responses:
                 response_id=response["id"],
                 chain=context.key,
                 include=frozenset(request.include),
+                key_names=caller.key_names,
             )
             if opened := open_tool(self._tools, declaration, position):
                 names = hosted_names(tool, opened.name)

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from app.core.access import UNRESTRICTED, KeyAccess
+from app.core.access import UNRESTRICTED, KeyAccess, hash_of
 from app.core.dialects import DIALECTS, Dialect
 from app.core.history.context import Context
 from app.core.history.turns import Turn
@@ -44,6 +44,12 @@ class Caller:
     key: str | None = None  # the key itself, for backends that pass it through
     dialect: Dialect = DIALECTS["openresponses"]
     access: KeyAccess = UNRESTRICTED  # what the key may do
+
+    @property
+    def key_names(self) -> frozenset[str]:
+        """What the settings may call the key: the name of its table, if it has one, and `sha256:` with its SHA-256."""
+        names = {self.access.name} if self.access.configured else set()
+        return frozenset(names if self.key is None else {*names, hash_of(self.key)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,10 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.core.access import digest_of
 from app.core.prices import PriceList
 from app.settings.backend import BackendSettings, merged_profile
-from app.settings.keys import BudgetSettings, KeyName, KeySettings, PriceSettings, digest_of
+from app.settings.keys import BudgetSettings, KeyName, KeySettings, PriceSettings
 from app.settings.loading import ENV_FILE, PREFIX, SettingsError, environment, read_toml, suggestion
 from app.settings.validation import (
     AllowedOrigins,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -23,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from app.core.access import BudgetLimit, KeyAccess, KeyLimits, owner_id
+from app.core.access import BudgetLimit, KeyAccess, KeyLimits, digest_of, owner_id
 from app.core.prices import NANO, Price
 from app.settings.loading import environment
 from app.settings.validation import check_header_value
@@ -33,16 +32,6 @@ KEY_PREFIX = "sk-antiphon-"  # of keys that `antiphon key new` creates; logs red
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 # The excluded names stand for keys without a table, in logs and usage.
 _NAME = re.compile(r"(?!(?:anonymous|unnamed|other|key_[0-9a-f]{8})$)[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
-
-
-def digest_of(key: str) -> str:
-    """Return the SHA-256 of a key as hexadecimal digits."""
-    return hashlib.sha256(key.encode()).hexdigest()
-
-
-def hash_of(key: str) -> str:
-    """Return the hash of a key in the format of the settings, such as `sha256:9f86d0...`."""
-    return f"sha256:{digest_of(key)}"
 
 
 def check_key_name(name: str) -> str:

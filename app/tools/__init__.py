@@ -119,6 +119,8 @@ class Declaration:
     response_id: str
     chain: str  # the key of the conversation's chain: the last part of its ids
     include: frozenset[str] = frozenset()  # of the request
+    # What the settings may call the caller's key: the name of its table, if it has one, and `sha256:` with its SHA-256.
+    key_names: frozenset[str] = frozenset()
     deadline: float | None = None  # end of the response at the latest, in the time of the event loop
 
 
@@ -247,8 +249,8 @@ class ToolSession(Protocol):
 class DeclaringTool(Protocol):
     """A hosted tool with several possible declarations, such as the servers of MCP."""
 
-    def declarations(self, owner: str) -> Sequence[Mapping[str, object]]:
-        """Return declarations that an owner may use in requests, without secrets."""
+    def declarations(self, key_names: Collection[str]) -> Sequence[Mapping[str, object]]:
+        """Return declarations that a caller may use in requests, without secrets; see `Declaration.key_names`."""
         ...
 
 

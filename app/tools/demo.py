@@ -8,7 +8,7 @@ Its calls produce items of all types that clients know.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -51,7 +51,7 @@ class DemoTool:
         """Return a session for a declaration of the label `demo`."""
         return self._open() if declaration.tool.get("server_label") == DEMO_LABEL else None
 
-    def declarations(self, owner: str) -> list[dict[str, object]]:
+    def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
         """Return the declaration of the demo server."""
         return [{"type": "mcp", "server_label": DEMO_LABEL}]
 

@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 
 from app.api.accounting import Accounting, BudgetExceeded
 from app.api.accounting.journal import UsageJournal
-from app.core.access import BudgetLimit, KeyAccess
+from app.core.access import BudgetLimit, KeyAccess, hash_of
 from app.core.prices import NANO, Price, PriceList, format_money
 from app.core.types import Usage
 from app.core.types.chunk import DONE
 from app.core.types.usage import usage_of
 from app.errors import StoreUnavailable
-from app.settings.keys import hash_of
 from app.stores.memory.usage import MemoryUsage
 from app.stores.usage import Spending, UsageRow
 from tests.support import sockets

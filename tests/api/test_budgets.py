@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.settings.keys import hash_of
+from app.core.access import hash_of
 from tests.responses.test_background import until_ended
 from tests.support import laws, sockets
 from tests.support.build import reported

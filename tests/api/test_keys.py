@@ -18,12 +18,12 @@ import pytest
 from starlette.datastructures import Headers
 
 from app.api.auth import Auth
-from app.core.access import KeyAccess
+from app.core.access import KeyAccess, hash_of
 from app.errors import Unauthorized
 from app.main import create_app
 from app.observability import logging as logs
 from app.settings import load_settings
-from app.settings.keys import KeySettings, hash_of, key_table
+from app.settings.keys import KeySettings, key_table
 from tests.support import sockets
 from tests.support.build import delta
 from tests.support.scripted import Scripted
@@ -187,6 +187,18 @@ async def test_a_key_sees_the_mcp_servers_that_it_may_use() -> None:
         for key, labels in expected.items():
             tools = (await http.get("/v1/antiphon/about", headers=bearer(key))).json()["tools"]
             assert tools == [{"type": "mcp", "server_label": label} for label in labels]
+
+
+@pytest.mark.parametrize("entry", ["alice", "one", hash_of("one")])
+async def test_a_server_of_mcp_may_be_for_a_named_key(entry: str) -> None:
+    """By the name of its table, also where it has another owner; or by the key, or its hash."""
+    servers = {"lab": {"url": "http://127.0.0.1:9/mcp", "keys": [entry]}}
+    keys = {"alice": table("one", owner="team"), "bob": table("two", owner="team")}
+    tool = {"type": "mcp", "server_label": "lab"}
+    async with served(keys, tools={"mcp": {"servers": servers}}) as http:
+        for key, offered, status in (("one", [tool], 200), ("two", [], 400)):
+            assert (await http.get("/v1/antiphon/about", headers=bearer(key))).json()["tools"] == offered
+            assert (await ask(http, key, tools=[tool])).status_code == status
 
 
 def test_a_server_of_mcp_is_allowed_by_its_label() -> None:

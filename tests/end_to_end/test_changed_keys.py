@@ -11,7 +11,8 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from app.settings.keys import hash_of, key_table
+from app.core.access import hash_of
+from app.settings.keys import key_table
 from tests.cli.test_cli import TIMEOUT, served, wait_for_log
 from tests.support.store_places import Place, place_of
 

@@ -18,9 +18,9 @@ import httpx
 import openai
 import pytest
 
+from app.core.access import hash_of
 from app.errors import BackendError
 from app.main import create_app
-from app.settings.keys import hash_of
 from app.stores.memory import MemoryStore
 from tests.core.stream.test_recovery import recovered
 from tests.support import laws

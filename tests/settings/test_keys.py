@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.access import owner_id
+from app.core.access import digest_of, hash_of, owner_id
 from app.settings import SettingsError, load_settings
-from app.settings.keys import check_key_name, digest_of, hash_of, key_table
+from app.settings.keys import check_key_name, key_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -72,10 +72,10 @@ class MCPTool:
             raise ValueError("needs more packages: pip install 'antiphon[mcp]'")
         return cls(read_settings(table, host.environment, host.directory), host.max_result_chars)
 
-    def declarations(self, owner: str) -> list[dict[str, object]]:
-        """Return a declaration for each server that the operator lets this owner use."""
+    def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
+        """Return a declaration for each server that the operator lets a caller use."""
         servers = self._settings.servers.items()
-        return [{"type": "mcp", "server_label": name} for name, server in servers if server.serves(owner)]
+        return [{"type": "mcp", "server_label": name} for name, server in servers if server.serves(key_names)]
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession]:
         """Return the session for a declaration; raises `InvalidRequest` for a server that may not be used."""
@@ -108,7 +108,7 @@ class MCPTool:
         connector = tool.get("connector_id")
         name, field = (connector, "connector_id") if isinstance(connector, str) else (label, "server_label")
         server = self._settings.servers.get(name)
-        if server is not None and not server.serves(declaration.owner):
+        if server is not None and not server.serves(declaration.key_names):
             server = None
         if url and (server is None or url != server.url):
             if connector:

@@ -91,7 +91,7 @@ class MCPCodeInterpreter:
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession] | None:
         """Return the session for a declaration, or None if the caller may not use the server."""
-        if not self._server.serves(declaration.owner):
+        if not self._server.serves(declaration.key_names):
             return None
         place, container = f"{declaration.place}.container", declaration.tool.get("container")
         if isinstance(container, Mapping):

@@ -14,9 +14,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -31,6 +30,7 @@ from pydantic import (
     model_validator,
 )
 
+from app.core.access import hash_of
 from app.tools.guard import URLPattern
 from app.tools.validation import read_table
 
@@ -120,7 +120,8 @@ class MCPServer(_Settings):
     require_approval: Approval | None = None
     """`always`, `never`, or a filter for each. A caller may ask for more approvals than this, never for fewer."""
     keys: list[SecretStr] | None = None
-    """The callers' keys, or `sha256:` and a key's hash, that may use it; all if left out."""
+    """The keys that may use it; all if left out. Each is the name of a table `[keys.NAME]`, `sha256:` with the SHA-256
+    of a key, or a key."""
     description: str = ""
     """What it is for; shown to a model that searches for tools."""
     open_timeout: float = Field(30, gt=0)
@@ -140,14 +141,12 @@ class MCPServer(_Settings):
         allowed = self.allowed_tools
         return allowed if isinstance(allowed, ToolFilter) else ToolFilter(tool_names=allowed)
 
-    def serves(self, owner: str) -> bool:
-        """Return whether a caller may use the server; `owner` is the hash of the caller's key."""
-        return self.keys is None or any(_owner(key.get_secret_value()) == owner for key in self.keys)
-
-
-def _owner(key: str) -> str:
-    digest = key.removeprefix("sha256:") if key.startswith("sha256:") else sha256(key.encode()).hexdigest()
-    return digest[:32]
+    def serves(self, key_names: Collection[str]) -> bool:
+        """Return whether a caller may use the server; see `Declaration.key_names`."""
+        if self.keys is None:
+            return True
+        keys = [key.get_secret_value() for key in self.keys]
+        return any(key in key_names or hash_of(key) in key_names for key in keys)
 
 
 class MCPSettings(_Settings):

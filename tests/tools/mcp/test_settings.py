@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.core.access import hash_of
 from app.tools.mcp.settings import MCPSettings, ToolFilter, needs_approval, read_settings
 
 
@@ -189,5 +190,5 @@ def test_whose_keys_may_use_a_server() -> None:
     digest = sha256(b"team-b").hexdigest()
     table = {"servers": {"lab": {"url": "http://lab", "keys": ["team-a", f"sha256:{digest}"]}}}
     lab = read(table).servers["lab"]
-    assert lab.serves(sha256(b"team-a").hexdigest()[:32]) and lab.serves(digest[:32])
-    assert not lab.serves(sha256(b"team-c").hexdigest()[:32]) and not lab.serves("")
+    assert lab.serves({hash_of("team-a")}) and lab.serves({f"sha256:{digest}"}) and lab.serves({hash_of("x"), "team-a"})
+    assert not lab.serves({hash_of("team-c"), "team-c"}) and not lab.serves(())
