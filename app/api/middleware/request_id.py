@@ -69,7 +69,7 @@ class RequestId:
     ) -> None:
         start = time.perf_counter()
         state = scope.setdefault("state", {})
-        state["send"] = send  # lets a stream bypass the middleware between here and the route
+        state.setdefault("send", send)  # as `Http` does: lets a stream bypass the middleware
         status = 0
 
         async def send_with_id(message: Message) -> None:

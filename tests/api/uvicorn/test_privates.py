@@ -23,8 +23,9 @@ from app.cli.serve import _Workers
 # that it overrides, which uvicorn has to call.
 USED = {
     Http: {
-        *("app_state", "cycle", "headers", "logger", "loop", "parser", "timeout_keep_alive", "timeout_keep_alive_task"),
-        *("timeout_keep_alive_handler", "transport", "url", "_should_upgrade", "_unset_keepalive_if_required"),
+        *("app_state", "cycle", "headers", "logger", "loop", "parser", "scope", "timeout_keep_alive"),
+        *("timeout_keep_alive_handler", "timeout_keep_alive_task", "transport", "url"),
+        *("_should_upgrade", "_unset_keepalive_if_required"),
         *("handle_websocket_upgrade", "connection_made", "connection_lost", "data_received", "on_message_begin"),
         *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "shutdown"),
     },
@@ -34,7 +35,7 @@ USED = {
     },
     _Workers: {"processes", "sockets", "handle_hup", "terminate_all"},
 }
-CYCLE = {"keep_alive", "more_body", "response_complete"}  # of `Http.cycle`, a request and its answer
+CYCLE = {"keep_alive", "more_body", "response_complete", "send"}  # of `Http.cycle`, a request and its answer
 
 
 def used_by(ours: type) -> set[str]:
