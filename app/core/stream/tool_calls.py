@@ -120,9 +120,14 @@ class ToolCalls:
         return call, arguments
 
     def feed_arguments(self, fragment: CallFragment, pieces: Iterable[str]) -> None:
-        """Process pieces of arguments, from deltas that otherwise equal the fragment."""
-        for piece in pieces:
-            self.feed(({**fragment, "function": {"arguments": piece}},))
+        """Process pieces of arguments, from deltas that otherwise equal the fragment and have neither id nor name."""
+        call = self._find(fragment.get("index"), None, None, "")
+        rest = iter(pieces)
+        while call.open is None or call.empty or not call.pieces:
+            if (piece := next(rest, None)) is None:
+                return
+            self._extend(call, piece)
+        self._continue(call, call.open, rest)
 
     def end(self, *, cut: bool = False) -> None:
         """
@@ -206,6 +211,20 @@ class ToolCalls:
         if call.name and call.open is None and (call.pieces or (call.id and self._is_whole(call.name))):
             self._announce(call)
         if call.open and call.reader.closed and not call.ended:
+            self._finish(call)
+
+    def _continue(self, call: _Assembly, open_: OpenCall, pieces: Iterable[str]) -> None:
+        """Write further pieces of the arguments of an open call."""
+        reader, texts = call.reader, []
+        for piece in pieces:
+            if reader.closed:
+                break
+            call.pieces.append(piece)
+            if text := reader.feed(piece):
+                texts.append(text)
+        if texts:
+            self._builder.arguments(open_, *texts)
+        if reader.closed and not call.ended:
             self._finish(call)
 
     def _is_whole(self, name: str) -> bool:

@@ -112,22 +112,20 @@ class ObjectReader:
         at, self._skip = self._skip, 0
         while match := (self._INSIDE if self._string else self._OUTSIDE).search(piece, at):
             at = match.end()
-            self._step(match[0])
-            if self._closed:
-                return piece[at:]
-            if match[0] == "\\":
+            character = match[0]
+            if character == '"':
+                self._string = not self._string
+            elif character == "\\":
                 at += 1
+            elif character in "{[":
+                self._depth += 1
+            else:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._closed = True
+                    return piece[at:]
         self._skip = max(0, at - len(piece))
         return ""
-
-    def _step(self, character: str) -> None:
-        if character == '"':
-            self._string = not self._string
-        elif character in "{[":
-            self._depth += 1
-        elif character in "}]":
-            self._depth -= 1
-            self._closed = self._depth == 0
 
 
 class InputReader:
