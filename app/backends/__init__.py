@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from app.core.profile import Profile
-from app.core.types.chunk import DONE, Chunk, ChunkRun
+from app.core.types.chunk import DONE, Chunk, Receiver
 from app.errors import BackendError
 
 __all__ = [
@@ -63,7 +63,7 @@ class ChatRequest:
     answered_by: list[str] = field(default_factory=list)  # the backends that answered add their names in the settings
     # Takes chunks that arrive while the iterator is awaited, and returns True; it is not called before the first item.
     # For False they are an item. A backend need not call it, and a wrapper that reads the chunks replaces it.
-    receiver: Callable[[ChunkRun], bool] | None = None
+    receiver: Receiver | None = None
 
 
 class Backend(Protocol):

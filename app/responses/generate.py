@@ -19,7 +19,7 @@ from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Usage
-from app.core.types.chunk import ChunkRun, LargeChunks
+from app.core.types.chunk import LargeChunks, RawChunk, Receiver
 from app.core.types.usage import usage_of
 from app.errors import APIError, BackendError
 from app.responses.prompt import Prompt
@@ -229,13 +229,13 @@ def _finish(
         builder.response["usage"] = usage_of(None, request.body, builder.response["output"])
 
 
-def _receiver(builder: EventBuilder, reader: ChunkReader, sink: Sink[EventBatch]) -> Callable[[ChunkRun], bool]:
+def _receiver(builder: EventBuilder, reader: ChunkReader, sink: Sink[EventBatch]) -> Receiver:
     """Return a receiver of chunks that sends their events to the sink at once, while the sink is open."""
 
-    def receive(run: ChunkRun) -> bool:
+    def receive(chunk: RawChunk, field: str, text: str) -> bool:
         if sink.send is None or not builder.response["output"]:
             return False
-        reader.feed_run(run)
+        reader.feed_texts(chunk, field, (text,))
         if (events := builder.take()).entries:
             sink.send(events)
         return True

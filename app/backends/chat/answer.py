@@ -19,7 +19,7 @@ from app.backends.chat.errors.classification import failure
 from app.backends.chat.filters import filters
 from app.backends.chat.normalize import NO_REASON, Normalizer
 from app.core.profile import Profile
-from app.core.types.chunk import DONE, Chunk, ChunkRun, LargeChunks, RawChunk
+from app.core.types.chunk import DONE, Chunk, LargeChunks, RawChunk, Receiver
 from app.errors import BackendError
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
@@ -42,7 +42,7 @@ class ChatStream:
         profile: Profile,
         error_in: Callable[[RawChunk], BackendError | None],
         tools: Sequence[Mapping[str, Any]] = (),
-        receiver: Callable[[ChunkRun], bool] | None = None,
+        receiver: Receiver | None = None,
     ) -> None:
         """For `receiver` see `ChatRequest.receiver`."""
         self.done = False  # has the server sent `[DONE]`?
@@ -97,11 +97,13 @@ class ChatStream:
 
     def _received(self, data: bytes) -> bool:
         """Return whether the receiver has taken a read: it is offered those that are one event like an earlier one."""
-        run = self._reader.repeated(data) if self._finished is None else None
-        if run is None or not self._normalizer.is_plain([run]):
+        if self._finished is not None or (repeated := self._reader.repeated(data)) is None:
+            return False
+        pattern, text = repeated
+        if pattern.chunk is not self._normalizer.plain:
             return False
         assert self._receiver
-        return self._receiver(run)
+        return self._receiver(pattern.chunk, pattern.field, text)
 
     async def begin(self) -> None:
         """Wait for the first chunks, with which the iteration then starts; raises `BackendError` if there are none."""

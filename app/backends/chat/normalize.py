@@ -70,7 +70,7 @@ class Normalizer:
         self._has_call = False  # has there been a call in `tool_calls`?
         self._legacy_call = False  # calls are in `function_call`
         self._cited: set[str] = set()
-        self._plain: RawChunk | None = None  # the last chunk that was in normal form
+        self.plain: RawChunk | None = None  # the last chunk that was in normal form
 
     def feed(self, chunks: list[RawChunk]) -> list[Chunk]:
         """Return the chunks in normal form: the same list if they are so already."""
@@ -94,10 +94,10 @@ class Normalizer:
         """
         for chunk in chunks:
             like = chunk.first if isinstance(chunk, ChunkRun) else chunk
-            if like is not self._plain:
+            if like is not self.plain:
                 if not self._is_plain(like):
                     return False
-                self._plain = like
+                self.plain = like
         self._has_output = self._has_output or bool(chunks)
         return True
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from app.core.sse.repeats import RepeatDecoder
+from app.core.sse.repeats import EventPattern, RepeatDecoder
 from app.core.types.bounded_json import LARGE, MAX_VALUES, TooManyValues, check_values, loads_in_pieces
 from app.core.types.chunk import DONE, ChunkRun, RawChunk
 from app.errors import BackendError
@@ -67,8 +67,9 @@ class ChunkDecoder:
         """Return the chunks whose events end in `data`; `DONE` is the last one of the stream."""
         if self._done or not data:
             return []
-        if run := self.repeated(data):
-            return [run]
+        if repeated := self.repeated(data):
+            pattern, text = repeated
+            return [ChunkRun(pattern.chunk, pattern.field, [text])]
         if self._after_cr or b"\r" in data:
             data = self._newlines(data)
         cut = data.rfind(b"\n\n")
@@ -115,17 +116,15 @@ class ChunkDecoder:
             chunks = self._events(block)
         return chunks if self._done else chunks + self._joiner.release()
 
-    def repeated(self, data: bytes) -> ChunkRun | None:
+    def repeated(self, data: bytes) -> tuple[EventPattern, str] | None:
         """
-        Return the chunk of a read that is one event which repeats an earlier one, as nearly all of a slow stream are.
+        Return the pattern and text of a read that is one event like an earlier one, as nearly all of a slow stream are.
 
         For any other read, returns None, and it has to be decoded.
         """
-        if not self._repeats or data.find(b"\n") != len(data) - 2 or not data.endswith(b"\n"):
+        if self._repeats is None or self._pieces or self._after_cr or self._joiner.pending or self._done:
             return None
-        if self._pieces or self._after_cr or self._joiner.pending or self._done or len(data) > MAX_VALUES:
-            return None
-        return self._repeats.match((data[:-2],))
+        return self._repeats.match_frame(data)
 
     def _merge(self) -> None:
         """Join small pieces to a block that is returned to the system when it is freed."""

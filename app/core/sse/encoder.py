@@ -29,7 +29,7 @@ def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:
     for entry in events.entries if isinstance(events, EventBatch) else events:
         if isinstance(entry, tuple):
             fields, number, deltas = entry
-            template = fields.sse
+            template = fields.sse()
             for delta in deltas:
                 encoded.append(template % (number, dumps(delta)))
                 number += 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -42,33 +42,50 @@ class RepeatDecoder:
 
         Each event is one line.
         """
-        if self._pattern is None:
+        pattern = self._pattern
+        if pattern is None:
             return None
-        head, tail, chunk, field = self._pattern
-        begin, end, texts = len(head), -len(tail), []
+        head, tail, texts = pattern.head, pattern.tail, []
         for event in islice(events, start, None) if start else events:
             if not (event.startswith(head) and event.endswith(tail)):
                 break
             try:
-                text = orjson.loads(event[begin:end])
+                text = orjson.loads(event[pattern.begin : pattern.end])
             except orjson.JSONDecodeError:
                 break
-            if type(text) is not str or not text:
+            if not text:
                 break
             texts.append(text)
         if not texts:
             return None
         self._attempts = _ATTEMPTS
-        return ChunkRun(chunk, field, texts)
+        return ChunkRun(pattern.chunk, pattern.field, texts)
+
+    def match_frame(self, frame: bytes) -> tuple[EventPattern, str] | None:
+        """Return the pattern and the text of an event with the blank line after it; None if it does not match."""
+        pattern = self._pattern
+        if pattern is None or not (frame.startswith(pattern.head) and frame.endswith(pattern.frame_tail)):
+            return None
+        try:
+            text = orjson.loads(frame[pattern.begin : pattern.frame_end])  # JSON has no line end within a string
+        except orjson.JSONDecodeError:
+            return None
+        if not text:
+            return None
+        self._attempts = _ATTEMPTS
+        return pattern, text
 
 
-class EventPattern(NamedTuple):
-    """The bytes around the JSON string with the text of an event, and the chunk that the pattern was learned from."""
+class EventPattern:
+    """The bytes around the text of an event, and the chunk that the pattern was learned from."""
 
-    head: bytes
-    tail: bytes
-    chunk: RawChunk
-    field: str
+    __slots__ = ("begin", "chunk", "end", "field", "frame_end", "frame_tail", "head", "tail")
+
+    def __init__(self, head: bytes, tail: bytes, chunk: RawChunk, field: str) -> None:
+        """Each event begins with `head` and ends with `tail`; the quotes of the JSON string belong to them."""
+        self.head, self.tail, self.chunk, self.field = head, tail, chunk, field
+        self.frame_tail = tail + b"\n\n"  # of an event with the blank line after it
+        self.begin, self.end, self.frame_end = len(head) - 1, 1 - len(tail), 1 - len(self.frame_tail)  # of the string
 
 
 def pattern_of(event: bytes, chunk: RawChunk) -> EventPattern | None:
@@ -89,7 +106,7 @@ def pattern_of(event: bytes, chunk: RawChunk) -> EventPattern | None:
     end = value.find(b'"', 1) + 1
     if value[:1] != b'"' or not end:
         return None
-    return EventPattern(before + colon + b" " * padding, value[end:], chunk, field)
+    return EventPattern(before + colon + b" " * padding + b'"', value[end - 1 :], chunk, field)
 
 
 def _text_field(chunk: RawChunk) -> str | None:

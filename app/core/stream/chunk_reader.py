@@ -21,6 +21,7 @@ from app.core.types.chunk import (
     ChunkRun,
     CitedSource,
     LargeChunks,
+    RawChunk,
     pieces_of,
 )
 
@@ -67,7 +68,7 @@ class ChunkReader:
             self.done = True
             return
         if isinstance(chunk, ChunkRun):
-            self.feed_run(chunk)
+            self.feed_texts(chunk.first, chunk.field, chunk.texts)
             return
         if usage := chunk.get("usage"):
             self.usage = usage
@@ -93,20 +94,17 @@ class ChunkReader:
         if choices and (reason := choice.get("finish_reason")) and self.finish_reason in (None, "stop"):
             self.finish_reason = reason
 
-    def feed_run(self, run: ChunkRun) -> None:
-        """Process a run of chunks."""
-        if (tier := run.get("service_tier")) and isinstance(tier, str):
-            self.service_tier = tier
-        match run.field:
-            case "content":
-                if self.calls.has_pending_empty:
-                    self.calls.settle()
-                self.builder.text(*run.texts)
-            case "arguments":
-                self.calls.feed_arguments(run["choices"][0]["delta"]["tool_calls"][0], run.texts)
-            case _:
-                source = run["choices"][0]["delta"].get("reasoning_field", REASONING_CONTENT)
-                self.builder.reasoning(*run.texts, source=source)
+    def feed_texts(self, chunk: RawChunk, field: str, texts: Sequence[str]) -> None:
+        """Process chunks that are like an earlier one, except for their texts in that `field` of `TEXT_PATHS`."""
+        if field == "content":
+            if self.calls.has_pending_empty:
+                self.calls.settle()
+            self.builder.text(*texts)
+        elif field == "arguments":
+            self.calls.feed_arguments(chunk["choices"][0]["delta"]["tool_calls"][0], texts)
+        else:
+            source = chunk["choices"][0]["delta"].get("reasoning_field", REASONING_CONTENT)
+            self.builder.reasoning(*texts, source=source)
         if self._sources:
             self._cite()
 

@@ -8,7 +8,6 @@ event; the shared fields are encoded once per part. Iterating over a batch yield
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import orjson
@@ -21,19 +20,26 @@ T = TypeVar("T")
 class DeltaFields:
     """The shared fields of the delta events of one part or call: all except sequence number and text."""
 
+    __slots__ = ("_after", "_before", "_sse", "type")
+
     def __init__(self, type: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """The events have the fields of `before`, then `delta`, then those of `after`."""
         self.type = type
         self._before, self._after = before, after
+        self._sse: bytes | None = None
 
     def event(self, number: int, delta: str) -> Event:
         """Return an event with its sequence number and text."""
         event = {"type": self.type, "sequence_number": number, **self._before, "delta": delta, **self._after}
         return event  # type: ignore[return-value]  # its fields depend on its type
 
-    @cached_property
     def sse(self) -> bytes:
-        """A format string of the server-sent event that takes the sequence number and the JSON of the text."""
+        """Return a format string of the server-sent event that takes the sequence number and the JSON of the text."""
+        if self._sse is None:
+            self._sse = self._format_string()
+        return self._sse
+
+    def _format_string(self) -> bytes:
         head, tail = orjson.dumps(self.event(-1, "\\")).split(b'"\\\\"')
         before, after = head.replace(b"%", b"%%").split(b":-1,")
         name = self.type.encode()

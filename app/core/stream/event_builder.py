@@ -439,6 +439,12 @@ class EventBuilder:
         open_ = self._open
         if open_ is None or open_.rows is not rows:
             open_ = self._open_for(rows)
+        if len(open_.parts) == 1 and not logprobs:  # nearly always
+            part = open_.parts[0]
+            part.pieces += deltas
+            self._events.entries.append((part.delta, self._sequence_number, deltas))
+            self._sequence_number += len(deltas)
+            return open_
         # With two parts, each delta is an event of the first, then of the second.
         for texts in (deltas,) if len(rows) == 1 else [(delta,) for delta in deltas]:
             for part in open_.parts:

@@ -8,7 +8,7 @@ fields are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from typing_extensions import TypedDict
@@ -93,6 +93,11 @@ TEXT_PATHS: dict[str, tuple[str | int, ...]] = {
     **{name: ("choices", 0, "delta", name) for name in ("content", REASONING_CONTENT, "reasoning")},
     "arguments": ("choices", 0, "delta", "tool_calls", 0, "function", "arguments"),
 }
+
+
+# Takes a chunk that is like another one, but for its text: that one, the field of the text (a key of `TEXT_PATHS`), and
+# the text. Returns False if it does not take it.
+Receiver: TypeAlias = Callable[[RawChunk, str, str], bool]
 
 
 class ChunkRun(dict[str, Any]):

@@ -9,7 +9,7 @@ import pytest
 from app.backends import DONE, ChatRequest, Chunk
 from app.backends.chat.client import OpenAIBackend
 from app.core.profile import Profile
-from app.core.types.chunk import ChunkRun
+from app.core.types.chunk import RawChunk
 from tests.support.build import each
 from tests.support.upstream import DONE as END
 from tests.support.upstream import HANG, Upstream, chunk, finish, sse
@@ -26,10 +26,10 @@ async def test_a_chunk_that_arrives_alone_is_offered_first_and_otherwise_an_item
     upstream.say(sse(chunk("a"), gates["a"], chunk("b"), gates["b"], chunk("c"), gates["c"], chunk("d"), finish(), END))
     taken, read = list[str](), list[str]()
 
-    def take(run: ChunkRun) -> bool:
-        if run.texts == ["c"]:
+    def take(chunk: RawChunk, field: str, text: str) -> bool:
+        if text == "c":
             return False
-        taken.extend(run.texts)
+        taken.append(text)
         gates["b"].set()
         return True
 
@@ -58,8 +58,8 @@ async def test_only_a_piece_of_text_like_an_earlier_one_is_offered(
     read, seen, taken = asyncio.Event(), asyncio.Event(), list[str]()
     upstream.say(sse(chunk("a"), read, second, HANG))
 
-    def take(run: ChunkRun) -> bool:
-        taken.extend(run.texts)
+    def take(chunk: RawChunk, field: str, text: str) -> bool:
+        taken.append(text)
         seen.set()
         return True
 
@@ -82,7 +82,7 @@ async def test_an_error_of_the_receiver_is_raised_by_the_iterator_and_ends_the_a
     read = asyncio.Event()
     upstream.say(sse(chunk("a"), read, chunk("b"), HANG))
 
-    def take(run: ChunkRun) -> bool:
+    def take(chunk: RawChunk, field: str, text: str) -> bool:
         raise ZeroDivisionError
 
     backend = OpenAIBackend(upstream.url, retries=0)
