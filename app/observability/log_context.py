@@ -39,9 +39,9 @@ def reset(line: RequestLine | None = None, /, **ids: str) -> None:
     _LINE.set(line)
 
 
-def bind(**ids: str) -> None:
-    """Add ids to those of this task."""
-    _IDS.set({**_IDS.get(), **ids})
+def bind(**ids: str | None) -> None:
+    """Add ids to those of this task; None removes one."""
+    _IDS.set({name: id for name, id in {**_IDS.get(), **ids}.items() if id is not None})
 
 
 def fields() -> Mapping[str, str]:

@@ -210,6 +210,7 @@ class Tracing:
             "gen_ai.tool.type": "extension",  # the conventions' term for a tool that the server runs
             "gen_ai.tool.call.id": call.call_id,
             "antiphon.tool": call.tool,
+            **_conversation(),
         }
         return self.tracer.start_span(f"execute_tool {call.function}", kind=SpanKind.INTERNAL, attributes=attributes)
 
@@ -251,6 +252,7 @@ class _RoundSpan:
             "antiphon.round": number,
             "gen_ai.request.model": str(response["model"]),
             "gen_ai.response.id": str(response["id"]),
+            **_conversation(),
         }
         return tracer.start_span(f"round {number}", kind=SpanKind.INTERNAL, attributes=attributes)
 
@@ -340,8 +342,14 @@ def _ended(span: Span, scope: Scope, method: str) -> None:
         span.update_name(f"{method} {route}")
         span.set_attribute("http.route", route)
     if id := log_context.fields().get("response_id"):
-        span.set_attribute("gen_ai.response.id", id)
+        span.set_attributes({"gen_ai.response.id": id, **_conversation()})
     span.end()
+
+
+def _conversation() -> dict[str, str]:
+    """Return the attribute for the conversation of this task's response, if it is in one."""
+    id = log_context.fields().get("conversation_id")
+    return {"gen_ai.conversation.id": id} if id else {}
 
 
 class _TracedBackend(BackendWrapper):
@@ -423,7 +431,8 @@ class _BackendSpan:
         url = urlsplit(profile.transport.base_url or "")
         address = {"server.address": url.hostname, "server.port": url.port, **server}
         options = {attribute: body.get(field) for field, attribute in _REQUEST_ATTRIBUTES.items()}
-        attributes = {**self._operation, **self._provider, "gen_ai.request.model": self._model, **address, **options}
+        request = {"gen_ai.request.model": self._model, **_conversation(), **options}
+        attributes = {**self._operation, **self._provider, **address, **request}
         self._span = self._tracing.tracer.start_span(
             f"{self._operation['gen_ai.operation.name']} {self._model}".rstrip(),
             kind=SpanKind.CLIENT,

@@ -186,7 +186,7 @@ class Responses:
         lifecycle = ResponseLifecycle(response, transport or _http_transport(request), [*self._observers, *observers])
         large = _is_large(request, context)
         generation = await self._generation(request, caller, context, lifecycle, layers, large, generate=generate)
-        log_context.bind(response_id=response["id"])
+        log_context.bind(response_id=response["id"], conversation_id=request.conversation)
         storage = await off_loop(large, self._storage, request, caller, context, response, layers)
         run = Run(context, caller, generation, storage, lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:

@@ -418,6 +418,39 @@ async def test_a_round_is_a_span_around_its_question_and_its_calls(upstream: Ups
     assert SECRET not in "".join(span.to_json() for span in telemetry.spans)
 
 
+async def test_the_spans_of_a_response_have_the_id_of_its_conversation(
+    upstream: Upstream, telemetry: Telemetry
+) -> None:
+    upstream.say(sse(call(id="c1", name="demo__echo", arguments="{}"), finish(), DONE))
+    upstream.always(sse(chunk("Hi"), finish(), DONE))
+    async with served(upstream, telemetry, tools={"demo": {}}) as http:
+        id = (await http.post("/v1/conversations", json={})).json()["id"]
+        tools = [{"type": "mcp", "server_label": "demo"}]
+        assert (await ask(http, tools=tools, conversation={"id": id})).status_code == 200
+        within = {span.name: span.attributes for span in telemetry.spans if span.name != "POST /conversations"}
+        assert (await ask(http)).status_code == 200
+    named = ["POST /responses", "chat m", "execute_tool echo", "round 0", "round 1"]
+    assert sorted(within) == named
+    assert [(within[name] or {}).get("gen_ai.conversation.id") for name in named] == [id] * 5
+    without = [span for span in telemetry.spans if "gen_ai.conversation.id" not in (span.attributes or {})]
+    assert sorted(span.name for span in without) == ["POST /conversations", "POST /responses", "chat m"]
+
+
+async def test_a_later_turn_of_a_websocket_is_not_in_the_conversation_of_an_earlier_one(
+    upstream: Upstream, telemetry: Telemetry
+) -> None:
+    upstream.always(sse(chunk("Hi"), finish(), DONE))
+    app = create_app(settings(backend_url=upstream.url), tracing=telemetry.tracing)
+    async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+            id = (await http.post("/v1/conversations", json={})).json()["id"]
+        async with sockets.dial(url) as socket:
+            await sockets.ask(socket, conversation=id)
+            await sockets.ask(socket)
+    turns = [span.attributes or {} for span in telemetry.spans if span.kind is SpanKind.CLIENT]
+    assert [turn.get("gen_ai.conversation.id") for turn in turns] == [id, None]
+
+
 @pytest.mark.parametrize("store", [True, False])
 async def test_prompts_and_answers_are_recorded_if_the_settings_want_them(upstream: Upstream, store: bool) -> None:
     spans = InMemorySpanExporter()
