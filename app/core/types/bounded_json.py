@@ -14,12 +14,14 @@ import io
 import re
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
+
+T = TypeVar("T")
 
 MAX_VALUES = 100_000  # a conversation of thousands of turns has tens of thousands
 
@@ -78,9 +80,15 @@ def _values(document: bytes | str, limit: int) -> int:
 
 
 def _structure(document: bytes | str) -> int:
-    if isinstance(document, str):
-        return 1 + document.count(",") + document.count("[") + document.count("{")
-    return 1 + document.count(b",") + document.count(b"[") + document.count(b"{")
+    """Return one more than the commas and opening brackets of a document."""
+    count = 1
+    for start in range(0, len(document), _COUNTED):
+        end = start + _COUNTED
+        if isinstance(document, str):
+            count += sum(document.count(mark, start, end) for mark in ",[{")
+        else:
+            count += sum(document.count(mark, start, end) for mark in b",[{")
+    return count
 
 
 LARGE = 2 * 1024 * 1024  # bytes or characters from which JSON is parsed and encoded in pieces
@@ -225,34 +233,101 @@ def is_large(value: Any) -> bool:
 
 def dumps_in_pieces(value: Any) -> bytes:
     """Encode a value like `orjson.dumps`, without holding the GIL for long, and without a copy of the result."""
-    result = io.BytesIO()
-    result.writelines(pieces_of_json(value))
+    result = io.BytesIO()  # grows in place
+    for part in _parts(value):
+        result.writelines([part] if isinstance(part, bytes) else _pieces_of_text(part))
     return result.getvalue()
 
 
 def pieces_of_json(value: Any) -> Iterator[bytes]:
     """Encode a value like `orjson.dumps`, and yield the result in pieces; long strings are encoded when they come."""
-    mark = secrets.token_hex(16).encode()  # the placeholder of long strings
-    texts: list[str] = []
-    before, *rest = orjson.dumps(_without_texts(value, orjson.Fragment(mark), texts)).split(mark)
-    for text, after in zip(texts, rest, strict=True):
-        yield before + b'"'
-        for at in range(0, len(text), LONG):
-            yield orjson.dumps(text[at : at + LONG])[1:-1]
-        before = b'"' + after
-    yield before
+    before = b""
+    for part in [*_parts(value)]:
+        if isinstance(part, bytes):
+            before += part
+        if before and (isinstance(part, str) or len(before) > LONG):
+            yield before
+            before = b""
+        if isinstance(part, str):
+            yield from _pieces_of_text(part)
+    if before:
+        yield before
 
 
-def _without_texts(value: Any, placeholder: orjson.Fragment, texts: list[str]) -> Any:
-    """Return a value with a placeholder for each long string, which is appended to `texts`."""
+def _pieces_of_text(text: str) -> Iterator[bytes]:
+    """Yield the JSON of a string without its quotation marks."""
+    for at in range(0, len(text), LONG):
+        yield orjson.dumps(text[at : at + LONG])[1:-1]
+
+
+def _parts(value: Any) -> Iterator[bytes | str]:
+    """Yield the JSON of a value, except for long strings, which are yielded as they are, between quotation marks."""
     if isinstance(value, str) and len(value) > LONG:
-        texts.append(value)
-        return placeholder
-    if isinstance(value, dict):
-        return {name: _without_texts(inner, placeholder, texts) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_texts(inner, placeholder, texts) for inner in value]
-    return value
+        yield b'"'
+        yield value
+        yield b'"'
+    elif isinstance(value, dict):
+        begin = b"{"
+        for names in _batches(value.keys(), value.values()):
+            if _is_heavy(heavy := value[names[0]]):
+                yield begin + orjson.dumps({names[0]: None})[1:-5]
+                yield from _parts(heavy)
+            else:
+                yield begin + orjson.dumps({name: value[name] for name in names})[1:-1]
+            begin = b","
+        yield b"}" if value else b"{}"
+    elif isinstance(value, (list, tuple)):
+        begin = b"["
+        for batch in _batches(value, value):
+            if _is_heavy(batch[0]):
+                yield begin
+                yield from _parts(batch[0])
+            else:
+                yield begin + orjson.dumps(batch)[1:-1]
+            begin = b","
+        yield b"]" if value else b"[]"
+    else:
+        yield orjson.dumps(value)
+
+
+def _batches(keys: Iterable[T], values: Iterable[Any]) -> Iterator[list[T]]:
+    """Yield the keys of values in groups that are encoded at once; a heavy value's is alone."""
+    batch: list[T] = []
+    total = 0
+    for key, value in zip(keys, values, strict=True):
+        weight = _weight(value)
+        if batch and total + weight > LONG:
+            yield batch
+            batch, total = [], 0
+        batch.append(key)
+        total += weight
+    if batch:
+        yield batch
+
+
+def _is_heavy(value: Any) -> bool:
+    return _weight(value) > LONG
+
+
+_VALUE = 16  # weight of a value besides the length of a string
+
+
+def _weight(value: Any) -> int:
+    """Return about how many characters of JSON a value takes, or more than `LONG`."""
+    weight = 0
+    values = [value]
+    for inner in values:  # which grows meanwhile
+        weight += _VALUE
+        kind = type(inner)
+        if kind is str:
+            weight += len(inner)
+        elif kind is dict:
+            values += inner.values()
+        elif kind is list or isinstance(inner, (list, tuple)):
+            values += inner
+        if weight > LONG:
+            break
+    return weight
 
 
 def size_of(value: Any) -> int:
