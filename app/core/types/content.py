@@ -9,14 +9,40 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, NotRequired
 
-from pydantic import ConfigDict, Discriminator, StringConstraints, Tag
+from pydantic import ConfigDict, Discriminator, GetCoreSchemaHandler, GetJsonSchemaHandler, StringConstraints, Tag
 from pydantic.functional_validators import BeforeValidator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticKnownError
+from pydantic_core.core_schema import no_info_after_validator_function
 from typing_extensions import TypedDict
 
 TOLERANT = ConfigDict(extra="allow")
 _MB = 1024 * 1024
 
-Text = Annotated[str, StringConstraints(max_length=10 * _MB)]
+
+class _MaxLength:
+    """
+    The greatest length of a string, in characters.
+
+    To count them, pydantic's own constraint encodes a string that is not ASCII, and Python keeps that encoding with it.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __get_pydantic_core_schema__(self, source: type[str], handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), "maxLength": self.length}
+
+    def _checked(self, text: str) -> str:
+        if len(text) > self.length:
+            raise PydanticKnownError("string_too_long", {"max_length": self.length})
+        return text
+
+
+Text = Annotated[str, _MaxLength(10 * _MB)]
 TypeName = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -37,7 +63,7 @@ class RefusalPart(TypedDict):
 class ImagePart(TypedDict):
     __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: str
-    image_url: NotRequired[Annotated[str, StringConstraints(max_length=20 * _MB)] | None]
+    image_url: NotRequired[Annotated[str, _MaxLength(20 * _MB)] | None]
     file_id: NotRequired[str | None]
     detail: NotRequired[Literal["low", "high", "auto", "original"] | None]
 
@@ -46,7 +72,7 @@ class FilePart(TypedDict):
     __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: str
     filename: NotRequired[str | None]
-    file_data: NotRequired[Annotated[str, StringConstraints(max_length=32 * _MB)] | None]
+    file_data: NotRequired[Annotated[str, _MaxLength(32 * _MB)] | None]
     file_url: NotRequired[str | None]
     file_id: NotRequired[str | None]
 
