@@ -182,7 +182,8 @@ _TEXT_OF = {"assistant": "output_text"}
 def input_item(item: Item, key: str) -> Item:
     """Return an input item as the API lists it: with an id, a status, and content as a list of parts."""
     type_ = item["type"]
-    listed: Item = {**item, "id": item.get("id") or new_id(id_prefix(type_), key)}
+    listed = item.copy()  # takes less memory than a new dict with these fields
+    listed["id"] = item.get("id") or new_id(id_prefix(type_), key)
     if type_ == "message":
         listed["content"] = parts_of(item.get("content"), item["role"])
     if type_ == "message" or type_.endswith(("_call", "_output")):

@@ -369,7 +369,8 @@ class CreateResponse(_Body):
         if self.tools:
             self.tools = self._tool_secrets.redact(self.tools)
         if isinstance(self.input, list):
-            self.input = self._tool_secrets.redact_items(self.input)
+            items: list[Any] = [*map(typed, self._tool_secrets.redact_items(self.input))]
+            self.input = items  # with the types that `items` would add: to copies, beside those without
         if isinstance(self.tool_choice, dict):
             self.tool_choice = without_credentials(self.tool_choice)
         return self
