@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ T = TypeVar("T")
 MAX_DEPTH = 100  # levels of nesting; orjson writes at most 254, and a response contains what the request had
 MAX_RATIO = 100  # decompressed size over compressed size; texts have 3 to 20
 SMALL = 1024 * 1024  # bytes: up to here a body is parsed in the event loop, and may decompress at any ratio
+_MANY = 10_000  # commas, in a body that is parsed in the event loop
 _MAX_MEMBERS = 1000  # members of a gzip file; bgzip writes one for every 64 KiB
 _PIECE = 64 * 1024  # bytes that are decompressed at once
 
@@ -57,8 +59,15 @@ async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLi
     if encoding not in _DECODERS:
         message = f"Content-Encoding '{encoding}' is not supported; use zstd or gzip."
         raise InvalidRequest(message, code="unsupported_encoding", status=415)
-    size = len(data) if encoding == "identity" else len(data) * MAX_RATIO
-    return await off_loop(size > SMALL, _unpack_and_parse, data, encoding, parsed, limits)
+    large = is_large_body(data) if encoding == "identity" else len(data) * MAX_RATIO > SMALL
+    return await off_loop(large, _unpack_and_parse, data, encoding, parsed, limits)
+
+
+def is_large_body(data: bytes | str) -> bool:
+    """Return whether JSON takes too long to be parsed in the event loop, for its size or for its number of values."""
+    if len(data) > SMALL:
+        return True
+    return len(data) > 2 * _MANY and (data.count(",") if isinstance(data, str) else data.count(b",")) > _MANY
 
 
 def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
@@ -188,17 +197,16 @@ def field_path(location: tuple[int | str, ...]) -> str:
 
 
 async def _read(request: Request, limit: int) -> bytes:
-    parts, size, more = list[bytes](), 0, True
+    received, more = io.BytesIO(), True  # grows in place, and gives its content without a copy
     while more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise InvalidRequest("The client disconnected before its request was complete.", status=499)
-        part, more = message.get("body", b""), message.get("more_body", False)
-        size += len(part)
-        if size > limit:
+        received.write(message.get("body", b""))
+        more = message.get("more_body", False)
+        if received.tell() > limit:
             raise body_too_large(limit)
-        parts.append(part)
-    return b"".join(parts)
+    return received.getvalue()
 
 
 def body_too_large(limit: int) -> InvalidRequest:

@@ -19,7 +19,7 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from app.api.context import ApiContext
 from app.api.errors import refuse, report
-from app.api.request_body import SMALL, body_too_large
+from app.api.request_body import body_too_large, is_large_body
 from app.api.routes.websocket_frames import Create, envelope, read_frame
 from app.api.uvicorn.websocket import SERVICE_RESTART
 from app.core.dialects import dialect_of
@@ -177,7 +177,7 @@ class WebSocketConnection:
         """
         create = Create()
         try:
-            large = len(frame) > SMALL
+            large = is_large_body(frame)
             if large and isinstance(frame, str):
                 frame = await off_loop(large, frame.encode)  # the text is freed before the bytes are parsed
             create = await off_loop(large, read_frame, frame, self._api.body_limits.values)
