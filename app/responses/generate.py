@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -18,10 +18,13 @@ from app.backends import Backend, ChatRequest, Chunk
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.event_builder import EventBuilder
-from app.core.types import Usage
+from app.core.types import Item, Usage
+from app.core.types.bounded_json import is_large
 from app.core.types.chunk import LargeChunks, RawChunk, Receiver
-from app.core.types.usage import usage_of
+from app.core.types.token_estimate import estimate_chat
+from app.core.types.usage import is_counted, usage_of
 from app.errors import APIError, BackendError
+from app.responses.off_loop import off_loop
 from app.responses.prompt import Prompt
 
 logger = logging.getLogger(__name__)
@@ -57,6 +60,10 @@ class Question:
     def warnings(self) -> list[str]:
         """What was left out or changed, one sentence each."""
         return [*(self.prompt.warnings if self.prompt else ()), *self.request.warnings]
+
+    def usage(self, output: Sequence[Item]) -> Usage:
+        """Return the usage of an answer with that output: see `usage_of`."""
+        return usage_of(self.reader.usage, self.request.body, output, self.reader.prompt_estimate)
 
 
 Finish: TypeAlias = Callable[[EventBuilder, ChunkReader, ChatRequest, BackendError | None], None]
@@ -146,7 +153,7 @@ class OneAnswer:
     def usage(self) -> Usage:
         """Return the usage so far."""
         usage = self.builder.response["usage"]
-        return usage or usage_of(self._question.reader.usage, self.body, self.builder.partial_output())
+        return usage or self._question.usage(self.builder.partial_output())
 
     def abort(self, error: APIError | None) -> None:
         """End the response as failed, or as cancelled without an error."""
@@ -214,19 +221,26 @@ async def respond(
     if not started:
         _start(builder)
     builder.end_step(step, "model")
-    _finish(end, builder, reader, request, failure)
+    await _finish(end, builder, reader, request, failure)
 
 
-def _finish(
+async def _finish(
     end: Finish, builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None
 ) -> None:
     try:
+        await _estimate_prompt(reader, request)
         end(builder, reader, request, failure)
     except Exception:
         logger.exception("an answer could not be ended")
         if not builder.failure:
             builder.fail(unreadable())
-        builder.response["usage"] = usage_of(None, request.body, builder.response["output"])
+        builder.response["usage"] = usage_of(None, request.body, builder.response["output"], reader.prompt_estimate)
+
+
+async def _estimate_prompt(reader: ChunkReader, request: ChatRequest) -> None:
+    """Estimate a large prompt in a thread, if the backend has not counted it."""
+    if not is_counted(reader.usage) and is_large(request.body.get("messages")):
+        reader.prompt_estimate = await off_loop(True, estimate_chat, request.body)
 
 
 def _receiver(builder: EventBuilder, reader: ChunkReader, sink: Sink[EventBatch]) -> Receiver:
@@ -395,7 +409,7 @@ def _finish_at_deadline(
 
 def _record_usage(builder: EventBuilder, reader: ChunkReader, request: ChatRequest) -> None:
     response = builder.response
-    response["usage"] = usage_of(reader.usage, request.body, response["output"])
+    response["usage"] = usage_of(reader.usage, request.body, response["output"], reader.prompt_estimate)
     response["service_tier"] = reader.service_tier or response["service_tier"]
 
 

@@ -56,6 +56,7 @@ class ChunkReader:
         self._first = len(builder.response["output"])  # index of this answer's first item
         self.finish_reason: str | None = None
         self.usage: dict[str, Any] | None = None
+        self.prompt_estimate: int | None = None  # tokens of a large prompt, if the answer has ended without usage
         self.service_tier: str | None = None
         self.done = False  # whether `[DONE]` was received
         self._logprobs = logprobs

@@ -9,20 +9,32 @@ from app.core.types import Item, Usage, list_field
 from app.core.types.token_estimate import estimate, estimate_chat
 
 
-def usage_of(counted: Mapping[str, object] | None, body: Mapping[str, object], output: Sequence[Item | str]) -> Usage:
+def is_counted(counted: Mapping[str, object] | None) -> bool:
+    """Return whether the usage in chunks has a number of tokens."""
+    return any(is_token_count((counted or {}).get(name)) for name in ("prompt_tokens", "completion_tokens"))
+
+
+def usage_of(
+    counted: Mapping[str, object] | None,
+    body: Mapping[str, object],
+    output: Sequence[Item | str],
+    prompt_estimate: int | None = None,
+) -> Usage:
     """
     Return the usage of a response in tokens, from the usage in its chunks; estimated if the backend reported none.
+
+    `prompt_estimate` is the `estimate_chat` of the body, if it is known.
 
     Never null, since clients loop or crash on a finished response without usage, and always consistent: input and
     output add up to the total, and the details are parts of them. If the backend does not report reasoning tokens,
     they are estimated from the share of reasoning in the output's text.
     """
     counted = counted or {}
-    counts = counted.get("prompt_tokens"), counted.get("completion_tokens")
-    if not any(map(is_token_count, counts)):
+    if not is_counted(counted):
         reasoning, rest = _estimates(output)
-        return _usage(estimate_chat(body), reasoning + rest, reasoning=reasoning)
-    input_tokens, output_tokens = map(token_count, counts)
+        prompt_tokens = estimate_chat(body) if prompt_estimate is None else prompt_estimate
+        return _usage(prompt_tokens, reasoning + rest, reasoning=reasoning)
+    input_tokens, output_tokens = (token_count(counted.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     prompt, completion = (_object(counted.get(f"{kind}_tokens_details")) for kind in ("prompt", "completion"))
     # Servers that do not count reasoning omit it or send 0.
     reasoning = token_count(completion.get("reasoning_tokens")) or _share(output_tokens, output)

@@ -23,6 +23,7 @@ from app.responses.context.cache import CachedPast, HistoryCache
 from app.responses.context.lookup import TurnLookup
 from app.responses.conversations import Conversations, before
 from app.responses.encryption import ContentCipher, decrypt_items
+from app.responses.off_loop import MANY, off_loop
 from app.stores.layered import LayeredStore
 
 
@@ -56,7 +57,7 @@ class ContextLoader:
             await lookup.renew_images(past)
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
         input = await self._input(request.items(), past, lookup, key)
-        context = continue_past(past, input, request, key)
+        context = await off_loop(len(input.items) > MANY, continue_past, past, input, request, key)
         if prefixes and context.shared:
             context = replace(context, prefixes=prefixes)
         return await self._with_files(context, owner)
@@ -151,7 +152,16 @@ class ContextLoader:
         warnings = Warnings()
         upstream = {**past.upstream}
         new = await lookup.resolved(items, past, upstream)
-        new, decrypted = decrypt_items(new, self.seals, lookup.owner, key=key, known=upstream, warnings=warnings)
+        new, decrypted = await off_loop(
+            len(new) > MANY,
+            decrypt_items,
+            new,
+            self.seals,
+            lookup.owner,
+            key=key,
+            known=upstream,
+            warnings=warnings,
+        )
         if not answers_approvals(new):
             return NewInput(new, upstream, decrypted, warnings=warnings)
         new = await lookup.with_stored_requests(new, past, upstream)

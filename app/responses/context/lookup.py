@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -18,7 +19,7 @@ from app.core.types.request import Item
 from app.errors import NotFound, StoreUnavailable
 from app.responses.context.cache import CachedPast, HistoryCache
 from app.responses.images import StoredImages
-from app.responses.off_loop import are_large, off_loop
+from app.responses.off_loop import MANY, are_large, off_loop
 from app.stores.layered import LayeredStore
 
 
@@ -73,6 +74,8 @@ class TurnLookup:
         buckets: dict[str, Mapping[str, bytes]] = {}
         resolved = []
         for index, item in enumerate(items):
+            if index % MANY == MANY - 1:
+                await asyncio.sleep(0)  # other requests
             if item["type"] == "item_reference" and item["id"] in known:
                 item = await StoredImages(self.layers, self.owner, past.images).add_to(known[item["id"]])
             elif item["type"] == "item_reference":

@@ -152,7 +152,7 @@ class ToolLoop:
         """Query the model and run its hosted calls; sets `_again` if another round follows."""
         record = round.record
         question = await self._next_question()
-        if question and self._must_compact(question):
+        if await off_loop(self._large, self._must_compact, question):
             async with contextlib.aclosing(self._compact(round, self._time_to_open(opens_at))) as compacting:
                 async for events in compacting:
                     yield events
@@ -234,12 +234,13 @@ class ToolLoop:
         """Return the backend's fields and the notes of the output's items, by id."""
         return {id: resolve_upstream(fields) for id, fields in self.builder.upstream.items()}
 
-    def _must_compact(self, question: Question) -> bool:
+    def _must_compact(self, question: Question | None) -> bool:
         """Return whether a question exceeds the request's threshold and a compaction would help."""
-        compaction, body = self._options.compaction, question.request.body
-        if compaction is None or estimate_chat(body) <= compaction.threshold:
+        compaction = self._options.compaction
+        if question is None or compaction is None or estimate_chat(question.request.body) <= compaction.threshold:
             return False
-        tokens = self._questions.compactable_tokens(body, self.builder.response["output"], self._upstream())
+        body, output = question.request.body, self.builder.response["output"]
+        tokens = self._questions.compactable_tokens(body, output, self._upstream())
         return compaction.is_worthwhile(tokens)
 
     async def _compact(self, round: ObservedRound, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
@@ -267,8 +268,7 @@ class ToolLoop:
                         yield events
         finally:
             # Also if the caller disconnects; `max_output_tokens` does not count summaries.
-            used = summary.response["usage"] or usage_of(question.reader.usage, question.request.body, [])
-            self._usage = added_usage(self._usage, used)
+            self._usage = added_usage(self._usage, summary.response["usage"] or question.usage([]))
             self._charge()
         self.builder.end_step(step, "model")
         if not summary.response["output"]:
@@ -296,7 +296,7 @@ class ToolLoop:
         self._again = ended == "completed" and bool(builder.running)
         if not self._again:
             finish_response(builder, reader, request, failure)
-        record.usage = usage_of(reader.usage, request.body, [*output])
+        record.usage = usage_of(reader.usage, request.body, [*output], reader.prompt_estimate)
         self._usage = added_usage(self._usage, record.usage)
         self._written += record.usage["output_tokens"]
 
@@ -334,7 +334,7 @@ class ToolLoop:
         if question is None or self._again or self.builder.response["status"] in TERMINAL:
             return self._usage or {}
         output = self.builder.partial_output()[self._first_item :]
-        return added_usage(self._usage, usage_of(question.reader.usage, question.request.body, output))
+        return added_usage(self._usage, question.usage(output))
 
     def abort(self, error: APIError | None) -> None:
         """End the response after `events` was closed: as failed with that error, or as cancelled without one."""
