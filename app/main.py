@@ -105,12 +105,19 @@ def app_factory() -> FastAPI:
     end_with_parent()
     map_large_blocks()
     app = create_app(settings, reload=load_settings)
-    # The objects that exist now live as long as the process, and those of a stream are freed by reference counting.
-    # With the default thresholds the collector would traverse all of them every few reads.
+    collect_seldom()
+    return app
+
+
+def collect_seldom() -> None:
+    """
+    Run the garbage collector less often, and never for the objects that exist now, which live as long as the process.
+
+    Those of a stream are freed by reference counting. By default all would be traversed every few reads.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
-    return app
 
 
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h

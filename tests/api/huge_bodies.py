@@ -1,8 +1,9 @@
 """
 What huge bodies cost: `python -m tests.api.huge_bodies` prints, by the names of `ROWS`, the seconds of CPU, the longest
-time for which the event loop is held (see `LoopHolds`), the bytes of memory and the status of the answer as JSON.
+time for which the event loop is held (see `LoopHolds`), the bytes of memory, those of the body, and the status of the
+answer, as JSON.
 
-Each row is handled by a process of its own, over real sockets, and has `SIZE` bytes of JSON.
+Each row is handled by a process of its own, over real sockets.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,24 +26,53 @@ from typing import Any, NamedTuple
 import orjson
 import zstandard
 
-from app.main import create_app, map_large_blocks
+from app.main import collect_seldom, create_app, map_large_blocks
 from tests.support.loop_holds import watched_loop
 from tests.support.serving import serving, settings
 from tests.support.upstream import CLOSE, Upstream
 
 SIZE = 8 * 1024 * 1024
+LARGE = 60 * 1024 * 1024
+MANY = 33_000  # messages, each of three JSON values; 100,000 are accepted
 
 _TEXT = b'{"type": "response.create", "model": "m", "input": [%b]}'
 _JUNK = b'{"type": "response.create", "model": "m", "input": "Hi.", "junk": [%b]}'
 _EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "Hi."}}], "junk": [%b]}\n\ndata: [DONE]\n\n'
 _DOCUMENT = b'{"choices": [{"index": 0, "message": {"content": "Hi."}, "finish_reason": "stop"}], "junk": [%b]}'
 _EMPTY = b"[]"
+SQLITE = "sqlite:///{}/store.db"
 
 
-def text(piece: bytes) -> bytes:
-    """Four messages with that piece of JSON text again and again, since one text may have 10 MiB."""
+def text(piece: bytes, size: int = SIZE) -> bytes:
+    """Messages with that piece of JSON text again and again, since one text may have 10 MiB."""
     message = b'{"role": "user", "content": "%b"}' % (piece * (SIZE // 4 // len(piece)))
-    return _TEXT % b",".join([message] * 4)
+    return _TEXT % b",".join([message] * (4 * size // SIZE))
+
+
+def message(content: object) -> bytes:
+    """One message with that content."""
+    return _TEXT % orjson.dumps({"role": "user", "content": content})
+
+
+def messages(size: int) -> bytes:
+    """As many messages as are accepted, in a body of about that many bytes."""
+    return _TEXT % b",".join([orjson.dumps({"role": "user", "content": "word " * (size // MANY // 5)})] * MANY)
+
+
+def extensions() -> bytes:
+    """As many items as are accepted, of the fewest values."""
+    return _TEXT % b",".join([b'{"role":"user","content":"Hi."}', *[b'{"type":"x:y"}'] * 49_000])
+
+
+def image() -> bytes:
+    """A picture in a data URL."""
+    url = "data:image/png;base64," + "iVBORw0K" * (SIZE // 8)
+    return message([{"type": "input_image", "image_url": url}])
+
+
+def parts() -> bytes:
+    """One message of many texts."""
+    return message([{"type": "input_text", "text": "word " * 120}] * (SIZE // 640))
 
 
 def many(value: bytes, template: bytes = _JUNK) -> bytes:
@@ -72,10 +103,20 @@ class Row(NamedTuple):
     sent: str = "http"  # or: gzip, zstd, websocket, backend
     status: int = 200
     ordinary: str = "a text"  # the row to compare with
+    values: int = 0  # JSON values, where they take more memory than the text
+    store: str = "memory://"  # {} is a directory
 
 
 ROWS = {
     "a text": Row(lambda: text(b"word ")),
+    "one text": Row(lambda: message("word " * (SIZE // 5))),
+    "an image": Row(image),
+    "texts of one message": Row(parts, values=3 * SIZE // 640),
+    "Chinese": Row(lambda: text("\u4f60".encode())),
+    "60 MB of text": Row(lambda: text(b"word ", LARGE)),
+    "60 MB of messages": Row(lambda: messages(LARGE), values=3 * MANY),
+    "as many messages, but short ones": Row(lambda: messages(MANY * 5), "http", 200, "60 MB of messages", 3 * MANY),
+    "items of an extension": Row(extensions, values=100_000),
     "commas and brackets": Row(lambda: text(b"[1, 2], ")),
     "quotation marks": Row(lambda: text(b'say \\"hi\\" ')),
     "characters in escapes": Row(lambda: text(b"\\u4f60")),
@@ -178,17 +219,23 @@ def _backend(answer: bytes) -> Iterator[str]:
 
 async def _cost(row: Row) -> dict[str, Any]:
     body = row.make()
+    size = len(body)
     body = {"gzip": gzip.compress, "zstd": zstandard.compress}.get(row.sent, bytes)(body)
     answer = b'data: {"choices": [{"delta": {"content": "Hi."}}]}\n\ndata: [DONE]\n\n'
-    with _backend(body if row.sent == "backend" else answer) as backend_url:
-        app = create_app(settings(backend_url=backend_url, max_body_bytes=2 * SIZE))
+    with (
+        _backend(body if row.sent == "backend" else answer) as backend_url,
+        tempfile.TemporaryDirectory() as directory,
+    ):
+        store_url = row.store.format(directory)
+        app = create_app(settings(backend_url=backend_url, store_url=store_url, max_body_bytes=64 * 1024 * 1024))
         options = {"ws": "app.api.uvicorn.websocket:Socket", "http": "app.api.uvicorn.http:Http"}
         async with serving(app, ws_max_size=2 * SIZE, ws_per_message_deflate=False, **options) as url:
             memory, began = reset_peak(), time.process_time()
             async with watched_loop() as holds:
                 status = await _asked(url, row, body)
                 cpu = time.process_time() - began
-            return {"cpu": cpu, "held": holds.longest, "memory": status_of("VmHWM") - memory, "status": status}
+            memory = status_of("VmHWM") - memory
+            return {"cpu": cpu, "held": holds.longest, "memory": memory, "size": size, "status": status}
 
 
 def reset_peak() -> int:
@@ -213,6 +260,7 @@ def measured(row: Row) -> Any:
         return json.loads(cost)
     try:
         map_large_blocks()
+        collect_seldom()
         os.write(writing, json.dumps(asyncio.run(_cost(row))).encode())
     except Exception:
         traceback.print_exc()
