@@ -17,9 +17,11 @@ import openai
 import pytest
 from openresponses_types.types import ResponseResource
 
-from app.core.dialects import DIALECTS
+from app.api.routes import responses as routes
+from app.core.dialects import DIALECTS, Dialect
 from app.core.history.turns import Turn
 from app.core.sse import log as frames
+from app.core.types import bounded_json
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import BackendError
@@ -28,7 +30,7 @@ from app.responses.background import EventSubscription, worker
 from app.stores.event_log import LoggingStore, RunKey
 from app.stores.memory import MemoryStore
 from tests.support import laws
-from tests.support.build import call, delta, finish, story, whole
+from tests.support.build import builder, call, delta, finish, story, whole
 from tests.support.logs import records_of
 from tests.support.redis_server import RedisServer
 from tests.support.scripted import Scripted, Step
@@ -373,6 +375,46 @@ def test_text_of_a_model_is_not_taken_for_an_event() -> None:
     assert frames.translate_dialect(trap, DIALECTS["openai"]) == trap
     assert len(frames.decode_events(trap * 3)) == 3
     assert frames.events_after(trap * 3, 7, 8) == trap
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+def test_large_events_are_translated_in_pieces(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    event = b'event: response.reasoning%b.delta\ndata: {"type":"response.reasoning%b.delta","delta":"%b"}\n\n'
+    data = b"".join(event % (name, name, b"Hm " * length) for name in (b"", b"_text") for length in (1, 100, 1000))
+    monkeypatch.setattr(frames, "_PIECE", 100)
+    for logged in (data, data[:-2]):
+        pieces = [*frames.pieces_in_dialect(logged, dialect)]
+        assert b"".join(pieces) == frames.translate_dialect(logged, dialect)
+        assert max(map(len, pieces)) <= 256 + len("_text") * 2
+
+
+async def test_large_events_are_appended_and_followed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (worker, bounded_json):
+        monkeypatch.setattr(module, "LARGE", 100)
+    monkeypatch.setattr(routes, "LARGE", 100)
+    text = "A large answer. " * 20
+    async with serving(Scripted([delta(content=text)])) as http:
+        created = (await http.post("/responses", json=ASK)).json()
+        events = await events_of(http, created["id"])
+        laws.check(events)
+        assert events[-1]["response"]["output"][0]["content"][0]["text"] == text
+
+
+def test_parts_of_a_batch_are_small_or_one_large_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (worker, bounded_json):
+        monkeypatch.setattr(module, "LARGE", 100)
+    made = builder()
+    made.start()
+    for length in (10, 60, 60, 200, 10):
+        made.text("x" * length)
+    made.complete()
+    events = made.take()
+    parts = [*worker.split_batch(events)]
+    assert [event for part in parts for event in part] == [*events]
+    deltas = [[len(event["delta"]) for event in part if "delta" in event] for part in parts]
+    assert [lengths for lengths in deltas if lengths] == [[10, 60], [60], [200], [10]]
+    done = [part for part in parts if part.last["type"] == "response.output_text.done"]
+    assert [(part.large, len(part.entries)) for part in done] == [(True, 1)]
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "", "\u0661"])

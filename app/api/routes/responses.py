@@ -28,6 +28,7 @@ from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
 from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.replay import ReplayedBuilder
+from app.core.types.bounded_json import LARGE
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import APIError, InvalidRequest, NotFound
 from app.responses import Caller, Run, allowed_models, find_model
@@ -267,6 +268,7 @@ def subscription_stream(
     return EventStream(
         subscription.batches(),
         partial(log.translate_dialect, dialect=caller.dialect),
+        pieces=lambda data: log.pieces_in_dialect(data, caller.dialect) if len(data) > LARGE else None,
         last=encoder.DONE_FRAME,
         heartbeat=api.heartbeat,
         beat=_beat(caller, subscription.keepalive),

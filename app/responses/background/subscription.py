@@ -37,14 +37,18 @@ class EventSubscription:
         try:
             while True:
                 batches = await self._read(wait=0 if ended else self._lease / 4)
-                for batch in batches:
-                    yield frames.events_after(batch.data, batch.first, self.last)
-                    self.last = batch.last
-                    if batch.ends:
+                found = bool(batches)
+                batches.reverse()
+                while batches:  # each is freed when it is sent, since it may be large
+                    first, last, data, ends = batches.pop()
+                    yield frames.events_after(data, first, self.last)
+                    del data
+                    self.last = last
+                    if ends:
                         return
-                if ended and not batches:
+                if ended and not found:
                     break
-                ended = ended or (not batches and await persist(lambda: self._ended(self._run), self._lease))
+                ended = ended or (not found and await persist(lambda: self._ended(self._run), self._lease))
             if await self._log.state(self._run) == "absent":
                 yield self._error(NotFound(GONE))
         except StoreUnavailable as error:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from app.core.history.turns import Turn
 from app.core.sse import encoder
-from app.core.stream.event_batch import EventBatch
+from app.core.stream.event_batch import EventBatch, LargeEventBatch
+from app.core.types.bounded_json import LARGE, is_large
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, StoreUnavailable
 from app.responses.images import turn_changes
+from app.responses.off_loop import off_loop
 from app.stores import Change, Store, apply_with
 from app.stores.event_log import Batch, EventLog, LeaseState, RunKey
 
@@ -140,7 +142,8 @@ class RunWorker:
                 self._has_news.clear()
                 if events := self._unwritten:
                     self._unwritten = EventBatch()
-                    await self._append(batch_of(events))
+                    for part in split_batch(events):
+                        await self._append(await off_loop(part.large, batch_of, part))
                     await asyncio.wait({making}, timeout=PAUSE)
             await making
         except (LeaseLost, StoreUnavailable) as error:
@@ -216,7 +219,8 @@ class RunWorker:
         async def put() -> None:
             if (await self._log.renew(self._worker, [self._run.key]))[self._run.key] == "lost":
                 raise LeaseLost("another worker took it over")
-            if not await apply_with(self._store, turn_changes(bucket, turn, requires=id), addition):
+            changes = await off_loop(turn.is_large, turn_changes, bucket, turn, requires=id)
+            if not await apply_with(self._store, changes, addition):
                 raise LeaseLost("it was deleted")
 
         try:
@@ -239,9 +243,25 @@ async def persist(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
         pause = min(2 * pause, 1)
 
 
+def split_batch(events: EventBatch) -> Iterator[EventBatch]:
+    """Yield events in parts that are encoded and appended one by one, so that large ones take little memory at once."""
+    part, size = EventBatch(), 0
+    for entry in events.entries:
+        large = is_large(entry)
+        size += sum(map(len, entry[2])) if isinstance(entry, tuple) else 0
+        if part and (large or size > LARGE):
+            yield part
+            part, size = EventBatch(), 0
+        if large:
+            part = LargeEventBatch()
+            size = LARGE
+        part.entries.append(entry)
+    if part:
+        yield part
+
+
 def batch_of(events: EventBatch) -> Batch:
     """Encode consecutive events."""
     first, last = events.first, events.last
-    return Batch(
-        first["sequence_number"], last["sequence_number"], encoder.encode_sse(events), ends=last["type"] in _LAST
-    )
+    data = encoder.encode_large(events) if events.large else encoder.encode_sse(events)
+    return Batch(first["sequence_number"], last["sequence_number"], data, ends=last["type"] in _LAST)

@@ -41,6 +41,7 @@ EXPIRED = "SELECT 1 FROM runs WHERE ended AND expires <= :now LIMIT 1"
 # A few at a time, so that other writes do not wait for long.
 PURGE = "DELETE FROM runs WHERE id IN (SELECT id FROM runs WHERE ended AND expires <= :now LIMIT 20)"
 
+_ENOUGH = 4 * 1024 * 1024  # bytes of batches after which no more are read at once
 _PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # seconds between polls
 _LAST_PAUSE = 0.25  # and from then on
 
@@ -102,7 +103,7 @@ class SQLiteLog:
         return "running" if values["now"] < leased else "orphaned"
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
-        """Return up to 500 batches with events after `after`."""
+        """Return up to 500 batches with events after `after`, or fewer that are large."""
         batches = await self._look(run, after)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
@@ -115,8 +116,7 @@ class SQLiteLog:
 
     async def _look(self, run: RunKey, after: int) -> list[Batch]:
         values = self._values(run, after=min(after, 2**62))
-        rows = await self._reads.run(lambda db: db.execute(_READ, values).fetchall())
-        return [Batch(first, last, data, bool(ends)) for first, last, data, ends in rows]
+        return await self._reads.run(lambda db: _read(db, values))
 
     async def orphans(self) -> list[RunKey]:
         """Return up to 100 runs whose lease has expired."""
@@ -135,6 +135,17 @@ class SQLiteLog:
     def _values(self, run: RunKey, **more: object) -> dict[str, object]:
         now = self._clock()
         return {**run._asdict(), "now": now, "leased": now + self._lease, "until": now + self._ttl, **more}
+
+
+def _read(db: sqlite3.Connection, values: dict[str, object]) -> list[Batch]:
+    batches: list[Batch] = []
+    size = 0
+    for first, last, data, ends in db.execute(_READ, values):
+        batches.append(Batch(first, last, data, bool(ends)))
+        size += len(data)
+        if size > _ENOUGH:
+            break
+    return batches
 
 
 def _begin(db: sqlite3.Connection, values: dict[str, object]) -> None:
