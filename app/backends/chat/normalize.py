@@ -103,7 +103,7 @@ class Normalizer:
 
     def forget(self) -> None:
         """Release the last chunk, which may be large."""
-        self._plain = None
+        self.plain = None
 
     def _is_plain(self, chunk: RawChunk) -> bool:
         choices = chunk.get("choices")
