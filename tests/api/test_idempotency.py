@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from app.api.idempotency import Idempotency, KeyClaim
+from app.core.types.bounded_json import LONG
 from app.core.types.request import Event
 from app.errors import BackendError, InvalidRequest
 from app.main import create_app
@@ -69,7 +70,11 @@ async def test_another_body_is_a_conflict(http: httpx.AsyncClient, backend: Scri
     assert len(backend.asked) == 1
 
 
-async def test_a_stream_is_streamed_again(http: httpx.AsyncClient, backend: Scripted) -> None:
+@pytest.mark.parametrize("long", [LONG, 2])
+async def test_a_stream_is_streamed_again(
+    http: httpx.AsyncClient, backend: Scripted, long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.core.stream.event_builder.LONG", long)  # from which events are sent in pieces
     backend.scripts = [
         [
             delta(reasoning_content="Hm."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -206,8 +206,22 @@ async def replayed(api: ApiContext, response_id: str, body: CreateResponse, call
     if stored["background"] and stored["status"] not in TERMINAL:
         return subscription_stream(await api.responses.follow(response_id, caller), caller, api, headers)
     events = ReplayedBuilder(stored, reasoning=caller.dialect.reasoning("content")).replay()
+    if events.large:
+        return EventStream(
+            _once(events),
+            encoder.encode_sse,
+            pieces=_pieces,
+            last=encoder.DONE_FRAME,
+            heartbeat=api.heartbeat,
+            beat=lambda: encoder.COMMENT,
+            headers=headers,
+        )
     content = encoder.encode_sse(events) + encoder.DONE_FRAME
     return Response(content, headers={"Cache-Control": "no-cache", **headers}, media_type="text/event-stream")
+
+
+async def _once(events: EventBatch) -> AsyncGenerator[EventBatch, None]:
+    yield events
 
 
 async def complete_response(run: Run) -> Response:

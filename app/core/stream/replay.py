@@ -91,6 +91,7 @@ class ReplayedBuilder(EventBuilder):
         call = OpenCall(self._add(opened), opened, kind)
         self._emit_each(call, kind.added_events)
         if kind.delta and isinstance(written, str) and written:
+            self._note_closed(len(written))
             self.arguments(call, written)
         if kind.done:
             done = {name: fields.get(name) for name in (*kind.done_fields, kind.field or "")}
