@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -21,8 +22,10 @@ from pathlib import Path
 import pytest
 
 from app.errors import StoreUnavailable
+from app.stores import Change, sqlite
 from app.stores.event_log import Batch, RunKey
-from app.stores.sqlite import SQLiteStore
+from app.stores.sqlite import SQLiteStore, schema
+from app.stores.sqlite.schema import RECORD_PIECE
 from tests.support.logs import records_of
 from tests.support.store_places import Clock
 
@@ -153,9 +156,15 @@ def files(path: Path) -> bytes:
     return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
 
 
-@pytest.mark.parametrize("size", [20, 300, 1000, 4000, 20_000])
-async def test_no_byte_of_what_was_deleted_stays_in_any_file(path: Path, size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "piece"),
+    [(20, RECORD_PIECE), (300, RECORD_PIECE), (1000, RECORD_PIECE), (4000, RECORD_PIECE), (20_000, 3000)],
+)
+async def test_no_byte_of_what_was_deleted_stays_in_any_file(
+    path: Path, size: int, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SQLite moves rows from page to page as they come and go, and leaves copies behind."""
+    monkeypatch.setattr(sqlite, "RECORD_PIECE", piece)
     chance = random.Random(size)
     clock = Clock()
     store = SQLiteStore(path, ttl=1000, clock=clock)
@@ -239,6 +248,56 @@ async def test_a_file_of_the_first_version_is_taken_over(path: Path) -> None:
     await stores[2].purge()
     assert b"c4n4ry" not in files(path)
     await asyncio.gather(*(store.aclose() for store in stores))
+
+
+async def test_a_record_in_pieces_is_as_it_was_stored(path: Path, store: SQLiteStore) -> None:
+    for length in (RECORD_PIECE - 1, RECORD_PIECE, RECORD_PIECE + 1, 5 * RECORD_PIECE // 2, 10, 3 * RECORD_PIECE, 0):
+        record = random.Random(length).randbytes(length)
+        await store.apply(Change(CHAIN, {"resp_1": record, "resp_2": b"2" * RECORD_PIECE}))
+        assert await store.get(CHAIN, "resp_1") == record
+        assert await store.all(CHAIN) == {"resp_1": record, "resp_2": b"2" * RECORD_PIECE}
+        assert await store.names(CHAIN) == {"resp_1", "resp_2"}
+    await store.put(CHAIN, "resp_1", b"1" * 2 * RECORD_PIECE)
+    await store.drop(CHAIN)
+    assert (await store.get(CHAIN, "resp_1"), _pieces_in(path)) == (None, 0)
+
+
+async def test_a_record_that_is_replaced_while_it_is_read_is_one_or_the_other(path: Path, store: SQLiteStore) -> None:
+    first, second = b"1" * 3 * RECORD_PIECE, b"2" * 4 * RECORD_PIECE
+    await store.put(CHAIN, "resp_1", first)
+    assert await store.get(CHAIN, "resp_1") == first
+    loop = asyncio.get_running_loop()
+    replaced = []
+
+    def replace(statement: str) -> None:
+        """Replace the record when its other pieces are to be read."""
+        if "FROM pieces" in statement and not replaced:
+            replaced.append(statement)
+            asyncio.run_coroutine_threadsafe(store.put(CHAIN, "resp_1", second), loop).result()
+
+    assert store._reads._db
+    store._reads._db.set_trace_callback(replace)
+    assert await store.get(CHAIN, "resp_1") == first
+    assert (await store.get(CHAIN, "resp_1"), len(replaced)) == (second, 1)
+
+
+def _pieces_in(path: Path) -> int:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        return int(db.execute("SELECT count(*) FROM pieces").fetchone()[0])
+
+
+async def test_a_long_record_of_an_earlier_version_is_read(path: Path) -> None:
+    old = sqlite3.connect(path, isolation_level=None)
+    old.executescript(";".join(statement for statement in schema._CREATE if statement != schema._PIECES))
+    old.execute("INSERT INTO buckets VALUES (1, ?, 1e12)", (CHAIN,))
+    old.execute("INSERT INTO records VALUES (1, 'resp_1', x'', NULL, zeroblob(?))", (3 * RECORD_PIECE,))
+    old.execute("PRAGMA user_version = 3")
+    old.close()
+    store = SQLiteStore(path, ttl=1000)
+    assert await store.get(CHAIN, "resp_1") == bytes(3 * RECORD_PIECE)
+    await store.put(CHAIN, "resp_1", b"1" * 2 * RECORD_PIECE)
+    assert (await store.get(CHAIN, "resp_1"), _pieces_in(path)) == (b"1" * 2 * RECORD_PIECE, 1)
+    await store.aclose()
 
 
 async def test_a_restart_keeps_records_and_the_time_they_have_left(path: Path) -> None:
@@ -394,7 +453,7 @@ async def test_the_file_of_a_newer_server_is_left_alone(path: Path, store: SQLit
     with pytest.raises(StoreUnavailable) as unavailable:
         await store.put(CHAIN, "resp_1", b"1")
 
-    assert "the file has version 7, and this server knows only 3" in unavailable.value.__notes__[0]
+    assert "the file has version 7, and this server knows only 4" in unavailable.value.__notes__[0]
 
 
 async def test_a_path_that_cannot_be_made_is_an_outage_until_it_can(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ class SQLite:
     def contents(self) -> bytes:
         with contextlib.closing(sqlite3.connect(self.path)) as db:
             rows = db.execute(
-                "SELECT record FROM records UNION ALL SELECT entry FROM records UNION ALL SELECT data FROM batches"
+                "SELECT record FROM records UNION ALL SELECT piece FROM pieces"
+                " UNION ALL SELECT entry FROM records UNION ALL SELECT data FROM batches"
             ).fetchall()
         return b"".join(content or b"" for (content,) in rows)
 

@@ -12,6 +12,7 @@ process's lock blocks the event loop.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import sqlite3
 import time
@@ -30,7 +31,7 @@ from app.storage.url_options import one_of, read_options, seconds
 from app.stores import Change, owner_of
 from app.stores.sqlite import event_log
 from app.stores.sqlite.event_log import SQLiteLog
-from app.stores.sqlite.schema import PADDING, VERSION, empty_wal, prepare
+from app.stores.sqlite.schema import PADDING, RECORD_PIECE, VERSION, empty_wal, prepare
 from app.stores.sqlite.usage import SQLiteUsage
 
 T = TypeVar("T")
@@ -46,6 +47,16 @@ INSERT INTO records (bucket, name, padding, entry, record)
 SELECT id, :name, {PADDING}, :entry, :record FROM buckets WHERE name = :bucket
 ON CONFLICT (bucket, name) DO UPDATE SET entry = coalesce(excluded.entry, entry), record = excluded.record
 """
+# The other pieces of a long record.
+_PUT_PIECE = f"""
+INSERT INTO pieces (bucket, name, number, padding, piece)
+SELECT id, :name, :number, {PADDING}, :piece FROM buckets WHERE name = :bucket
+"""
+_GET_PIECES = """
+SELECT piece FROM pieces JOIN buckets ON id = bucket WHERE buckets.name = :bucket AND pieces.name = :name
+ORDER BY number
+"""
+_DELETE_PIECES = "DELETE FROM pieces WHERE name = :name AND bucket IN (SELECT id FROM buckets WHERE name = :bucket)"
 _LIST = """
 INSERT INTO listed (owner, position, bucket, name)
 SELECT :owner, (SELECT coalesce(max(position), 0) + 1 FROM listed WHERE owner = :owner), id, :name
@@ -57,7 +68,7 @@ _PURGE = "DELETE FROM buckets WHERE id IN (SELECT id FROM buckets WHERE expires 
 _EXPIRED = "SELECT 1 FROM buckets WHERE expires <= :now LIMIT 1"
 # A bucket without this record yields one row of NULLs, since it is renewed all the same.
 _GET = """
-SELECT expires, record FROM buckets LEFT JOIN records ON bucket = id AND records.name = :name
+SELECT expires, records.name, record FROM buckets LEFT JOIN records ON bucket = id AND records.name = :name
 WHERE buckets.name = :bucket AND expires > :now
 """
 _ALL = """
@@ -95,6 +106,34 @@ _TOUCH = f"PRAGMA user_version = {VERSION}"
 # A record whose `put` returned survives the process, also `kill -9`, either way: a commit hands it to the operating
 # system. `full` waits for the disk as well, so that it survives a power cut.
 _SYNCHRONOUS = one_of("normal", "full")
+
+
+def _rows(db: sqlite3.Connection, statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    return db.execute(statement, values).fetchall()
+
+
+def _whole_records(db: sqlite3.Connection, statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    """Return rows of expiries, names and records, all pieces of each."""
+    rows = _rows(db, statement, values)
+    if not any(record and len(record) >= RECORD_PIECE for _, _, record in rows):
+        return rows
+    db.execute("BEGIN")  # the record may be replaced meanwhile
+    whole: list[tuple[Any, ...]] = []
+    for expires, name, record in db.execute(statement, values):
+        if record and len(record) >= RECORD_PIECE:
+            joined = io.BytesIO()  # takes no second copy of the record
+            joined.write(record)
+            joined.writelines(piece for (piece,) in db.execute(_GET_PIECES, {**values, "name": name}))
+            record = joined.getvalue()
+        whole.append((expires, name, record))
+    db.execute("COMMIT")
+    return whole
+
+
+def _pieces(record: bytes) -> list[memoryview]:
+    """Return what a record is stored as: one piece, or several if it is long."""
+    view = memoryview(record)
+    return [view[at : at + RECORD_PIECE] for at in range(0, max(1, len(record)), RECORD_PIECE)]
 
 
 class SQLiteStore:
@@ -165,17 +204,15 @@ class SQLiteStore:
 
     async def get(self, bucket: str, name: str) -> bytes | None:
         """Return one record, and renew its bucket."""
-        rows = await self._read(_GET, bucket, name)
-        return rows[0][1] if rows else None
+        return (await self._records(_GET, bucket, name)).get(name)
 
     async def all(self, bucket: str) -> dict[str, bytes]:
         """Return a bucket's records by name, and renew it."""
-        rows = await self._read(_ALL, bucket)
-        return {name: record for _, name, record in rows if name is not None}
+        return await self._records(_ALL, bucket)
 
     async def names(self, bucket: str) -> set[str]:
         """Return the names of a bucket's records, and renew it."""
-        rows = await self._read(_NAMES, bucket)
+        rows = await self._read(_NAMES, {"bucket": bucket})
         return {*orjson.loads(rows[0][1])} if rows else set()
 
     async def delete(self, bucket: str, name: str) -> bool:
@@ -227,11 +264,18 @@ class SQLiteStore:
         """Close the file, after pending writes."""
         await asyncio.gather(self._reads.aclose(), self._writes.aclose())
 
-    async def _read(self, statement: str, bucket: str, name: str | None = None) -> list[tuple[Any, ...]]:
+    async def _records(self, statement: str, bucket: str, name: str | None = None) -> dict[str, bytes]:
+        rows = await self._read(statement, {"bucket": bucket, "name": name}, read=_whole_records)
+        return {name: record for _, name, record in rows if name is not None}
+
+    async def _read(
+        self, statement: str, values: dict[str, object], read: Callable[..., list[tuple[Any, ...]]] = _rows
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement, of which each begins with the expiry of the bucket, and renew that."""
         now = self._clock()
         until = now + self._ttl
-        values = {"bucket": bucket, "name": name, "now": now, "until": until}
-        rows = await self._reads.run(lambda db: db.execute(statement, values).fetchall())
+        values |= {"now": now, "until": until}
+        rows = await self._reads.run(lambda db: read(db, statement, values))
         if rows and abs(until - rows[0][0]) > self._slack:
             # The result is complete even if the renewal fails; the next use renews.
             with suppress(StoreUnavailable):
@@ -269,7 +313,11 @@ def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str
         db.execute(_EXPIRE, values)
         db.execute(_RENEW, values)
         for name, record in change.put.items():
-            db.execute(_PUT, {**values, "name": name, "record": record, "entry": change.entries.get(name)})
+            first, *others = _pieces(record)
+            db.execute(_PUT, {**values, "name": name, "record": first, "entry": change.entries.get(name)})
+            db.execute(_DELETE_PIECES, {**values, "name": name})
+            numbered = enumerate(others)
+            db.executemany(_PUT_PIECE, ({**values, "name": name, "number": n, "piece": piece} for n, piece in numbered))
         db.executemany(_LIST, [{**values, "name": name} for name in change.entries])
         db.executemany(_DELETE, [{**values, "name": name} for name in change.delete])
         db.execute(_DROP_EMPTY, values)

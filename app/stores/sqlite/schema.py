@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 
 # In `PRAGMA user_version`, to detect a file that this code cannot read.
-VERSION = 3
+VERSION = 4
 
 # The padding, by the page size of the file: as much of a row as there can be in a page of the table.
 PADDING = "zeroblob((SELECT (page_size - 12) * 64 / 255 - 23 FROM pragma_page_size))"
@@ -32,6 +32,19 @@ CREATE TABLE records (
     PRIMARY KEY (bucket, name)
 ) WITHOUT ROWID
 """
+# The rest of records of more than `RECORD_PIECE` bytes: SQLite copies each row twice when it is written.
+_PIECES = """
+CREATE TABLE pieces (
+    bucket INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    padding BLOB NOT NULL,
+    piece BLOB NOT NULL,
+    PRIMARY KEY (bucket, name, number),
+    FOREIGN KEY (bucket, name) REFERENCES records (bucket, name) ON DELETE CASCADE
+) WITHOUT ROWID
+"""
+RECORD_PIECE = 1024 * 1024
 # The listed records, each owner's in the order in which they were first stored.
 _LISTED = """
 CREATE TABLE listed (
@@ -86,14 +99,15 @@ CREATE TABLE usage (
 ) WITHOUT ROWID;
 CREATE TABLE usage_batches (batch TEXT PRIMARY KEY, added REAL NOT NULL) WITHOUT ROWID
 """
-_CREATE = [*_BUCKETS.split(";"), _RECORDS, _LISTED, *_RUNS.split(";"), _BATCHES, *_USAGE.split(";")]
+_CREATE = [*_BUCKETS.split(";"), _RECORDS, _PIECES, _LISTED, *_RUNS.split(";"), _BATCHES, *_USAGE.split(";")]
 
-# The first version had no padding, listed nothing, and had no usage.
+# The first version had no padding, listed nothing, and had no usage; until the fourth, records were in one piece.
 _UPGRADE = [
     "ALTER TABLE records RENAME TO old_records",
     _RECORDS,
     f"INSERT INTO records SELECT bucket, name, {PADDING}, NULL, record FROM old_records",
     "DROP TABLE old_records",
+    _PIECES,
     "DROP TABLE IF EXISTS listed",
     _LISTED,
     "ALTER TABLE batches RENAME TO old_batches",
@@ -125,8 +139,10 @@ def _make_tables(db: sqlite3.Connection) -> None:
         case 1:
             statements = _UPGRADE
         case 2:  # it had no usage
-            statements = _USAGE.split(";")
-        case 3:  # another process has done it
+            statements = [_PIECES, *_USAGE.split(";")]
+        case 3:
+            statements = [_PIECES]
+        case 4:  # another process has done it
             statements = []
         case version:
             raise sqlite3.DatabaseError(f"the file has version {version}, and this server knows only {VERSION}")
