@@ -200,9 +200,9 @@ async def respond(
                     step = builder.begin_step("model")
                     started = opened = True
                 if type(chunks) is LargeChunks:
-                    for _ in reader.feed_in_pieces(chunks):
+                    for work in reader.feed_in_pieces(chunks):
                         yield builder.take()
-                        await asyncio.sleep(0)  # for other requests
+                        await (asyncio.to_thread(work) if work else asyncio.sleep(0))  # other requests are served
                 for chunk in chunks:
                     reader.feed(chunk)
                 if events := builder.take():

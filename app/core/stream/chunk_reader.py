@@ -22,6 +22,7 @@ from app.core.types.chunk import (
     CitedSource,
     LargeChunks,
     RawChunk,
+    Step,
     pieces_of,
 )
 
@@ -109,9 +110,9 @@ class ChunkReader:
         if self._sources:
             self._cite()
 
-    def feed_in_pieces(self, chunks: LargeChunks) -> Iterator[None]:
+    def feed_in_pieces(self, chunks: LargeChunks) -> Iterator[Step]:
         """
-        Process chunks with large texts, a piece of one at each step, so that others can run in between.
+        Process chunks with large texts, a piece of one at each step: see `Step`.
 
         Each chunk is removed from the list before, and each piece becomes a delta of its own.
         """
@@ -119,7 +120,7 @@ class ChunkReader:
         while chunks:
             yield from self._feed_pieces(chunks.pop())
 
-    def _feed_pieces(self, chunk: Chunk) -> Iterator[None]:
+    def _feed_pieces(self, chunk: Chunk) -> Iterator[Step]:
         choices = () if chunk is DONE or isinstance(chunk, ChunkRun) else chunk.get("choices")
         if not choices or (self._logprobs and choices[0].get("logprobs")):  # which belong to the whole text
             self.feed(chunk)
@@ -130,7 +131,7 @@ class ChunkReader:
         source = delta.pop("reasoning_field", REASONING_CONTENT)
         for piece in pieces_of(delta.pop("reasoning_content", None)):
             self.builder.reasoning(piece, source=source)
-            yield
+            yield None
         opaque: ChunkDelta = {}
         if "reasoning_fragments" in delta:
             opaque["reasoning_fragments"] = delta.pop("reasoning_fragments")
@@ -139,10 +140,10 @@ class ChunkReader:
         self._feed_delta(opaque, {})
         for piece in pieces_of(delta.pop("content", None)):
             self._feed_text(piece, {})
-            yield
+            yield None
         for piece in pieces_of(delta.pop("refusal", None)):
             self.builder.refusal(piece)
-            yield
+            yield None
         calls = delta.pop("tool_calls", None) or ()
         self._feed_delta(delta, {})
         yield from self.calls.feed_in_pieces(calls)

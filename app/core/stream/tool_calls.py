@@ -17,7 +17,7 @@ from typing import Any
 from app.core.stream.event_builder import EventBuilder, OpenCall
 from app.core.stream.event_types import ToolBinding
 from app.core.types.arguments import ArgumentsReader, ObjectReader
-from app.core.types.chunk import CallFragment, pieces_of
+from app.core.types.chunk import CallFragment, Step, pieces_of
 from app.core.types.items import FUNCTION_CALL
 
 MAX_CALL_ID = 64  # characters, by the spec
@@ -100,13 +100,15 @@ class ToolCalls:
         for fragment in fragments:
             self._extend(*self._begin(fragment))
 
-    def feed_in_pieces(self, fragments: Iterable[CallFragment]) -> Iterator[None]:
-        """Process the `tool_calls` of one delta, a piece of long arguments at each step."""
+    def feed_in_pieces(self, fragments: Iterable[CallFragment]) -> Iterator[Step]:
+        """Process the `tool_calls` of one delta, a piece of long arguments at each step: see `Step`."""
         for fragment in fragments:
             call, arguments = self._begin(fragment)
             for piece in pieces_of(arguments, _PIECE) if arguments else ("",):
                 self._extend(call, piece)
-                yield
+                yield None
+            if len(arguments) > _PIECE and not call.ended:
+                yield call.reader.prepare
 
     def _begin(self, fragment: CallFragment) -> tuple[_Assembly, str]:
         """Return the call that a fragment belongs to, and the fragment's arguments."""

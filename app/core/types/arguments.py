@@ -12,8 +12,8 @@ is a string in them, `{"input": "..."}`, which is extracted as it arrives:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from app.core.types.bounded_json import loads
 
@@ -30,6 +30,10 @@ class ArgumentsReader(Protocol):
 
     def feed(self, piece: str) -> str:
         """Take the next piece from the backend, and return the text to emit."""
+        ...
+
+    def prepare(self) -> None:
+        """Compute what `end` needs; may take long for large arguments, and may be called in a thread."""
         ...
 
     def end(self) -> str:
@@ -65,6 +69,7 @@ class ObjectReader:
         self._string = False
         self._skip = 0  # characters of the next piece to skip: one after a backslash
         self._quoted: list[str] | None = None  # the buffered pieces of a string
+        self._decoded: _Decoded | None = None  # the string, as far as it is buffered
 
     @property
     def closed(self) -> bool:
@@ -78,20 +83,20 @@ class ObjectReader:
         rest = self._follow(piece).lstrip()
         if self._quoted is not None:
             self._quoted.append(piece)
+            self._decoded = None
             return ""
         if rest:
             return piece.removesuffix(rest)  # template tokens, an extra brace, a repetition
         return piece
 
+    def prepare(self) -> None:
+        if self._quoted is not None:
+            self._decoded = _decode(self._quoted)
+
     def end(self) -> str:
         if self._quoted is None:
             return "" if self._started else "{}"
-        quoted = "".join(self._quoted)
-        try:
-            text = loads(quoted)
-            return text if isinstance(loads(text), dict) else quoted
-        except (ValueError, TypeError):
-            return quoted
+        return (self._decoded or _decode(self._quoted)).arguments
 
     def held(self) -> str:
         return "".join(self._quoted or ())
@@ -100,6 +105,8 @@ class ObjectReader:
         # Cut off if it is not valid JSON; without any arguments it depends on the answer.
         if self._started and not self._closed and self._depth < _NEVER:
             return True  # an object that has not ended
+        if self._decoded:
+            return not self._decoded.is_json
         return not _is_json(written) if written.strip() else broken
 
     def _follow(self, piece: str) -> str:
@@ -126,6 +133,29 @@ class ObjectReader:
                     return piece[at:]
         self._skip = max(0, at - len(piece))
         return ""
+
+
+class _Decoded(NamedTuple):
+    """A buffered string: whether it is JSON, and the object in it, or else the string itself."""
+
+    is_json: bool
+    arguments: str
+
+
+def _decode(quoted: Sequence[str]) -> _Decoded:
+    """Decode a string that came in pieces."""
+    try:
+        text = loads("".join(quoted))
+    except ValueError:
+        return _Decoded(False, "".join(quoted))
+    return _Decoded(True, text if isinstance(text, str) and isinstance(_value(text), dict) else "".join(quoted))
+
+
+def _value(text: str) -> object:
+    try:
+        return loads(text)
+    except ValueError:
+        return None
 
 
 class InputReader:
@@ -168,6 +198,9 @@ class InputReader:
                 output.append(self._flush())
                 at = len(piece)
         return "".join(output)
+
+    def prepare(self) -> None:
+        """Do nothing: the input is extracted as it arrives."""
 
     def end(self) -> str:
         held = self._flush()

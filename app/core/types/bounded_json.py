@@ -36,7 +36,11 @@ class TooManyValues(orjson.JSONDecodeError):
 def loads(data: bytes | str, limit: int = MAX_VALUES) -> Any:
     """Parse a JSON document; raises `orjson.JSONDecodeError`, or its subclass `TooManyValues`."""
     check_values(data, limit=limit)
-    return orjson.loads(data)
+    if len(data) <= LARGE:
+        return orjson.loads(data)
+    if isinstance(data, str):
+        data = data.encode(errors="surrogatepass")  # the text is freed, if nothing else has it
+    return loads_in_pieces(data)
 
 
 def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:

@@ -82,6 +82,11 @@ class LargeChunks(list[Chunk]):
     """Chunks of which some may have large texts, to be processed in pieces; they are removed as they are."""
 
 
+# A step in the processing of large texts, after which others may run. A function takes long: it is to be called in a
+# thread before the next step.
+Step: TypeAlias = Callable[[], None] | None
+
+
 def pieces_of(text: str | None, size: int = 1024 * 1024) -> Iterator[str]:
     """Yield the pieces, of `size` characters, in which a large text is processed."""
     for at in range(0, len(text or ""), size):

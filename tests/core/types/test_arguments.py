@@ -183,3 +183,20 @@ def test_text_after_the_arguments_is_not_emitted(value: Any, behind: str, cuts: 
 def test_arguments_that_are_no_object_are_emitted_to_their_end(arguments: str) -> None:
     reader = ObjectReader()
     assert (reader.feed(arguments), reader.closed, reader.end()) == (arguments, False, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a": 1}', '{"a": 1', '"{\\"a\\": 1}"', '"{\\"a\\": 1"', '"{\\"a\\": 1}', '"a"', '""', '"', "[1]", "7", "", "a"],
+)
+@pytest.mark.parametrize("reading", [ObjectReader, InputReader])
+def test_to_prepare_the_end_makes_no_difference(arguments: str, reading: type[ObjectReader | InputReader]) -> None:
+    ends = set()
+    for prepares in (0, 1, 2):
+        reader = reading()
+        for place, piece in enumerate((arguments[:3], arguments[3:])):
+            reader.feed(piece)
+            if place >= 2 - prepares:
+                reader.prepare()
+        ends.add((reader.cut(arguments, broken=True), reader.cut(arguments, broken=False), reader.end()))
+    assert len(ends) == 1
