@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import random
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import Any
 import httpx
 import pytest
 from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.common import http as otlp_http
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
@@ -31,6 +34,10 @@ from tests.support import sockets
 from tests.support.logs import records_of
 from tests.support.serving import serving, settings
 from tests.support.upstream import CLOSE, DONE, HANG, Upstream, call, chunk, finish, reply, sse, status, usage
+
+# Exporters retry after a random time, in threads that may outlive their test. In a test after it, Hypothesis would take
+# their use of the global `random` for that of a strategy, and fail.
+otlp_http.random = random.Random()  # type: ignore[attr-defined]
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SECRET = "the password is xyzzy"
@@ -391,6 +398,12 @@ async def test_a_collector_that_is_away_holds_nobody_up(upstream: Upstream, monk
     async with serving(create_app(settings(backend_url=upstream.url, otel=True))) as url:
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
             assert (await ask(http)).status_code == 200
+
+
+def test_an_exporter_does_not_disturb_the_tests_after_its_own() -> None:
+    state = random.getstate()
+    assert OTLPSpanExporter("http://127.0.0.1:1", timeout=0.1).export([]) is SpanExportResult.FAILURE
+    assert random.getstate() == state
 
 
 async def test_a_round_is_a_span_around_its_question_and_its_calls(upstream: Upstream, telemetry: Telemetry) -> None:
