@@ -38,7 +38,7 @@ from app.responses.context.documents import PdfTexts
 from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher, EncryptingEventBuilder
 from app.responses.generate import Deadline, Generation, NoAnswer, OneAnswer
-from app.responses.images import StoredImages, images_bucket, load_images, turn_changes
+from app.responses.images import StoredImages, load_images, turn_changes
 from app.responses.off_loop import MANY, are_large, off_loop
 from app.responses.questions import Questions
 from app.responses.run import Caller, Run, Storage
@@ -46,7 +46,7 @@ from app.responses.tool_loop import ToolLoop
 from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.options import LoopOptions, loop_options
 from app.responses.tool_loop.sessions import DeclaredTool, open_tool
-from app.stores import Change, Store, apply_with
+from app.stores import Change, Store, apply_with, images_bucket
 from app.stores.event_log import RunKey
 from app.stores.layered import LayeredStore
 from app.tools import Declaration, DeclaringTool, HostedTool, ToolLimits

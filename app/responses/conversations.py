@@ -26,9 +26,9 @@ from app.core.types.items import ITEM_TYPES
 from app.core.types.request import CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound, Warnings
 from app.responses.encryption import ContentCipher, decrypt_items
-from app.responses.images import StoredImages, images_bucket, turn_changes
+from app.responses.images import StoredImages, turn_changes
 from app.responses.off_loop import are_large, off_loop
-from app.stores import Change, Store
+from app.stores import Change, Store, images_bucket
 
 _CONVERSATION = "conversation"
 _ADDED = "added_"
@@ -96,8 +96,6 @@ class Conversations:
         """Return the items, oldest first, without images, and the images to add to those that are shown."""
         turns = await self.turns(id, owner)
         images = {id: image for turn in turns for id, image in references(turn).items()}
-        if images:
-            await self._store.names(images_bucket(_bucket(id, owner)))  # renews it, as `turns` renews that of the items
         return [item for turn in turns for item in turn.items], StoredImages(self._store, owner, images)
 
     async def item(self, id: str, item_id: str, owner: str) -> Item:

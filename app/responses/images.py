@@ -22,7 +22,7 @@ from app.core.history.images import (
 from app.core.history.turns import Turn
 from app.core.types.ids import bucket_of
 from app.core.types.request import Item
-from app.stores import Change
+from app.stores import Change, images_bucket
 
 
 class RecordSource(Protocol):
@@ -31,11 +31,6 @@ class RecordSource(Protocol):
     async def get(self, bucket: str, name: str) -> bytes | None:
         """Return one record, and renew the bucket."""
         ...
-
-
-def images_bucket(bucket: str) -> str:
-    """Return the bucket of the images that belong to a bucket of turns."""
-    return f"{bucket}:images"
 
 
 def turn_changes(

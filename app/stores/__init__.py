@@ -5,8 +5,9 @@ A store has *buckets of records*. A record is bytes with a name; a bucket has th
 is read in one round trip and expires as a whole, `ttl` seconds after its last use, so that a chain in use never
 expires. Stores do not read records: see `app.core.history.turns`.
 
-A bucket's name starts with its owner: `owner:chain`. A record may be stored with an entry, a short description; a store
-lists the entries of an owner.
+A bucket's name starts with its owner: `owner:chain`. The images of its records, which are large and read less often,
+are in a bucket beside it (`images_bucket`); every use of a bucket renews that of its images, too. A record may be
+stored with an entry, a short description; a store lists the entries of an owner.
 """
 
 from __future__ import annotations
@@ -119,6 +120,11 @@ class Store(Protocol):
 
 # The number of an owner's existing records that a store lists at least.
 LISTED = 1000
+
+
+def images_bucket(bucket: str) -> str:
+    """Return the bucket of the images that belong to the records of a bucket."""
+    return f"{bucket}:images"
 
 
 def owner_of(bucket: str) -> str:

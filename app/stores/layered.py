@@ -39,12 +39,6 @@ class LayeredStore:
         record = None if self.memory is None else await self.memory.get(bucket, name)
         return await self.store.get(bucket, name) if record is None else record
 
-    async def renew(self, bucket: str) -> None:
-        """Renew a bucket in both layers, without reading its records; raises `StoreUnavailable`."""
-        await self.store.names(bucket)
-        if self.memory is not None:
-            await self.memory.names(bucket)
-
     async def remember(self, *changes: Change) -> None:
         """Make changes in the memory; it may evict the buckets at any time, and does at once if they are too large."""
         if self.memory is not None:

@@ -175,6 +175,21 @@ async def test_an_image_lives_as_long_as_its_conversation_is_continued(place: Pl
         assert not left(place)
 
 
+async def test_an_image_lives_as_long_as_another_branch_of_its_chain_is_used(place: Place) -> None:
+    async with studio(place.open(), ANSWER, *DRAW, ANSWER, ANSWER) as at:
+        root = await at.ask()
+        drawn = await at.ask(previous_response_id=root["id"])
+        last = await at.ask(previous_response_id=root["id"])
+        for use in ("continue", "get", "list"):
+            place.advance(TTL * 0.6)
+            if use == "continue":
+                last = await at.ask(previous_response_id=last["id"])
+            else:
+                await at.get(f"/responses/{last['id']}{'/input_items' if use == 'list' else ''}")
+        place.advance(TTL * 0.6)
+        assert images_in((await at.get(f"/responses/{drawn['id']}"))["output"]) == [IMAGE]
+
+
 async def test_what_has_expired_is_gone_with_its_image(place: Place) -> None:
     async with studio(place.open(), *DRAW) as at:
         first = await at.ask()

@@ -28,9 +28,8 @@ from app.core.types.bounded_json import pieces_of_json
 from app.core.types.ids import bucket_of
 from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.responses import Caller, Run
-from app.responses.images import images_bucket
 from app.responses.off_loop import off_loop
-from app.stores import Store
+from app.stores import Store, images_bucket
 from app.stores.layered import LayeredStore
 
 logger = logging.getLogger(__name__)

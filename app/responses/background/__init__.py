@@ -28,7 +28,7 @@ from app.errors import APIError, StoreUnavailable, TooManyRequests
 from app.responses.background.subscription import EventSubscription
 from app.responses.background.webhooks import Webhooks
 from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
-from app.responses.images import images_bucket, load_images, turn_changes
+from app.responses.images import load_images, turn_changes
 from app.stores import Change, Store, owner_of
 from app.stores.event_log import EventLog, RunKey
 
@@ -195,7 +195,6 @@ class Background:
             if now - work.renewed >= self._ttl / 4:
                 work.renewed = now
                 await self._store.get(run.bucket, "")  # reading renews the bucket, even if the record is missing
-                await self._store.names(images_bucket(run.bucket))
 
     async def _sweep_periodically(self) -> None:
         """End the runs of dead workers, at random intervals so that processes do not all do it at the same time."""

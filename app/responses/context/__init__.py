@@ -53,8 +53,6 @@ class ContextLoader:
         """
         lookup = TurnLookup(layers, owner)
         past, prefixes = await self._past(request, lookup)
-        if past.images:
-            await lookup.renew_images(past)
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
         input = await self._input(request.items(), past, lookup, key)
         context = await off_loop(len(input.items) > MANY, continue_past, past, input, request, key)

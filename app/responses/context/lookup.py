@@ -57,13 +57,6 @@ class TurnLookup:
             return turns, None
         return await off_loop(large, history.path, records, response_id), None
 
-    async def renew_images(self, past: Past) -> None:
-        """Let the images of a conversation not expire before it; they are not read."""
-        buckets = (bucket_of(self.owner, image.turn_id, image.part) for image in past.images.values())
-        for bucket in dict.fromkeys(buckets):
-            if bucket:
-                await self.layers.renew(bucket)
-
     async def resolved(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """
         Return input items with the items in place of references to them, and with results of hosted tools.

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from app.errors import StoreUnavailable
 from app.storage.url_options import count, read_options
-from app.stores import Change, owner_of
+from app.stores import Change, images_bucket, owner_of
 from app.stores.memory.event_log import MemoryLog
 from app.stores.memory.usage import MemoryUsage
 
@@ -113,6 +113,8 @@ class MemoryStore:
         Raises `StoreUnavailable`, without any change, if the buckets alone would exceed a limit: neither other chains
         nor records of this one are evicted for them.
         """
+        for change in changes:
+            self._renew(images_bucket(change.bucket))
         for change in changes:
             self._sweep(change.bucket)
         buckets = [self._buckets.get(change.bucket) or _Bucket() for change in changes]
@@ -223,6 +225,13 @@ class MemoryStore:
 
     def _use(self, bucket: str) -> _Bucket | None:
         """Return an existing bucket, renewed."""
+        current = self._renew(bucket)
+        if current is not None:
+            self._renew(images_bucket(bucket))
+        return current
+
+    def _renew(self, bucket: str) -> _Bucket | None:
+        """Return an existing bucket, renewed without its images."""
         current = self._find(bucket)
         if current is not None:
             current.expires = self._clock() + self._ttl

@@ -18,13 +18,22 @@ from typing import Any
 from app.errors import StoreUnavailable
 from app.storage.outage import Outage
 from app.storage.postgres import PostgresClient, read_postgres_url
-from app.stores import Change, owner_of
+from app.stores import Change, images_bucket, owner_of
 from app.stores.postgres.counters import FAST, PostgresCounters
 from app.stores.postgres.event_log import PostgresLog
 from app.stores.postgres.schema import migrate_store
 from app.stores.postgres.usage import PostgresUsage
 
-_APPLY = "SELECT antiphon_apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+# $12 are buckets of images, none of them among those to be changed: a statement cannot update a row twice. They are
+# renewed last; every statement locks a bucket before that of its images.
+_APPLY = """
+WITH images AS (
+    UPDATE antiphon_buckets SET expires = clock_timestamp() + make_interval(secs => $1)
+    WHERE name = ANY ($12::text[]) AND expires > clock_timestamp()
+    AND expires <= clock_timestamp() + make_interval(secs => $1::float8 - $2::float8)
+)
+SELECT antiphon_apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+"""
 _LEFT = "extract(epoch FROM expires - clock_timestamp())::float8"
 # A bucket without this record yields one row of NULLs, since it is renewed all the same.
 _GET = f"""
@@ -43,8 +52,9 @@ LEFT JOIN antiphon_records AS records ON bucket = id
 WHERE buckets.name = $1 AND expires > clock_timestamp()
 """
 _RENEW = """
-UPDATE antiphon_buckets SET expires = clock_timestamp() + make_interval(secs => $2)
-WHERE name = $1 AND expires > clock_timestamp()
+UPDATE antiphon_buckets SET expires = clock_timestamp() + make_interval(secs => $2) WHERE id IN (
+    SELECT id FROM antiphon_buckets WHERE name = ANY ($1) AND expires > clock_timestamp() ORDER BY name FOR UPDATE
+)
 """
 _DROP = "DELETE FROM antiphon_buckets WHERE name = $1 AND expires > clock_timestamp() RETURNING 1"
 _POSITION = """
@@ -52,7 +62,10 @@ SELECT position FROM antiphon_listed AS listed JOIN antiphon_buckets ON id = buc
 WHERE owner = $1 AND listed.name = $2 AND expires > clock_timestamp()
 """
 _ADD = """
-WITH bucket AS (
+WITH images AS (
+    UPDATE antiphon_buckets SET expires = clock_timestamp() + make_interval(secs => $2)
+    WHERE name = $5 AND expires > clock_timestamp()
+), bucket AS (
     INSERT INTO antiphon_buckets (name, expires) VALUES ($1, clock_timestamp() + make_interval(secs => $2))
     ON CONFLICT (name) DO UPDATE SET expires = excluded.expires RETURNING id
 )
@@ -142,7 +155,7 @@ class PostgresStore:
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
         """Store a record if there is none of that name; return whether it was stored."""
         await self._client.fetch(_EXPIRE, bucket)
-        return bool(await self._client.fetch(_ADD, bucket, self._ttl, name, record))
+        return bool(await self._client.fetch(_ADD, bucket, self._ttl, name, record, images_bucket(bucket)))
 
     async def apply(self, *changes: Change) -> bool:
         """Make changes in one transaction; return False, without any change, if a required record is missing."""
@@ -151,16 +164,19 @@ class PostgresStore:
             for place, change in enumerate(changes, 1)
             for name, record in change.put.items()
         ]
+        buckets = [change.bucket for change in changes]
+        images = [name for name in map(images_bucket, buckets) if name not in buckets]
         deleted = [(place, name) for place, change in enumerate(changes, 1) for name in change.delete]
         applied: bool = await self._client.fetchval(
             _APPLY,
             self._ttl,
             self._slack,
             owner_of(changes[0].bucket),
-            [change.bucket for change in changes],
+            buckets,
             [change.requires for change in changes],
             *_columns(put, 4),
             *_columns(deleted, 2),
+            images,
         )
         return applied
 
@@ -229,7 +245,7 @@ class PostgresStore:
         if rows and self._ttl - rows[0][0] > self._slack:
             # The result is complete even if the renewal fails; the next use renews.
             with suppress(StoreUnavailable):
-                await self._client.fetch(_RENEW, bucket, self._ttl)
+                await self._client.fetch(_RENEW, [bucket, images_bucket(bucket)], self._ttl)
 
 
 def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:

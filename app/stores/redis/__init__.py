@@ -12,12 +12,13 @@ of `noeviction` or `volatile-*`.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from app.storage.outage import Outage
-from app.stores import Change
+from app.stores import Change, images_bucket
 from app.stores.redis import listing
 from app.stores.redis.connection import RedisClient, make_servers, read_address
 from app.stores.redis.counters import FAST_TIMEOUT, RedisCounters
@@ -116,9 +117,7 @@ class RedisStore:
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
         """Store a record if there is none of that name; return whether it was stored."""
-        key = _key(bucket)
-        stored, _ = await self._client.execute(key, ("HSETNX", key, name, record), ("PEXPIRE", key, self._ttl))
-        return bool(stored)
+        return bool(await self._use(bucket, ("HSETNX", _key(bucket), name, record)))
 
     async def apply(self, *changes: Change) -> bool:
         """Make changes atomically, in one script; return False, without any change, if a required record is missing."""
@@ -131,44 +130,55 @@ class RedisStore:
             records += [part for name, value in fields.items() for part in (name, value)]
             records += [part for name in delete for part in (name, f"{ENTRY}{name}")]
         apply: Command = ("EVAL", _APPLY, len(keys), *keys, self._ttl, *heads, *records)
-        applied = await self._with_lists(keys[0], apply, [listing.update(change, self._ttl) for change in changes])
-        return bool(applied)
+        lists = [listing.update(change, self._ttl) for change in changes]
+        images = [(name, [self._renewal(name)]) for name in map(images_bucket, keys) if name not in keys]
+        return bool(await self._after(lists + images, keys[0], apply))
 
-    async def _with_lists(self, key: str, command: Command, lists: Sequence[tuple[str, list[Command]]]) -> object:
-        """Send the commands that update owners' lists, then a command for a key; return the reply to the latter."""
+    async def _after(self, others: Sequence[tuple[str, list[Command]]], key: str, command: Command) -> object:
+        """Send commands for other keys, then a command for a key; return the reply to the latter."""
         if not self._client.slots:
-            answers = await self._client.execute(
-                key, *(update for _, commands in lists for update in commands), command
-            )
+            answers = await self._client.execute(key, *(other for _, commands in others for other in commands), command)
             return answers[-1]
-        for list_key, commands in lists:
+        for other, commands in others:
             if commands:
-                await self._client.execute(list_key, *commands)
+                await self._client.execute(other, *commands)
         return (await self._client.execute(key, command))[0]
+
+    async def _use(self, bucket: str, command: Command) -> Any:
+        """Send a command for a bucket, and renew the bucket and its images; return the reply to the command."""
+        key = _key(bucket)
+        images = images_bucket(key)
+        if not self._client.slots:
+            return (await self._client.execute(key, command, self._renewal(key), self._renewal(images)))[0]
+        # Each key by itself: together they would be sent to where the slot moves as soon as one of them is not here.
+        replies = await asyncio.gather(
+            self._client.execute(key, command, self._renewal(key)),
+            self._client.execute(images, self._renewal(images)),
+        )
+        return replies[0][0]
+
+    def _renewal(self, key: str) -> Command:
+        return ("PEXPIRE", key, self._ttl)
 
     async def get(self, bucket: str, name: str) -> bytes | None:
         """Return one record, and renew its bucket."""
-        key = _key(bucket)
-        record: bytes | None
-        record, _ = await self._client.execute(key, ("HGET", key, name), ("PEXPIRE", key, self._ttl))
+        record: bytes | None = await self._use(bucket, ("HGET", _key(bucket), name))
         return record
 
     async def all(self, bucket: str) -> dict[str, bytes]:
         """Return a bucket's records by name, and renew it."""
-        key = _key(bucket)
-        fields, _ = await self._client.execute(key, ("HGETALL", key), ("PEXPIRE", key, self._ttl))
+        fields = await self._use(bucket, ("HGETALL", _key(bucket)))
         return {name.decode(): value for name, value in fields.items() if not name.startswith(ENTRY.encode())}
 
     async def names(self, bucket: str) -> set[str]:
         """Return the names of a bucket's records, and renew it."""
-        key = _key(bucket)
-        fields, _ = await self._client.execute(key, ("HKEYS", key), ("PEXPIRE", key, self._ttl))
+        fields = await self._use(bucket, ("HKEYS", _key(bucket)))
         return {name.decode() for name in fields if not name.startswith(ENTRY.encode())}
 
     async def delete(self, bucket: str, name: str) -> bool:
         """Delete one record; return whether it existed (False if the connection broke after it was deleted)."""
         unlist = listing.update(Change(bucket, {}, [name]), self._ttl)
-        return bool(await self._with_lists(_key(bucket), ("HDEL", _key(bucket), name, f"{ENTRY}{name}"), [unlist]))
+        return bool(await self._after([unlist], _key(bucket), ("HDEL", _key(bucket), name, f"{ENTRY}{name}")))
 
     async def drop(self, bucket: str) -> bool:
         """Delete a bucket; return whether it existed (False if the connection broke after it was deleted)."""

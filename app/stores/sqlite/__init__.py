@@ -28,7 +28,7 @@ import orjson
 from app.errors import StoreUnavailable
 from app.storage.outage import Outage
 from app.storage.url_options import one_of, read_options, seconds
-from app.stores import Change, owner_of
+from app.stores import Change, images_bucket, owner_of
 from app.stores.sqlite import event_log
 from app.stores.sqlite.event_log import SQLiteLog
 from app.stores.sqlite.schema import PADDING, RECORD_PIECE, VERSION, empty_wal, prepare
@@ -36,8 +36,8 @@ from app.stores.sqlite.usage import SQLiteUsage
 
 T = TypeVar("T")
 
-# The parameters of the statements are :bucket (a name), :name, :record, :required, :now and :until. Times are Unix
-# times, so that they survive a restart.
+# The parameters of the statements are :bucket and :images (names), :name, :record, :required, :now and :until. Times
+# are Unix times, so that they survive a restart.
 _EXPIRE = "DELETE FROM buckets WHERE name = :bucket AND expires <= :now"
 _RENEW = """
 INSERT INTO buckets (name, expires) VALUES (:bucket, :until) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires
@@ -80,7 +80,8 @@ _NAMES = """
 SELECT expires, (SELECT json_group_array(name) FROM records WHERE bucket = id) FROM buckets
 WHERE name = :bucket AND expires > :now
 """
-_RENEW_READ = "UPDATE buckets SET expires = :until WHERE name = :bucket AND expires > :now"
+_RENEW_READ = "UPDATE buckets SET expires = :until WHERE name IN (:bucket, :images) AND expires > :now"
+_RENEW_IMAGES = "UPDATE buckets SET expires = :until WHERE name = :images AND expires > :now"
 _DELETE = """
 DELETE FROM records WHERE name = :name AND bucket IN (SELECT id FROM buckets WHERE name = :bucket AND expires > :now)
 """
@@ -274,7 +275,7 @@ class SQLiteStore:
         """Return the rows of a statement, of which each begins with the expiry of the bucket, and renew that."""
         now = self._clock()
         until = now + self._ttl
-        values |= {"now": now, "until": until}
+        values |= {"images": images_bucket(str(values["bucket"])), "now": now, "until": until}
         rows = await self._reads.run(lambda db: read(db, statement, values))
         if rows and abs(until - rows[0][0]) > self._slack:
             # The result is complete even if the renewal fails; the next use renews.
@@ -309,9 +310,11 @@ def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str
         if change.requires is not None and not db.execute(_HAS, values).fetchone():
             return False
     for change in changes:
-        values = {"bucket": change.bucket, "owner": owner_of(change.bucket), **times}
+        bucket = change.bucket
+        values = {"bucket": bucket, "images": images_bucket(bucket), "owner": owner_of(bucket), **times}
         db.execute(_EXPIRE, values)
         db.execute(_RENEW, values)
+        db.execute(_RENEW_IMAGES, values)
         for name, record in change.put.items():
             first, *others = _pieces(record)
             db.execute(_PUT, {**values, "name": name, "record": first, "entry": change.entries.get(name)})
