@@ -19,6 +19,7 @@ import openai
 import pytest
 
 from app.core.access import hash_of
+from app.core.types.bounded_json import LARGE, MAX_VALUES
 from app.errors import BackendError
 from app.main import create_app
 from app.stores.memory import MemoryStore
@@ -281,13 +282,23 @@ async def test_a_failed_tool_is_reported_to_the_model_and_the_answer_goes_on(lab
     assert results == ["It did not work.", "The tool failed."]
 
 
-@pytest.mark.parametrize("written", ["[1]", "{'a': 1}", '"text"'])
+TOO_MANY_VALUES = '{"a": [' + "[]," * MAX_VALUES + "1]}"
+
+
+@pytest.mark.parametrize("written", ["[1]", "{'a': 1}", '"text"', pytest.param(TOO_MANY_VALUES, id="values")])
 async def test_arguments_that_are_no_object_are_not_sent_to_the_tool(lab: Lab, written: str) -> None:
     backend = Scripted(made(("lab__echo", written)), hello())
     response = await ask(backend)
     item = response["output"][0]
     assert (item["status"], lab.calls) == ("failed", [])
     assert isinstance(json.loads(item["arguments"]), dict)
+
+
+async def test_large_arguments_are_sent_to_the_tool(lab: Lab) -> None:
+    text = "line\n" * (LARGE // 4)
+    response = await ask(Scripted(made(("lab__echo", {"text": text})), hello()))
+    assert lab.calls == [("echo", {"text": text})]
+    assert json.loads(response["output"][0]["arguments"]) == {"text": text}
 
 
 async def test_no_arguments_are_an_empty_object(lab: Lab) -> None:

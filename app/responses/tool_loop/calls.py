@@ -20,6 +20,7 @@ from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream
 from app.core.stream.event_types import ToolBinding
 from app.core.types import with_fields
+from app.core.types.bounded_json import LARGE
 from app.core.types.hosted import HostedFunction
 from app.core.types.items import ITEM_TYPES, ItemType
 from app.core.types.readings import NOTES
@@ -28,6 +29,7 @@ from app.errors import StoreUnavailable, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle
 from app.responses.generate import Deadline, DeadlineExceeded
 from app.responses.images import StoredImages
+from app.responses.off_loop import off_loop
 from app.responses.tool_loop.approvals import ApprovalClaim
 from app.responses.tool_loop.options import LoopOptions
 from app.responses.tool_loop.report import SessionReport
@@ -162,9 +164,9 @@ class HostedCalls:
     async def _run(self, call: OpenCall) -> None:
         assert call.callee and call.callee.hosted
         function, builder = call.callee.hosted, self._builder
-        arguments = parsed_arguments(call.written, call.kind.argument)
         self.started += 1
-        signature = call_signature(function, arguments, call.written)
+        written = call.written
+        arguments, signature = await off_loop(len(written) > LARGE, _read_call, function, written, call.kind.argument)
         self._same[signature] += 1
         self.repeats = self.repeats or self._same[signature] >= SAME_CALLS
         async with self._limit:
@@ -328,3 +330,9 @@ class HostedCalls:
         upstream = self._builder.upstream.get(item_id) or self._options.upstream.get(item_id) or {}
         notes: Mapping[str, Any] = upstream.get(NOTES, {})
         return notes
+
+
+def _read_call(function: HostedFunction, written: str, argument: str | None) -> tuple[dict[str, Any] | None, str]:
+    """Return the arguments of a call, None if they are not an object, and its signature."""
+    arguments = parsed_arguments(written, argument)
+    return arguments, call_signature(function, arguments, written)

@@ -7,6 +7,7 @@ Each session has a task of its own, so that its context is entered and left in t
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from app.core.types.bounded_json import loads
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
 from app.errors import APIError, InvalidRequest
@@ -177,7 +179,7 @@ def parsed_arguments(written: str, argument: str | None) -> dict[str, Any] | Non
     if argument is not None:
         return {argument: written}
     try:
-        value = orjson.loads(written) if written.strip() else {}
+        value = loads(written) if written.strip() else {}
     except ValueError:
         return None
     return {} if value is None else value if isinstance(value, dict) else None
@@ -185,5 +187,5 @@ def parsed_arguments(written: str, argument: str | None) -> dict[str, Any] | Non
 
 def call_signature(function: HostedFunction, arguments: Mapping[str, Any] | None, written: str) -> str:
     """Return a string that is equal for calls of the same function with the same arguments."""
-    same = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode() if arguments is not None else written
-    return f"{function.key}\n{same}"
+    same = written.encode() if arguments is None else orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
+    return f"{function.key}\n{hashlib.sha256(same).hexdigest()}"
