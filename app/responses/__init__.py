@@ -449,7 +449,7 @@ class Responses:
         changes = await off_loop(turn.is_large, turn_changes, bucket, turn, requires=requires, listed=stored)
         if stored:
             await apply_with(layers.store, changes, addition)
-            self._loader.cache_turn(caller.owner, turn, changes[0].put[id])
+            await self._loader.cache_turn(caller.owner, turn, changes[0].put[id])
         else:
             await layers.remember(*changes)
 

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import orjson
 import zstandard
 
@@ -100,7 +101,7 @@ class Row(NamedTuple):
     """One body."""
 
     make: Callable[[], bytes]
-    sent: str = "http"  # or: gzip, zstd, websocket, backend
+    sent: str = "http"  # or: gzip, zstd, websocket, backend, continued (stored before)
     status: int = 200
     ordinary: str = "a text"  # the row to compare with
     values: int = 0  # JSON values, where they take more memory than the text
@@ -117,6 +118,9 @@ ROWS = {
     "60 MB of messages": Row(lambda: messages(LARGE), values=3 * MANY),
     "as many messages, but short ones": Row(lambda: messages(MANY * 5), "http", 200, "60 MB of messages", 3 * MANY),
     "items of an extension": Row(extensions, values=100_000),
+    "60 MB of messages, continued": Row(
+        lambda: messages(LARGE), "continued", 200, "60 MB of messages", 3 * MANY, SQLITE
+    ),
     "SQLite: a text": Row(lambda: text(b"word "), store=SQLITE),
     "SQLite: an image": Row(image, store=SQLITE),
     "SQLite: Chinese": Row(lambda: text("\u4f60".encode()), store=SQLITE),
@@ -235,6 +239,10 @@ async def _cost(row: Row) -> dict[str, Any]:
         app = create_app(settings(backend_url=backend_url, store_url=store_url, max_body_bytes=64 * 1024 * 1024))
         options = {"ws": "app.api.uvicorn.websocket:Socket", "http": "app.api.uvicorn.http:Http"}
         async with serving(app, ws_max_size=2 * SIZE, ws_per_message_deflate=False, **options) as url:
+            if row.sent == "continued":
+                async with httpx.AsyncClient(timeout=60) as http:
+                    stored = await http.post(f"{url}/v1/responses", content=body)
+                body = orjson.dumps({"model": "m", "input": "Hi.", "previous_response_id": stored.json()["id"]})
             memory, began = reset_peak(), time.process_time()
             async with watched_loop() as holds:
                 status = await _asked(url, row, body)

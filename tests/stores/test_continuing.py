@@ -15,7 +15,7 @@ from app.core.profile import Profile
 from app.core.types.request import CreateResponse
 from app.errors import APIError
 from app.responses import Caller, Responses
-from app.responses.context.cache import MAX_AGE, HistoryCache
+from app.responses.context.cache import MAX_AGE, HistoryCache, past_after
 from app.stores import Store
 from app.stores.memory import MemoryStore
 from tests.support.build import delta
@@ -200,16 +200,18 @@ async def test_what_is_not_used_is_freed_and_what_is_deleted_at_once() -> None:
     now = 0.0
     cache = HistoryCache(1_000_000, lambda: now)
     turns = [Turn({"id": f"resp_{n}", "output": [], "previous_response_id": None}, [], {}) for n in range(3)]
-    _, second, _ = (cache.put("alice", [turn]) for turn in turns)
-    cache.put("bob", turns[:1])
+    entries = [past_after([turn]) for turn in turns]
+    for entry in entries:
+        cache.put("alice", entry)
+    cache.put("bob", past_after(turns[:1]))
     now = MAX_AGE
-    assert cache.get("alice", "resp_1") is second
+    assert cache.get("alice", "resp_1") is entries[1]
     now += 1
     cache.purge()
-    assert [cache.get("alice", f"resp_{n}") for n in range(3)] == [None, second, None]
+    assert [cache.get("alice", f"resp_{n}") for n in range(3)] == [None, entries[1], None]
 
-    cache.put("alice", turns[2:], second)
-    cache.put("bob", turns[1:2])
+    cache.put("alice", past_after(turns[2:], entries[1]))
+    cache.put("bob", past_after(turns[1:2]))
     cache.remove_with("alice", "resp_1")
     assert [cache.get("alice", f"resp_{n}") for n in range(3)] == [None, None, None]
     assert cache.get("bob", "resp_1")

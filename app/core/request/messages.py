@@ -35,7 +35,7 @@ from app.core.request.roles import Message
 from app.core.request.tools import ToolSet
 from app.core.request.translation_context import TranslatedPrefix, TranslationContext
 from app.core.stream.tool_calls import ORIGINAL_ID
-from app.core.types.bounded_json import size_of
+from app.core.types.bounded_json import LARGE, dumps_in_pieces, size_of
 from app.core.types.items import ITEM_TYPES, as_json_object
 from app.core.types.readings import HOSTED
 from app.core.types.request import Item
@@ -496,12 +496,13 @@ _ENTRY = 200  # bytes of a message besides its values: slots in lists, and the i
 def _encoded(prefix: TranslatedPrefix | None, added: Sequence[Message]) -> dict[str, Any]:
     """Return the JSON and the size of a prefix with more messages."""
     encoded = prefix.encoded if prefix else b""
-    size = (prefix.size - len(prefix.encoded or b"") if prefix else 0) + size_of(added) + _ENTRY * len(added)
+    size = size_of(added)
     try:
-        more = orjson.dumps(added)[1:-1]
+        more = (dumps_in_pieces(added) if size > LARGE else orjson.dumps(added))[1:-1]
         encoded = encoded if encoded is None or not more else b",".join(filter(None, (encoded, more)))
     except TypeError:  # unpaired surrogates
         encoded = None
+    size += _ENTRY * len(added) + (prefix.size - len(prefix.encoded or b"") if prefix else 0)
     return {"encoded": encoded, "size": size + len(encoded or b"")}
 
 

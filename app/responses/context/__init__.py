@@ -19,11 +19,11 @@ from app.core.request.translation_context import TranslatedPrefix
 from app.core.types.ids import bucket_of, chain_key, new_key
 from app.core.types.request import TERMINAL, CreateResponse, Item
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, Warnings
-from app.responses.context.cache import CachedPast, HistoryCache
+from app.responses.context.cache import CachedPast, HistoryCache, past_after
 from app.responses.context.lookup import TurnLookup
 from app.responses.conversations import Conversations, before
 from app.responses.encryption import ContentCipher, decrypt_items
-from app.responses.off_loop import MANY, off_loop
+from app.responses.off_loop import MANY, are_large, off_loop
 from app.stores.layered import LayeredStore
 
 
@@ -65,11 +65,12 @@ class ContextLoader:
         if prefix and request.previous_response_id:
             self.cache.add_prefix(owner, request.previous_response_id, prefix)
 
-    def cache_turn(self, owner: str, turn: Turn, record: bytes) -> None:
+    async def cache_turn(self, owner: str, turn: Turn, record: bytes) -> None:
         """Cache a turn that was stored as that record, if the turns before it are cached."""
         previous = turn.response["previous_response_id"]
         if previous and (base := self.cache.get(owner, previous)) and turn.response["status"] in TERMINAL:
-            self.cache.put(owner, [Turn.of(record)], base)
+            large = are_large([record]) or _are_many([turn])
+            self.cache.put(owner, await off_loop(large, lambda: past_after([Turn.of(record)], base)))
 
     async def stored(self, response_id: str, owner: str, layers: LayeredStore) -> tuple[list[Turn], Context]:
         """
@@ -87,7 +88,7 @@ class ContextLoader:
             message = f"The conversation that response '{response_id}' was made in is not there any more."
             raise NotFound(message, param="response_id") from None
         *earlier, turn = turns
-        past = Past.of(earlier)
+        past = await off_loop(_are_many(earlier), Past.of, earlier)
         input = NewInput(turn.input, past.upstream | turn.upstream)
         context = join(past, turn.input, input, chain_key(response_id) or "")
         return turns, await self._with_files(context, owner)
@@ -105,7 +106,8 @@ class ContextLoader:
             if not conversation.startswith("conv_"):
                 message = f"Invalid 'conversation': '{conversation}'. Expected an ID that begins with 'conv_'."
                 raise InvalidRequest(message, param="conversation", code="invalid_value")
-            return Past.of(await self.conversations.turns(conversation, owner, param="conversation")), ()
+            earlier = await self.conversations.turns(conversation, owner, param="conversation")
+            return await off_loop(_are_many(earlier), Past.of, earlier), ()
         if request.store and (previous is None or lookup.layers.memory is not None):
             await lookup.layers.store.check()
         if previous is None:
@@ -119,8 +121,10 @@ class ContextLoader:
             message = f"Response '{previous}' has not ended yet. Continue from it when it has."
             raise InvalidRequest(message, param="previous_response_id")
         if not base and (turns[0].response.get("conversation") or any(map(_is_unstored, turns))):
-            return Past.of([*await self._conversation_before(turns[0], owner, previous), *turns]), ()
-        loaded = self.cache.put(owner, turns, base)
+            turns = [*await self._conversation_before(turns[0], owner, previous), *turns]
+            return await off_loop(_are_many(turns), Past.of, turns), ()
+        loaded = await off_loop(_are_many(turns), past_after, turns, base)
+        self.cache.put(owner, loaded)
         self.cache.supersede(owner, loaded)
         return loaded.past, loaded.prefixes
 
@@ -171,6 +175,11 @@ class ContextLoader:
         shared, items = context.items[: context.shared], context.items[context.shared :]
         items = await self.files.resolve(items, context.new, owner, context.warnings)
         return replace(context, items=[*shared, *items])
+
+
+def _are_many(turns: Sequence[Turn]) -> bool:
+    """Return whether turns have too many items to be combined in the event loop."""
+    return sum(len(turn.input) + len(turn.response["output"]) for turn in turns) > MANY
 
 
 def _is_unstored(turn: Turn) -> bool:

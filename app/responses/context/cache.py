@@ -42,6 +42,17 @@ class CachedPast:
         return self.past_size + sum(prefix.size for prefix in self.prefixes)
 
 
+def past_after(turns: Sequence[Turn], base: CachedPast | None = None) -> CachedPast:
+    """Return the entry of the last of some turns, which follow `base`; nothing in the turns may be changed later."""
+    size, prefixes = (base.past_size, base.prefixes) if base else (0, ())
+    size += sum(_TURN + size_of([turn.input, turn.response["output"], turn.upstream]) for turn in turns)
+    if any(has_compaction(turn.items) for turn in turns):
+        prefixes = ()  # the conversation starts differently now
+    entry = CachedPast((base.past if base else Past()).extended(turns), size, prefixes)
+    entry.base = base.past.response_ids[-1] if base else None
+    return entry
+
+
 class _Responses(Container[str]):
     def __init__(self, entries: Container[tuple[str, str]], owner: str) -> None:
         self._entries = entries
@@ -79,18 +90,8 @@ class HistoryCache:
             entry.used = self._clock()
         return entry
 
-    def put(self, owner: str, turns: Sequence[Turn], base: CachedPast | None = None) -> CachedPast:
-        """
-        Return an entry for the last of some stored turns, which follow `base`, and add it if it is not too large.
-
-        Nothing in the turns may be changed afterwards.
-        """
-        size, prefixes = (base.past_size, base.prefixes) if base else (0, ())
-        size += sum(_TURN + size_of([turn.input, turn.response["output"], turn.upstream]) for turn in turns)
-        if any(has_compaction(turn.items) for turn in turns):
-            prefixes = ()  # the conversation starts differently now
-        entry = CachedPast((base.past if base else Past()).extended(turns), size, prefixes)
-        entry.base = base.past.response_ids[-1] if base else None
+    def put(self, owner: str, entry: CachedPast) -> None:
+        """Add the entry of a response, if it is not too large."""
         response_id = entry.past.response_ids[-1]
         self.remove(owner, response_id)
         if entry.size * _SHARE <= self.max_bytes:
@@ -98,7 +99,6 @@ class HistoryCache:
             entry.used = self._clock()
             self.bytes += entry.size
             self._evict()
-        return entry
 
     def add_prefix(self, owner: str, response_id: str, prefix: TranslatedPrefix) -> None:
         """Add messages to the entry of a response, if there is one, in place of those for the same profile."""
