@@ -90,9 +90,7 @@ async def test_what_is_stored_survives_a_crash_and_nobody_notices(private: Postg
     await asyncio.to_thread(private.stop, signal.SIGQUIT)
     await asyncio.to_thread(private.start)
     assert [piece async for piece in store.content("file-0")] == [b"bread needs yeast"]
-    assert [found.text for found in await store.vector_stores.search([STORE], Query("yeast"), 5)] == [
-        "bread needs yeast"
-    ]
+    assert [found.text for found in await store.vector_stores.search(STORE, Query("yeast"), 5)] == ["bread needs yeast"]
 
 
 async def test_files_and_responses_may_be_in_one_database(private: PostgresServer) -> None:
@@ -138,13 +136,13 @@ async def test_embeddings_without_the_extension_are_refused_in_one_sentence(priv
     assert "the extension `vector` (pgvector)" in str(refused.value)
     assert "CREATE EXTENSION vector" in str(refused.value)
     await fill(store, "bread needs yeast")  # which needs no extension
-    assert await store.vector_stores.search([STORE], Query("yeast"), 5)
+    assert await store.vector_stores.search(STORE, Query("yeast"), 5)
     with pytest.raises(FilesUnavailable) as unavailable:
-        await store.vector_stores.search([STORE], Query("yeast", bytes(16), "m"), 5)
+        await store.vector_stores.search(STORE, Query("yeast", bytes(16), "m"), 5)
     assert "the extension `vector` (pgvector)" in unavailable.value.__notes__[0]
     private.sql("CREATE EXTENSION vector; GRANT ALL ON SCHEMA public TO limited")
     await store.prepare_vectors()  # now that somebody has made it
-    assert await store.vector_stores.search([STORE], Query("yeast", bytes(16), "m"), 5)
+    assert await store.vector_stores.search(STORE, Query("yeast", bytes(16), "m"), 5)
     await store.aclose()
 
 
@@ -188,7 +186,7 @@ async def test_what_no_text_of_postgresql_can_hold_is_no_outage(store: FileStore
     assert await store.files("ada", Page(), odd) == ([], False)
     assert await store.vector_stores.get("ada", odd) is None
     await fill(store, "bread\0 and yeast")
-    (found,) = await store.vector_stores.search([STORE], Query(f"yeast {odd}"), 5)
+    (found,) = await store.vector_stores.search(STORE, Query(f"yeast {odd}"), 5)
     assert found.text == "bread\ufffd and yeast"
     assert await store.vector_stores.update("ada", STORE.id, {"name": odd, "metadata": {"a": odd}})
     stored = await store.vector_stores.get("ada", STORE.id)
@@ -202,7 +200,7 @@ async def test_what_no_text_of_postgresql_can_hold_is_no_outage(store: FileStore
 async def test_a_word_that_most_chunks_have_still_counts(database: Any) -> None:
     store = database.open()
     await fill(store, *["bread bread"] * 3, "bread and salt", "bread")
-    found = await store.vector_stores.search([STORE], Query("bread salt"), 10)
+    found = await store.vector_stores.search(STORE, Query("bread salt"), 10)
     best = max(found, key=lambda one: one.text_score)
     assert best.text == "bread and salt"
     assert len(found) == 5
@@ -220,7 +218,7 @@ async def test_both_databases_rank_alike(
         await fill(store, *entries.values())
 
         async def ranked(query: str, store: FileStore = store) -> list[tuple[str, float]]:
-            found: list[Candidate] = await store.vector_stores.search([STORE], Query(query), 5)
+            found: list[Candidate] = await store.vector_stores.search(STORE, Query(query), 5)
             return sorted(((one.file.id, one.text_score or 0.0) for one in found), key=lambda one: (-one[1], one[0]))
 
         ranks.append([await ranked(question.text) for question in questions[:40]])
@@ -261,7 +259,7 @@ async def test_a_claim_is_renewed_while_chunks_are_stored(private: PostgresServe
     completing = asyncio.create_task(store.vector_stores.complete(job, chunks()))
     await begun.wait()
     assert await store.vector_stores.renew(job, 1000)
-    assert await store.vector_stores.search([STORE], Query("chunk"), 5) == []
+    assert await store.vector_stores.search(STORE, Query("chunk"), 5) == []
     renewed.set()
     assert await completing
     assert len(await store.vector_stores.text(STORE, "file-0")) == 200

@@ -210,18 +210,12 @@ class SQLiteVectorStores:
 
     async def search(
         self,
-        stores: Sequence[VectorStore],
+        store: VectorStore,
         search_query: Query,
         limit: int,
         matches: Callable[[Attributes], bool] | None = None,
     ) -> list[Candidate]:
-        """Return each store's best `limit` chunks by words and by embedding; see `VectorStoreRecords.search`."""
-        results = await asyncio.gather(*(self._search(store, search_query, limit, matches) for store in stores))
-        return [candidate for candidates in results for candidate in candidates]
-
-    async def _search(
-        self, store: VectorStore, search_query: Query, limit: int, matches: Callable[[Attributes], bool] | None
-    ) -> list[Candidate]:
+        """Return the best `limit` chunks by words and by embedding; see `VectorStoreRecords.search`."""
         files = None if matches is None else await self._matching(store, matches)
         if files is not None and not files:
             return []

@@ -117,10 +117,9 @@ class VectorStores:
     ) -> Sequence[Ranked]:
         """Return the best `limit` chunks of these stores for any of the queries, best first."""
         matches = None if filters is None else predicate(filters)
-        searches = [
-            self._records.search(stores, await self._query(text), max(50, limit * _CANDIDATES), matches)
-            for text in dict.fromkeys(queries)
-        ]
+        each = max(50, limit * _CANDIDATES)
+        texts = [await self._query(text) for text in dict.fromkeys(queries)]
+        searches = [self._records.search(store, text, each, matches) for text in texts for store in stores]
         candidates = [candidate for results in await asyncio.gather(*searches) for candidate in results]
         return ranked(candidates, ranking or RankingOptions(), limit)
 

@@ -255,13 +255,13 @@ class VectorStoreRecords(Protocol):
 
     async def search(
         self,
-        stores: Sequence[VectorStore],
+        store: VectorStore,
         search_query: Query,
         limit: int,
         matches: Callable[[Attributes], bool] | None = None,
     ) -> list[Candidate]:
         """
-        Return each store's best `limit` chunks by words, and the best by embedding.
+        Return a store's best `limit` chunks by words, and the best by embedding.
 
         With `matches`, only files are searched whose attributes it accepts.
         """
