@@ -8,7 +8,7 @@ a connection is closed after any error, and the server rolls back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -49,16 +49,28 @@ _BROKEN = (
 _UNPREPARED = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError)
 
 
+_DEFAULTS: Mapping[str, float] = {
+    "connect_timeout": 2.0,
+    "timeout": 5.0,
+    "max_connections": 20,
+    "statement_cache_size": 100,
+}
+
+
 class PostgresAddress(NamedTuple):
     """The address and options in a store's URL."""
 
     url: str  # for asyncpg
     name: str  # for messages, without user and password
-    options: dict[str, object]  # of the store
+    options: dict[str, Any]  # of the client
 
 
-def read_postgres_url(url: str) -> PostgresAddress:
-    """Parse a store's URL; raises ValueError, with a message that contains no secret."""
+def read_postgres_url(url: str, **defaults: float) -> PostgresAddress:
+    """
+    Parse a store's URL; raises ValueError, with a message that contains no secret.
+
+    Options that the URL does not have are those of `defaults`, or the usual ones; timeouts are in seconds.
+    """
     try:
         parts = urlsplit(url)
         hosts = parts.netloc.rpartition("@")[2]
@@ -75,7 +87,8 @@ def read_postgres_url(url: str) -> PostgresAddress:
     query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name in _LIBPQ])
     address = parts._replace(scheme="postgresql", query=query).geturl()
     name = f"{hosts or options.get('host', 'localhost')}{parts.path}"
-    return PostgresAddress(address, name, {name: value for name, value in options.items() if name in _OPTIONS})
+    own = {name: value for name, value in options.items() if name in _OPTIONS}
+    return PostgresAddress(address, name, {**_DEFAULTS, **defaults, **own})
 
 
 class PostgresClient:

@@ -118,32 +118,16 @@ class PostgresStore:
         self._slack = min(ttl / 100, 3600)
 
     @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        ttl: float,
-        max_connections: int = 20,
-        connect_timeout: float = 2.0,
-        timeout: float = 5.0,
-        statement_cache_size: int = 100,
-    ) -> PostgresStore:
+    def from_url(cls, url: str, *, ttl: float, **defaults: float) -> PostgresStore:
         """
-        Make the store of a `postgresql://` URL, whose options win over the arguments; timeouts are in seconds.
+        Make the store of a `postgresql://` URL, whose options win over `defaults`: see `read_postgres_url`.
 
         The first use connects. A bad URL raises ValueError, whose message quotes nothing that could be a secret.
         """
-        address = read_postgres_url(url)
-        usual: dict[str, object] = {
-            "max_connections": max_connections,
-            "connect_timeout": connect_timeout,
-            "timeout": timeout,
-            "statement_cache_size": statement_cache_size,
-            **address.options,
-        }
+        address = read_postgres_url(url, **defaults)
         outage = Outage(f"PostgreSQL at {address.name}")
         return cls(
-            lambda **more: PostgresClient(address, prepare=migrate_store, outage=outage, **{**usual, **more}),
+            lambda **more: PostgresClient(address, prepare=migrate_store, outage=outage, **{**address.options, **more}),
             outage,
             ttl=ttl,
         )

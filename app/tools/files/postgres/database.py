@@ -24,26 +24,11 @@ class PostgresDatabase:
     The table of embeddings, which needs the extension `vector`, is created when it is first used.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        max_connections: int = 20,
-        connect_timeout: float = 2.0,
-        timeout: float = 30.0,
-        statement_cache_size: int = 100,
-    ) -> None:
-        """The options of the URL win over the arguments; timeouts are in seconds. Raises `ValueError`."""
-        address = read_postgres_url(url)
-        usual: dict[str, Any] = {
-            "max_connections": max_connections,
-            "connect_timeout": connect_timeout,
-            "timeout": timeout,
-            "statement_cache_size": statement_cache_size,
-            **address.options,
-        }
+    def __init__(self, url: str) -> None:
+        """Raises `ValueError` for an invalid URL."""
+        address = read_postgres_url(url, timeout=30.0)
         self._outage = Outage(f"the file store in PostgreSQL at {address.name}", FilesUnavailable)
-        self._client = PostgresClient(address, prepare=self._prepare, outage=self._outage, **usual)
+        self._client = PostgresClient(address, prepare=self._prepare, outage=self._outage, **address.options)
         self._has_vectors = False
 
     async def fetch(self, query: str, *arguments: object) -> list[Any]:
