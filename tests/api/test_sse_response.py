@@ -93,6 +93,12 @@ class Answer:
         while self.sink.send is None:
             await asyncio.sleep(0)
 
+    async def serve(self, client: Client, **options: Any) -> asyncio.Future[None]:
+        """Begin to send the stream to a client; return when items may be sent at once."""
+        serving = asyncio.ensure_future(self.stream(**options)({"type": "http"}, client.receive, client.send))
+        await self.opened()
+        return serving
+
     def stream(self, **options: Any) -> EventStream[bytes]:
         fixed = {"last": b"end", "heartbeat": 0, "beat": lambda: b"beat"}
         return EventStream(self.body(), bytes, sink=self.sink, **{**fixed, **options})
@@ -100,8 +106,7 @@ class Answer:
 
 async def test_an_item_for_the_sink_is_written_before_the_sink_returns() -> None:
     client, answer = Client(), Answer()
-    serving = asyncio.ensure_future(answer.stream()({"type": "http"}, client.receive, client.send))
-    await answer.opened()
+    serving = await answer.serve(client)
     for n in range(3):
         assert answer.sink.send
         answer.sink.send(b"%d" % n)
@@ -117,8 +122,7 @@ async def test_an_item_for_the_sink_is_written_before_the_sink_returns() -> None
 @pytest.mark.parametrize("more", [[b"1", b"2"], []])
 async def test_behind_a_write_that_waits_for_the_client_all_comes_in_order_and_once(more: list[bytes]) -> None:
     client, answer = Client(), Answer()
-    serving = asyncio.ensure_future(answer.stream()({"type": "http"}, client.receive, client.send))
-    await answer.opened()
+    serving = await answer.serve(client)
     client.reads.clear()
     assert answer.sink.send
     answer.sink.send(b"0")
@@ -134,8 +138,7 @@ async def test_behind_a_write_that_waits_for_the_client_all_comes_in_order_and_o
 
 async def test_a_client_that_reads_again_is_written_to_at_once_again() -> None:
     client, answer = Client(), Answer()
-    serving = asyncio.ensure_future(answer.stream()({"type": "http"}, client.receive, client.send))
-    await answer.opened()
+    serving = await answer.serve(client)
     client.reads.clear()
     assert answer.sink.send
     answer.sink.send(b"0")
@@ -206,8 +209,7 @@ async def test_large_items_are_sent_in_pieces_and_in_order() -> None:
 
 async def test_a_large_item_waits_for_what_the_client_has_not_read() -> None:
     client, answer = Client(), Answer()
-    serving = asyncio.ensure_future(answer.stream(pieces=letters)({"type": "http"}, client.receive, client.send))
-    await answer.opened()
+    serving = await answer.serve(client, pieces=letters)
     client.reads.clear()
     assert answer.sink.send
     answer.sink.send(b"0")
