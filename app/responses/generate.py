@@ -246,12 +246,15 @@ async def _estimate_prompt(reader: ChunkReader, request: ChatRequest) -> None:
 def _receiver(builder: EventBuilder, reader: ChunkReader, sink: Sink[EventBatch]) -> Receiver:
     """Return a receiver of chunks that sends their events to the sink at once, while the sink is open."""
 
+    output = builder.response["output"]
+
     def receive(chunk: RawChunk, field: str, text: str) -> bool:
-        if sink.send is None or not builder.response["output"]:
+        send = sink.send
+        if send is None or not output:
             return False
         reader.feed_texts(chunk, field, (text,))
         if (events := builder.take()).entries:
-            sink.send(events)
+            send(events)
         return True
 
     return receive

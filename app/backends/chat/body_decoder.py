@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import orjson
 
 from app.backends.chat.errors import error_in_chunk
-from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, ChunkDecoder, check_piece, encodable
+from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, ChunkDecoder, check_piece, encodable, no_repetition
 from app.core.sse.repeats import EventPattern
 from app.core.types.bounded_json import loads_in_pieces
 from app.core.types.chunk import DONE, RawChunk
@@ -38,9 +38,7 @@ class BodyDecoder:
         self._runs = runs
         self._decoder: ChunkDecoding | None = None
         self.decode: Callable[[bytes], list[RawChunk]] = self._sniff
-        self.repeated: Callable[[bytes], tuple[EventPattern, str] | None] = (
-            _no_repetition  # see `ChunkDecoder.repeated`
-        )
+        self.repeated: Callable[[bytes], tuple[EventPattern, str] | None] = no_repetition  # see `ChunkDecoder.repeated`
 
     def _sniff(self, data: bytes) -> list[RawChunk]:
         """Return the complete chunks; raises `BackendError` if the body is a web page."""
@@ -98,10 +96,6 @@ class _WebPage:
 
     def end(self) -> list[RawChunk]:
         return []
-
-
-def _no_repetition(data: bytes) -> None:
-    return None
 
 
 _DECODERS: dict[bytes, type[ChunkDecoding]] = {b"{": _JSON, b"[": _JSON, b"<": _WebPage}

@@ -230,16 +230,16 @@ class Reply(httpx.AsyncByteStream):
 
     def received(self) -> bool:
         """Pass the received bytes to the receiver, and return whether the reader need not be woken for them."""
-        waiter = self._waiter
-        if self.receiver is None or not self.pieces or waiter is None or waiter.done():
+        waiter, receiver, pieces = self._waiter, self.receiver, self.pieces
+        if receiver is None or not pieces or waiter is None or waiter.done():
             return False
         try:
-            taken = self.receiver(self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces))
+            taken = receiver(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         except Exception as error:
             waiter.set_exception(error)
             return True
         if taken:
-            self.pieces.clear()
+            pieces.clear()
             self.unread = 0
             if self._timeout is not None:
                 self._deadline = self._loop.time() + self._timeout

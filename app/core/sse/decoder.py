@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from app.core.sse.repeats import EventPattern, RepeatDecoder
+from app.core.sse.repeats import RepeatDecoder
 from app.core.types.bounded_json import LARGE, MAX_VALUES, TooManyValues, check_values, loads_in_pieces
 from app.core.types.chunk import DONE, ChunkRun, RawChunk
 from app.errors import BackendError
@@ -62,6 +62,9 @@ class ChunkDecoder:
         self._done = False
         self._joiner = _SurrogateJoiner()
         self._repeats = RepeatDecoder() if runs else None
+        # Returns the pattern and the text of a read that is one event like an earlier one, as most reads of a slow
+        # stream are. For any other it returns None, and the read has to be decoded.
+        self.repeated = self._repeats.match_frame if self._repeats else no_repetition
 
     def decode(self, data: bytes) -> list[RawChunk]:
         """Return the chunks whose events end in `data`; `DONE` is the last one of the stream."""
@@ -70,6 +73,12 @@ class ChunkDecoder:
         if repeated := self.repeated(data):
             pattern, text = repeated
             return [ChunkRun(pattern.chunk, pattern.field, [text])]
+        chunks = self._decode(data)
+        if self._repeats:
+            self._repeats.enabled = not (self._pieces or self._after_cr or self._joiner.pending or self._done)
+        return chunks
+
+    def _decode(self, data: bytes) -> list[RawChunk]:
         if self._after_cr or b"\r" in data:
             data = self._newlines(data)
         cut = data.rfind(b"\n\n")
@@ -115,16 +124,6 @@ class ChunkDecoder:
         elif block and not self._done:
             chunks = self._events(block)
         return chunks if self._done else chunks + self._joiner.release()
-
-    def repeated(self, data: bytes) -> tuple[EventPattern, str] | None:
-        """
-        Return the pattern and text of a read that is one event like an earlier one, as nearly all of a slow stream are.
-
-        For any other read, returns None, and it has to be decoded.
-        """
-        if self._repeats is None or self._pieces or self._after_cr or self._joiner.pending or self._done:
-            return None
-        return self._repeats.match_frame(data)
 
     def _merge(self) -> None:
         """Join small pieces to a block that is returned to the system when it is freed."""
@@ -230,6 +229,11 @@ class ChunkDecoder:
             return [] if chunk is None else self._joiner.join(chunk)
         except RecursionError:  # hundreds of levels; a chunk has a few
             return []
+
+
+def no_repetition(data: bytes) -> None:
+    """Return None for any read; see `ChunkDecoder.repeated`."""
+    return None
 
 
 def check_piece(data: bytes) -> None:

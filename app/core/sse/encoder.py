@@ -32,15 +32,11 @@ def encode_large(events: EventBatch) -> bytes:
 
 def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:
     """Encode events as server-sent events, to be sent in one write."""
-    dumps = orjson.dumps
     encoded: list[bytes] = []
     for entry in events.entries if isinstance(events, EventBatch) else events:
         if isinstance(entry, tuple):
             fields, number, deltas = entry
-            template = fields.sse()
-            for delta in deltas:
-                encoded.append(template % (number, dumps(delta)))
-                number += 1
+            encoded.append(fields.sse(number, deltas))
         else:
-            encoded.append(b"event: %b\ndata: %b\n\n" % (entry["type"].encode(), dumps(entry)))
+            encoded.append(b"event: %b\ndata: %b\n\n" % (entry["type"].encode(), orjson.dumps(entry)))
     return b"".join(encoded)

@@ -29,6 +29,7 @@ class RepeatDecoder:
     def __init__(self) -> None:
         self._pattern: EventPattern | None = None
         self._attempts = _ATTEMPTS
+        self.enabled = False  # whether `match_frame` may match: the next byte of the stream begins an event
 
     def learn(self, event: bytes, chunk: RawChunk) -> None:
         """Learn from an event that was parsed as a chunk, if it has a text and no other relevant field."""
@@ -64,7 +65,9 @@ class RepeatDecoder:
     def match_frame(self, frame: bytes) -> tuple[EventPattern, str] | None:
         """Return the pattern and the text of an event with the blank line after it; None if it does not match."""
         pattern = self._pattern
-        if pattern is None or not (frame.startswith(pattern.head) and frame.endswith(pattern.frame_tail)):
+        if pattern is None or not (
+            self.enabled and frame.startswith(pattern.head) and frame.endswith(pattern.frame_tail)
+        ):
             return None
         try:
             text = orjson.loads(frame[pattern.begin : pattern.frame_end])  # JSON has no line end within a string

@@ -20,26 +20,30 @@ T = TypeVar("T")
 class DeltaFields:
     """The shared fields of the delta events of one part or call: all except sequence number and text."""
 
-    __slots__ = ("_after", "_before", "_sse", "type")
+    __slots__ = ("_after", "_before", "_template", "type")
 
     def __init__(self, type: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """The events have the fields of `before`, then `delta`, then those of `after`."""
         self.type = type
         self._before, self._after = before, after
-        self._sse: bytes | None = None
+        self._template: bytes | None = None
 
     def event(self, number: int, delta: str) -> Event:
         """Return an event with its sequence number and text."""
         event = {"type": self.type, "sequence_number": number, **self._before, "delta": delta, **self._after}
         return event  # type: ignore[return-value]  # its fields depend on its type
 
-    def sse(self) -> bytes:
-        """Return a format string of the server-sent event that takes the sequence number and the JSON of the text."""
-        if self._sse is None:
-            self._sse = self._format_string()
-        return self._sse
+    def sse(self, number: int, deltas: Sequence[str]) -> bytes:
+        """Return the server-sent events with these texts, of which the first has that sequence number."""
+        template = self._template
+        if template is None:
+            template = self._template = self._sse_template()
+        if len(deltas) == 1:
+            return template % (number, orjson.dumps(deltas[0]))
+        return b"".join([template % (at, orjson.dumps(delta)) for at, delta in enumerate(deltas, number)])
 
-    def _format_string(self) -> bytes:
+    def _sse_template(self) -> bytes:
+        """Return a format string of an event that takes the sequence number and the JSON of the text."""
         head, tail = orjson.dumps(self.event(-1, "\\")).split(b'"\\\\"')
         before, after = head.replace(b"%", b"%%").split(b":-1,")
         name = self.type.encode()
