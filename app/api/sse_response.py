@@ -146,8 +146,9 @@ class EventStream(Response, Generic[T]):
 
     def _send_at_once(self, item: T) -> None:
         """Send an item while the task waits for the body."""
-        self._last_write = self._clock()
-        self._write_at_once(self._encode(item))
+        clock, encode = self._clock, self._encode  # in Python 3.11, `self.f()` is slow if `f` is not a method
+        self._last_write = clock()
+        self._write_at_once(encode(item))
 
     def _write_at_once(self, piece: bytes) -> None:
         """
@@ -155,7 +156,8 @@ class EventStream(Response, Generic[T]):
 
         If the write has to wait for the client, it continues in a task of its own, and all that follows waits for it.
         """
-        write = self._send_piece({"type": "http.response.body", "body": piece, "more_body": True})
+        send_piece = self._send_piece
+        write = send_piece({"type": "http.response.body", "body": piece, "more_body": True})
         try:
             awaited = write.send(None)  # runs the coroutine up to its first wait
         except StopIteration:

@@ -97,13 +97,11 @@ class ChatStream:
 
     def _received(self, data: bytes) -> bool:
         """Return whether the receiver has taken a read: it is offered those that are one event like an earlier one."""
-        if self._finished is not None or (repeated := self._reader.repeated(data)) is None:
+        receiver, match = self._receiver, self._reader.repeated
+        if self._finished is not None or receiver is None or (repeated := match(data)) is None:
             return False
         pattern, text = repeated
-        if pattern.chunk is not self._normalizer.plain:
-            return False
-        assert self._receiver
-        return self._receiver(pattern.chunk, pattern.field, text)
+        return pattern.chunk is self._normalizer.plain and receiver(pattern.chunk, pattern.field, text)
 
     async def begin(self) -> None:
         """Wait for the first chunks, with which the iteration then starts; raises `BackendError` if there are none."""

@@ -231,12 +231,14 @@ class Reply(httpx.AsyncByteStream):
     def received(self) -> bool:
         """Pass the received bytes to the receiver, and return whether the reader need not be woken for them."""
         waiter, receiver, pieces = self._waiter, self.receiver, self.pieces
-        if receiver is None or not pieces or waiter is None or waiter.done():
+        if receiver is None or waiter is None or not pieces:
             return False
         try:
             taken = receiver(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         except Exception as error:
-            waiter.set_exception(error)
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_exception(error)
             return True
         if taken:
             pieces.clear()
@@ -287,8 +289,9 @@ class Reply(httpx.AsyncByteStream):
 
     def wake(self) -> None:
         """Wake the reader, since the state has changed."""
-        if self._waiter and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter and not waiter.done():
+            waiter.set_result(None)
 
     def pause(self) -> None:
         """Stop receiving until all received bytes have been read."""
