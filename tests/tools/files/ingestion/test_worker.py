@@ -72,7 +72,7 @@ async def settled(store: FileStore, file_id: str) -> StoreFile:
 
 
 async def texts(store: FileStore, words: str) -> list[str]:
-    return [one.text for one in await store.vector_stores.search([STORE], Query(words), 10)]
+    return [one.text for one in await store.vector_stores.search(STORE, Query(words), 10)]
 
 
 async def test_what_was_added_while_nobody_read_is_read_at_the_start(database: FilePlace) -> None:
@@ -251,7 +251,7 @@ async def test_every_chunk_has_its_vector(database: FilePlace) -> None:
         assert max(len(request.json["input"]) for request in server.requests) == 64
         query = Query("automobile", await embeddings.query("automobile"), embeddings.model)
         assert server.texts[-1] == "query: automobile"
-        found = await store.vector_stores.search([STORE], query, 3)
+        found = await store.vector_stores.search(STORE, query, 3)
         best = max(found, key=lambda one: one.similarity or 0)
         assert (best.text, best.text_score) == ("A car drives by.", None)
 
@@ -348,9 +348,9 @@ async def test_vectors_of_another_model_are_not_compared(database: FilePlace) ->
         vector = bytes(4 * 8)
         await store.vector_stores.complete(await claimed(store), [TextChunk("words", vector)], "one")
         for query in (Query("words", vector, "other"), Query("words", bytes(4 * 16), "one")):
-            (found,) = await store.vector_stores.search([STORE], query, 10)
+            (found,) = await store.vector_stores.search(STORE, query, 10)
             assert (found.similarity, bool(found.text_score)) == (None, True)
-        (found,) = await store.vector_stores.search([STORE], Query("words", vector, "one"), 10)
+        (found,) = await store.vector_stores.search(STORE, Query("words", vector, "one"), 10)
         assert found.similarity is not None
 
 
