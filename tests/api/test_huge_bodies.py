@@ -65,8 +65,11 @@ def test_it_costs_little_more_than_a_text_of_its_size(name: str, costs: dict[str
     assert not takes_long(), (cost, costs[row.ordinary])
 
 
-@pytest.mark.parametrize(("size", "elsewhere"), [(SMALL - 100, False), (SMALL + 1, True)])
-async def test_large_bodies_are_parsed_in_a_thread(size: int, elsewhere: bool) -> None:
+@pytest.mark.parametrize(
+    ("value", "elsewhere"),
+    [("x" * (SMALL - 100), False), ("x" * (SMALL + 1), True), ([0] * 10_000, False), ([0] * 20_000, True)],
+)
+async def test_large_bodies_are_parsed_in_a_thread(value: Any, elsewhere: bool) -> None:
     class Threaded(BaseModel):
         thread: Any
 
@@ -76,7 +79,7 @@ async def test_large_bodies_are_parsed_in_a_thread(size: int, elsewhere: bool) -
             return threading.get_ident()
 
     async def receive() -> Any:
-        return {"type": "http.request", "body": b'{"thread": "%b"}' % (b"x" * size)}
+        return {"type": "http.request", "body": orjson.dumps({"thread": value})}
 
     body = await read_body(Request({"type": "http", "headers": []}, receive), Threaded, BodyLimits(10 * SMALL))
     assert (body.thread != threading.get_ident()) is elsewhere
