@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import signal
 import socket
 import traceback
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
@@ -57,6 +59,20 @@ async def test_a_bucket_is_one_hash_that_always_has_an_expiry(redis_server: Redi
         assert client.hgetall("antiphon:{a:hash}") == {b"resp_1": b"1", b"resp_2": b"2"}
         assert 0 < client.pttl("antiphon:{a:hash}") <= 12_500
     await store.aclose()
+
+
+async def test_a_large_record_is_not_copied_for_each_step_of_sending(store: RedisStore) -> None:
+    await store.put(CHAIN, "resp_1", b"1")
+    size = 16 * 1024 * 1024
+    record = random.Random(1).randbytes(size)
+    tracemalloc.start()
+    try:
+        await store.put(CHAIN, "resp_1", record)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * size  # the command, beside the record
+    assert await store.get(CHAIN, "resp_1") == record
 
 
 async def test_redis_forgets_by_itself(redis_server: RedisServer) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from redis.asyncio import Redis
+from redis.asyncio import Connection, Redis, SSLConnection
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
@@ -45,6 +46,34 @@ _TLS_OPTIONS: dict[str, Callable[[str], object]] = {
 
 _Command = tuple[str | int | bytes, ...]
 _Host = tuple[str, int]
+
+
+_SLICE = 256 * 1024  # bytes
+
+
+class _InSlices(AbstractConnection):
+    """Sends large commands in slices, each when the one before is sent; asyncio would copy a command as a whole."""
+
+    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
+        if isinstance(command, str):
+            command = command.encode()
+        parts = [command] if isinstance(command, bytes) else [*command]
+        if sum(map(len, parts)) <= _SLICE:
+            await super().send_packed_command(parts, check_health)
+            return
+        for part in parts:
+            for at in range(0, len(part), _SLICE):
+                # A failed call disconnects and raises, so no slice is sent on a new connection.
+                await super().send_packed_command([part[at : at + _SLICE]], check_health)
+                check_health = False
+
+
+class _Connection(_InSlices, Connection):
+    pass
+
+
+class _TLSConnection(_InSlices, SSLConnection):
+    pass
 
 
 class RedisClient:
@@ -234,7 +263,7 @@ def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _C
     """Return a client, which connects on first use."""
 
     def connect(host: _Host) -> Redis:
-        return Redis(
+        client = Redis(
             host=host[0],
             port=host[1],
             db=address.database,
@@ -248,6 +277,8 @@ def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _C
             retry=Retry(NoBackoff(), 1, (ConnectionError, ReadOnlyError)),
             **{"protocol": 2, **options},  # 2, since servers before 6 support no other
         )
+        client.connection_pool.connection_class = _TLSConnection if address.tls else _Connection
+        return client
 
     return _Cluster(address.hosts, connect) if address.cluster else _Server(connect(address.hosts[0]))
 
