@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
@@ -50,10 +51,16 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 def request_body(model: type[BaseModel], **examples: Any) -> dict[str, Any]:
     """Return the `openapi_extra` of a route with `model` as its JSON body."""
-    content: dict[str, Any] = {"schema": model.model_json_schema(ref_template="#/components/schemas/{model}")}
+    content: dict[str, Any] = {"schema": {**_schema(model)}}  # a copy, from which `$defs` are removed
     if examples:
         content["examples"] = {name: {"summary": name, "value": value} for name, value in examples.items()}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
+@cache
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON Schema of a model; cached, since it takes most of the time in which an application is built."""
+    return model.model_json_schema(ref_template="#/components/schemas/{model}")
 
 
 def response_example(example: Any) -> dict[str, Any]:

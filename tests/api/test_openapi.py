@@ -29,3 +29,10 @@ def test_the_document_has_the_endpoints_that_are_passed_through() -> None:
         assert operation["requestBody"]["content"][media_type]["schema"]["required"] == ["model"]
         assert operation["summary"] and operation["tags"]
     assert "/v1/embeddings" not in create_app(settings(passthrough=False)).openapi()["paths"]
+
+
+def test_all_applications_of_a_process_have_the_same_document(tmp_path: Path) -> None:
+    """What they share of it is not changed by the first."""
+    files = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    first, second = (create_app(settings(tools=files)).openapi() for _ in range(2))
+    assert first == second and first["components"]["schemas"]
