@@ -115,11 +115,12 @@ class PostgresServer(ServerProcess):
     def clear(self) -> None:
         """Forget all that a store has there; what a cancelled call has left behind is ended first."""
         left = "application_name = 'antiphon' AND state <> 'idle'"
-        self.sql(f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE {left}")
         ours = "tablename LIKE 'antiphon%' AND tablename NOT LIKE '%schema'"
-        tables = self.sql(f"SELECT tablename FROM pg_tables WHERE {ours}")
-        if tables:
-            self.sql(f"TRUNCATE {', '.join(tables.split())}")
+        tables = f"SELECT 'TRUNCATE ' || string_agg(tablename, ', ') FROM pg_tables WHERE {ours}"
+        self.sql(f"""DO $$ BEGIN
+            PERFORM pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE {left};
+            EXECUTE coalesce(({tables}), 'SELECT 1');
+        END $$""")
 
     def _make(self) -> None:
         if user := _user():
