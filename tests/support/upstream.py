@@ -130,7 +130,7 @@ class _Line(asyncio.Protocol):
     def __init__(self, upstream: Upstream, lines: set[_Line]) -> None:
         self._upstream = upstream
         self._lines = lines
-        self._data = b""
+        self._data = bytearray()
         self._request: Received | None = None
         self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
@@ -164,17 +164,19 @@ class _Line(asyncio.Protocol):
         self._transport.abort()
 
     def _next(self) -> None:
-        head, found, rest = self._data.partition(b"\r\n\r\n")
-        if self._request or not found:
+        end = self._data.find(b"\r\n\r\n")
+        if self._request or end < 0:
             return
-        first, *lines = head.decode("latin-1").split("\r\n")
+        first, *lines = self._data[:end].decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        length = int(headers.get("content-length", 0))
-        if len(rest) < length:
+        begin = end + 4
+        end = begin + int(headers.get("content-length", 0))
+        if len(self._data) < end:
             return
-        self._data = rest[length:]
+        body = bytes(self._data[begin:end])
+        del self._data[:end]
         method, path, _ = first.split(" ")
-        self._request = Received(method, path, headers, rest[:length])
+        self._request = Received(method, path, headers, body)
         steps = self._upstream.answer_to(self._request)
         self._task = asyncio.get_running_loop().create_task(self._play(self._request, steps))
 
