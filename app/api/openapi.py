@@ -51,7 +51,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 def request_body(model: type[BaseModel], **examples: Any) -> dict[str, Any]:
     """Return the `openapi_extra` of a route with `model` as its JSON body."""
-    content: dict[str, Any] = {"schema": {**_schema(model)}}  # a copy, from which `$defs` are removed
+    content: dict[str, Any] = {"schema": _schema(model)}
     if examples:
         content["examples"] = {name: {"summary": name, "value": value} for name, value in examples.items()}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
