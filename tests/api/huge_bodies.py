@@ -42,6 +42,7 @@ _EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "Hi."}}], "junk"
 _DOCUMENT = b'{"choices": [{"index": 0, "message": {"content": "Hi."}, "finish_reason": "stop"}], "junk": [%b]}'
 _EMPTY = b"[]"
 SQLITE = "sqlite:///{}/store.db"
+POSTGRES = "postgresql"  # the server whose URL is in the environment
 
 
 def text(piece: bytes, size: int = SIZE) -> bytes:
@@ -105,7 +106,7 @@ class Row(NamedTuple):
     status: int = 200
     ordinary: str = "a text"  # the row to compare with
     values: int = 0  # JSON values, where they take more memory than the text
-    store: str = "memory://"  # {} is a directory
+    store: str = "memory://"  # {} is a directory; or `POSTGRES`
 
 
 ROWS = {
@@ -126,6 +127,9 @@ ROWS = {
     "SQLite: Chinese": Row(lambda: text("\u4f60".encode()), store=SQLITE),
     "SQLite: 60 MB of text": Row(lambda: text(b"word ", LARGE), store=SQLITE),
     "SQLite: 60 MB of messages": Row(lambda: messages(LARGE), values=3 * MANY, store=SQLITE),
+    "PostgreSQL: an image": Row(image, store=POSTGRES),
+    "PostgreSQL: 60 MB of text": Row(lambda: text(b"word ", LARGE), store=POSTGRES),
+    "PostgreSQL: 60 MB of messages": Row(lambda: messages(LARGE), values=3 * MANY, store=POSTGRES),
     "commas and brackets": Row(lambda: text(b"[1, 2], ")),
     "quotation marks": Row(lambda: text(b'say \\"hi\\" ')),
     "characters in escapes": Row(lambda: text(b"\\u4f60")),
@@ -235,7 +239,7 @@ async def _cost(row: Row) -> dict[str, Any]:
         _backend(body if row.sent == "backend" else answer) as backend_url,
         tempfile.TemporaryDirectory() as directory,
     ):
-        store_url = row.store.format(directory)
+        store_url = os.environ["POSTGRES_URL"] if row.store == POSTGRES else row.store.format(directory)
         app = create_app(settings(backend_url=backend_url, store_url=store_url, max_body_bytes=64 * 1024 * 1024))
         options = {"ws": "app.api.uvicorn.websocket:Socket", "http": "app.api.uvicorn.http:Http"}
         async with serving(app, ws_max_size=2 * SIZE, ws_per_message_deflate=False, **options) as url:

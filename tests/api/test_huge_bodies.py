@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from app.api.request_body import SMALL, BodyLimits, read_body
 from app.core.types.bounded_json import TooManyValues, check_values
 from app.errors import InvalidRequest
 from tests.api.huge_bodies import ROWS
+from tests.support.postgres_server import PostgresServer
 
 TIMES = 4  # of the CPU, for each byte
 HELD = 0.1  # seconds
@@ -29,25 +31,28 @@ EVENT = 5  # times the events of a backend's answer; those that are large by the
 SLOW = "backend: arguments of empty arrays"
 
 
-def measured(*rows: str) -> dict[str, dict[str, float]]:
+def measured(postgres: PostgresServer, *rows: str) -> dict[str, dict[str, float]]:
     """Return what rows cost, or all without names."""
     root = Path(__file__).parent.parent.parent
     command = [sys.executable, "-m", "tests.api.huge_bodies", *rows]
+    environment = {**os.environ, "POSTGRES_URL": postgres.patient_url}
     costs: dict[str, dict[str, float]] = json.loads(
-        subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE).stdout
+        subprocess.run(command, cwd=root, env=environment, check=True, stdout=subprocess.PIPE).stdout
     )
     return costs
 
 
 @pytest.fixture(scope="module")
-def costs() -> dict[str, dict[str, float]]:
+def costs(postgres_server: PostgresServer) -> dict[str, dict[str, float]]:
     if sys.platform != "linux":
         pytest.skip("looks into /proc")
-    return measured()
+    return measured(postgres_server)
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_it_costs_little_more_than_a_text_of_its_size(name: str, costs: dict[str, dict[str, float]]) -> None:
+def test_it_costs_little_more_than_a_text_of_its_size(
+    name: str, costs: dict[str, dict[str, float]], postgres_server: PostgresServer
+) -> None:
     row, cost = ROWS[name], costs[name]
     assert cost["status"] == row.status
     times = EVENT if row.sent == "backend" and row.status == 200 else MEMORY
@@ -61,7 +66,7 @@ def test_it_costs_little_more_than_a_text_of_its_size(name: str, costs: dict[str
     # Other processes can make a measurement larger, never smaller: so the least of three counts.
     for _ in range(2):
         if takes_long():
-            again = measured(row.ordinary, name)
+            again = measured(postgres_server, row.ordinary, name)
             for measure, known in itertools.product(("cpu", "held"), {row.ordinary, name}):
                 costs[known][measure] = min(costs[known][measure], again[known][measure])
     assert not takes_long(), (cost, costs[row.ordinary])

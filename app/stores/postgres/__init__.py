@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from app.errors import StoreUnavailable
+from app.storage.migration import Connection
 from app.storage.outage import Outage
 from app.storage.postgres import PostgresClient, read_postgres_url
 from app.stores import Change, images_bucket, owner_of
@@ -34,6 +35,18 @@ WITH images AS (
 )
 SELECT antiphon_apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 """
+# Slices of large records, of which asyncpg would make several copies. `$8` has an empty record in place of each.
+_MAY_STAGE = "SELECT has_database_privilege(current_database(), 'TEMPORARY')"
+_STAGE = """
+CREATE TEMPORARY TABLE antiphon_slices (record int NOT NULL, number int NOT NULL, data bytea NOT NULL) ON COMMIT DROP
+"""
+_ADD_SLICE = "INSERT INTO pg_temp.antiphon_slices (record, number, data) VALUES ($1, $2, $3)"
+_STAGED = """ARRAY(
+    SELECT coalesce(
+        (SELECT string_agg(data, ''::bytea ORDER BY number) FROM pg_temp.antiphon_slices WHERE record = at), given
+    ) FROM unnest($8::bytea[]) WITH ORDINALITY AS records (given, at) ORDER BY at
+)"""
+_APPLY_STAGED = _APPLY.replace("$8", _STAGED)
 _LEFT = "extract(epoch FROM expires - clock_timestamp())::float8"
 # A bucket without this record yields one row of NULLs, since it is renewed all the same.
 _GET = f"""
@@ -101,6 +114,8 @@ _PURGES = [
     """,
 ]
 _BATCH = 100
+_SLICE = 1024 * 1024  # bytes; larger records are sent in slices
+_RECORDS = 7  # index of `$8`
 _WRITABLE = "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'"
 
 
@@ -151,8 +166,7 @@ class PostgresStore:
         buckets = [change.bucket for change in changes]
         images = [name for name in map(images_bucket, buckets) if name not in buckets]
         deleted = [(place, name) for place, change in enumerate(changes, 1) for name in change.delete]
-        applied: bool = await self._client.fetchval(
-            _APPLY,
+        arguments = (
             self._ttl,
             self._slack,
             owner_of(changes[0].bucket),
@@ -162,6 +176,9 @@ class PostgresStore:
             *_columns(deleted, 2),
             images,
         )
+        if any(len(record) > _SLICE for _, _, record, _ in put):
+            return await self._client.transaction(lambda db: _apply_staged(db, arguments))
+        applied: bool = await self._client.fetchval(_APPLY, *arguments)
         return applied
 
     async def get(self, bucket: str, name: str) -> bytes | None:
@@ -232,6 +249,20 @@ class PostgresStore:
                 await self._client.fetch(_RENEW, [bucket, images_bucket(bucket)], self._ttl)
 
 
-def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
+async def _apply_staged(db: Connection, arguments: Sequence[Any]) -> bool:
+    """Apply changes with large records, which are sent in slices if the user may create temporary tables."""
+    if not await db.fetchval(_MAY_STAGE):
+        return bool(await db.fetchval(_APPLY, *arguments))
+    await db.execute(_STAGE)
+    given = [*arguments[_RECORDS]]
+    for at, record in enumerate(given):
+        if len(record) > _SLICE:
+            given[at] = b""
+            for number, begin in enumerate(range(0, len(record), _SLICE)):
+                await db.execute(_ADD_SLICE, at + 1, number, record[begin : begin + _SLICE])
+    return bool(await db.fetchval(_APPLY_STAGED, *arguments[:_RECORDS], given, *arguments[_RECORDS + 1 :]))
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
     """Return rows of so many values as columns."""
     return [[row[column] for row in rows] for column in range(width)]
