@@ -18,7 +18,7 @@ MORE = {
     "custom call": 1,  # its arguments, and the input in them
     "quoted call": 3,  # its arguments, which are decoded and parsed to see whether they are an object
 }
-IN_LOG = 6  # the text is in the log five times: in the deltas, and in four last events
+IN_LOG = 8  # the text is in the log five times: in the deltas, and in four last events
 
 ROWS = [
     *(f"{answer}, sse, memory" for answer in ANSWERS),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,25 +12,6 @@ from fastapi import FastAPI
 
 from app.main import create_app
 from app.settings import Settings
-
-
-class _Server(uvicorn.Server):
-    """A server that stops when it should, and not up to a tenth of a second later: there are thousands of tests."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._stopping = asyncio.Event()
-
-    def stop(self) -> None:
-        self.should_exit = True
-        self._stopping.set()
-
-    async def main_loop(self) -> None:
-        ticks = itertools.count()
-        while not await self.on_tick(next(ticks)):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await self._stopping.wait()
 
 
 @contextlib.asynccontextmanager
@@ -44,7 +24,7 @@ async def serving(app: FastAPI, **config: Any) -> AsyncIterator[str]:
         "timeout_keep_alive": 75,
         **config,
     }
-    server = _Server(uvicorn.Config(app, host="127.0.0.1", port=0, **options))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, **options))
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     running = asyncio.ensure_future(server.serve())
     try:
@@ -55,7 +35,7 @@ async def serving(app: FastAPI, **config: Any) -> AsyncIterator[str]:
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:
-        server.stop()
+        server.should_exit = True
         await running
 
 
