@@ -56,20 +56,20 @@ def test_it_costs_little_more_than_a_text_of_its_size(
     row, cost = ROWS[name], costs[name]
     assert cost["status"] == row.status
     times = EVENT if row.sent == "backend" and row.status == 200 else MEMORY
-    assert cost["memory"] <= times * cost["size"] + VALUE * row.values
 
-    def takes_long() -> bool:
+    def takes_much() -> bool:
         holds = cost["held"] > HELD and name != SLOW
         ordinary = costs[row.ordinary]
-        return holds or cost["cpu"] > TIMES * ordinary["cpu"] * max(1, cost["size"] / ordinary["size"])
+        slow = cost["cpu"] > TIMES * ordinary["cpu"] * max(1, cost["size"] / ordinary["size"])
+        return holds or slow or cost["memory"] > times * cost["size"] + VALUE * row.values
 
     # Other processes can make a measurement larger, never smaller: so the least of three counts.
     for _ in range(2):
-        if takes_long():
+        if takes_much():
             again = measured(postgres_server, row.ordinary, name)
-            for measure, known in itertools.product(("cpu", "held"), {row.ordinary, name}):
+            for measure, known in itertools.product(("cpu", "held", "memory"), {row.ordinary, name}):
                 costs[known][measure] = min(costs[known][measure], again[known][measure])
-    assert not takes_long(), (cost, costs[row.ordinary])
+    assert not takes_much(), (cost, costs[row.ordinary])
 
 
 @pytest.mark.parametrize(
