@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import sqlite3
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,3 +184,17 @@ def place_of(request: pytest.FixtureRequest, directory: Path) -> Place:
     redis = Redis(servers)
     redis.clear()
     return redis
+
+
+async def memory_of_storing(size: int, store: Store, bucket: str) -> int:
+    """Store a record of some bytes, and return the peak of memory meanwhile, beside the record."""
+    await store.put(bucket, "resp_1", b"1")  # it is connected
+    record = random.Random(1).randbytes(size)
+    tracemalloc.start()
+    try:
+        await store.put(bucket, "resp_1", record)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert await store.get(bucket, "resp_1") == record
+    return peak
