@@ -220,19 +220,25 @@ def _with_texts(value: Any, texts: dict[str, str]) -> Any:
 
 def is_large(value: Any) -> bool:
     """Return whether a JSON value is too large to be encoded in the event loop."""
-    length = 0
+    characters, values = _counts(value, LARGE, _MANY)
+    return characters > LARGE or values > _MANY
+
+
+def _counts(value: Any, most_characters: int, most_values: int) -> tuple[int, int]:
+    """Return the characters of the strings in a JSON value and the number of values, up to where a limit is passed."""
+    characters = 0
     values = [value]
-    for seen, inner in enumerate(values):  # which grows meanwhile
+    for seen, inner in enumerate(values, 1):  # which grows meanwhile
         kind = type(inner)
         if kind is str:
-            length += len(inner)
+            characters += len(inner)
         elif kind is dict:
             values += inner.values()
         elif kind is list or isinstance(inner, (list, tuple)):
             values += inner
-        if length > LARGE or seen >= _MANY:
-            return True
-    return False
+        if characters > most_characters or seen > most_values:
+            break
+    return characters, seen
 
 
 def dumps_in_pieces(value: Any) -> bytes:
@@ -318,20 +324,8 @@ _VALUE = 16  # weight of a value besides the length of a string
 
 def _weight(value: Any) -> int:
     """Return about how many characters of JSON a value takes, or more than `LONG`."""
-    weight = 0
-    values = [value]
-    for inner in values:  # which grows meanwhile
-        weight += _VALUE
-        kind = type(inner)
-        if kind is str:
-            weight += len(inner)
-        elif kind is dict:
-            values += inner.values()
-        elif kind is list or isinstance(inner, (list, tuple)):
-            values += inner
-        if weight > LONG:
-            break
-    return weight
+    characters, values = _counts(value, LONG, LONG // _VALUE)
+    return characters + _VALUE * values
 
 
 def size_of(value: Any) -> int:
