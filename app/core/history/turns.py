@@ -15,7 +15,7 @@ from typing import NamedTuple
 import orjson
 
 from app.core.stream.event_builder import Upstream
-from app.core.types.bounded_json import dumps_in_pieces, is_large, loads_own
+from app.core.types.bounded_json import dumps_in_pieces, is_large, loads_in_pieces
 from app.core.types.ids import new_id
 from app.core.types.items import OUTPUTS, id_prefix
 from app.core.types.request import CreateResponse, Item, Part, Response
@@ -46,7 +46,7 @@ class Turn(NamedTuple):
     @staticmethod
     def of(record: bytes) -> Turn:
         """Return the turn of a stored record."""
-        fields = loads_own(record)
+        fields = loads_in_pieces(record)
         return Turn(*(fields.get(name) for name in Turn._fields))  # a newer version may store more fields
 
     @property

@@ -129,11 +129,6 @@ def loads_mended(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
     return loads_in_pieces(data, partial(_load, mend=mend), largest)
 
 
-def loads_own(data: bytes) -> Any:
-    """Parse JSON that this server has encoded; a large document without holding the GIL for long."""
-    return loads_in_pieces(data)
-
-
 def loads_in_pieces(data: bytes, load: Callable[[bytes], Any] = orjson.loads, largest: int = sys.maxsize) -> Any:
     """
     Parse a JSON document by `load`, which is called with pieces of a large one, so that it does not hold the GIL long.
