@@ -121,7 +121,7 @@ def collect_seldom() -> None:
 
 
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
-_LARGE_BLOCK = 1024 * 1024  # bytes
+_LARGE_BLOCK = 256 * 1024  # bytes
 
 
 def map_large_blocks() -> None:

@@ -8,13 +8,17 @@ waits for the body, items may also be written by the code that receives them: se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from app.core.stream.event_batch import Sink
+from app.errors import APIError
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -28,6 +32,8 @@ class EventStream(Response, Generic[T]):
 
     Items that the body passes to `sink` while it is awaited are sent without resuming the task that awaits it.
 
+    If the pieces of an item end with an `APIError`, the stream is cut off.
+
     After `heartbeat` seconds without a write (0: never) it sends the bytes that `beat` returns. If the client
     disconnects, the body is closed at once. If the server shuts down and its grace period is over, the body is closed
     and the bytes that `farewell` returns are sent last.
@@ -40,7 +46,7 @@ class EventStream(Response, Generic[T]):
         body: AsyncGenerator[T, None],
         encode: Callable[[T], bytes],
         *,
-        pieces: Callable[[T], Iterator[bytes] | None] = lambda item: None,
+        pieces: Callable[[T], AsyncIterator[bytes] | None] = lambda item: None,
         first: T | None = None,
         sink: Sink[T] | None = None,
         last: bytes = b"",
@@ -64,7 +70,7 @@ class EventStream(Response, Generic[T]):
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._last_write = 0.0  # in loop time
         self._unsent = b""  # what a slow client blocks
-        self._rest: Iterator[bytes] = iter(())  # of a large item
+        self._rest: AsyncIterator[bytes] | None = None  # of a large item
         self._blocked: asyncio.Future[None] | None = None  # the rest of a write outside of the task
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,9 +89,10 @@ class EventStream(Response, Generic[T]):
             if self._farewell and pump.cancelled():
                 self._stop()
                 last = await self._farewell()
-                for piece in self._rest:  # of a large item that was sent in part
-                    await _write(send, self._unsent)
-                    self._unsent = piece
+                if self._rest:
+                    async for piece in self._rest:  # of a large item that was sent in part
+                        await _write(send, self._unsent)
+                        self._unsent = piece
                 await _write(send, self._unsent + last)
                 await _write(send, b"", more=False)
             raise
@@ -131,14 +138,16 @@ class EventStream(Response, Generic[T]):
             self._unsent = b""
             self._stop()
             await _write(send, self._end, more=False)
+        except APIError as error:  # the rest of a large item cannot be read: the server closes the connection
+            logger.warning("stream cut off", extra={"reason": str(error)})
         finally:
             await self._body.aclose()
 
-    async def _send_pieces(self, pieces: Iterator[bytes], send: Send) -> None:
+    async def _send_pieces(self, pieces: AsyncIterator[bytes], send: Send) -> None:
         """Send a large item, with time for other tasks between its pieces."""
         self._rest = pieces
         await self._wait_for_client()
-        for self._unsent in pieces:
+        async for self._unsent in pieces:
             await _write(send, self._unsent)
             self._unsent = b""
             self._last_write = self._clock()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
 
 from app.api.sse_response import EventStream
 from app.core.stream.event_batch import Sink
+from app.errors import StoreUnavailable
 
 
 async def test_no_heartbeat_comes_behind_the_end() -> None:
@@ -194,9 +195,16 @@ async def test_the_last_words_come_behind_what_the_client_has_not_read(waiting: 
     assert answer.sink.send is None
 
 
-def letters(item: bytes) -> Iterator[bytes] | None:
+def letters(item: bytes) -> AsyncIterator[bytes] | None:
     """A long item is sent letter by letter."""
-    return (bytes([letter]) for letter in item) if len(item) > 1 else None
+    return each_letter(item) if len(item) > 1 else None
+
+
+async def each_letter(item: bytes) -> AsyncIterator[bytes]:
+    for letter in item:
+        if letter == ord("!"):
+            raise StoreUnavailable("The store is away.")
+        yield bytes([letter])
 
 
 async def test_large_items_are_sent_in_pieces_and_in_order() -> None:
@@ -205,6 +213,16 @@ async def test_large_items_are_sent_in_pieces_and_in_order() -> None:
         answer.items.put_nowait(item)
     await answer.stream(first=b"xy", pieces=letters)({"type": "http"}, client.receive, client.send)
     assert client.written == [b"x", b"y", b"1", b"a", b"b", b"c", b"2", b"d", b"e", b"end"]
+
+
+async def test_a_stream_is_cut_off_where_the_rest_of_a_large_item_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """With an end, the client would take what it has of the event for the whole."""
+    client, answer = Client(), Answer()
+    for item in (b"ab!c", b"1", None):
+        answer.items.put_nowait(item)
+    await answer.stream(pieces=letters)({"type": "http"}, client.receive, client.send)
+    assert client.written == [b"a", b"b"]
+    assert [record.message for record in caplog.records] == ["stream cut off"]
 
 
 async def test_a_large_item_waits_for_what_the_client_has_not_read() -> None:

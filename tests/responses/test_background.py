@@ -17,10 +17,11 @@ import openai
 import pytest
 from openresponses_types.types import ResponseResource
 
-from app.api.routes import responses as routes
 from app.core.dialects import DIALECTS, Dialect
 from app.core.history.turns import Turn
 from app.core.sse import log as frames
+from app.core.sse import text_references
+from app.core.sse.text_references import LogEncoder, split_batch
 from app.core.types import bounded_json
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.core.types.response import new_response
@@ -388,31 +389,38 @@ def test_large_events_are_translated_in_pieces(dialect: Dialect, monkeypatch: py
         assert max(map(len, pieces)) <= 256 + len("_text") * 2
 
 
-async def test_large_events_are_appended_and_followed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (worker, bounded_json):
-        monkeypatch.setattr(module, "LARGE", 100)
-    monkeypatch.setattr(routes, "LARGE", 100)
-    text = "A large answer. " * 20
-    async with serving(Scripted([delta(content=text)])) as http:
+@pytest.mark.parametrize("name", ["memory", "sqlite"])
+async def test_large_texts_are_stored_once_and_followed_from_any_event(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in (text_references, bounded_json):
+        monkeypatch.setattr(module, "LONG", 1000)
+    monkeypatch.setattr(bounded_json, "LARGE", 100)
+    text = "A large answer. " * 100
+    store_url = f"sqlite:///{tmp_path}/store.db" if name == "sqlite" else "memory://"
+    async with serving(Scripted([delta(content=text)]), store_url=store_url) as http:
         created = (await http.post("/responses", json=ASK)).json()
         events = await events_of(http, created["id"])
         laws.check(events)
         assert events[-1]["response"]["output"][0]["content"][0]["text"] == text
+        for number in range(len(events)):
+            assert await events_of(http, created["id"], starting_after=number) == events[number + 1 :]
 
 
 def test_parts_of_a_batch_are_small_or_one_large_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (worker, bounded_json):
-        monkeypatch.setattr(module, "LARGE", 100)
+    for module in (text_references, bounded_json):
+        monkeypatch.setattr(module, "LONG", 1000)
+    monkeypatch.setattr(bounded_json, "LARGE", 1000)
     made = builder()
     made.start()
-    for length in (10, 60, 60, 200, 10):
+    for length in (100, 300, 300, 2000, 100):
         made.text("x" * length)
     made.complete()
     events = made.take()
-    parts = [*worker.split_batch(events)]
+    parts = [*split_batch(events)]
     assert [event for part in parts for event in part] == [*events]
     deltas = [[len(event["delta"]) for event in part if "delta" in event] for part in parts]
-    assert [lengths for lengths in deltas if lengths] == [[10, 60], [60], [200], [10]]
+    assert [lengths for lengths in deltas if lengths] == [[100], [300, 300], [2000], [100]]
     done = [part for part in parts if part.last["type"] == "response.output_text.done"]
     assert [(part.large, len(part.entries)) for part in done] == [(True, 1)]
 
@@ -615,6 +623,42 @@ async def test_a_restart_finds_what_the_last_life_left_behind(tmp_path: Path) ->
     laws.check(events)
     assert story(events) == "created queued in_progress error failed"
     assert events[-1]["response"] == failed
+
+
+async def test_a_run_that_is_ended_for_a_worker_that_died_has_its_large_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (text_references, bounded_json):
+        monkeypatch.setattr(module, "LONG", 1000)
+    url = f"sqlite:///{tmp_path}/antiphon.db"
+    store = build_store(settings(store_url=url))
+    assert isinstance(store, LoggingStore)
+    log, encoder = store.log(ttl=1000, lease=0.001), LogEncoder()
+    run = RunKey(f"anonymous:{'c0ffee' * 4}", f"resp_{'0' * 16}{'c0ffee' * 4}")
+    request = CreateResponse(model="m", input="Hi", background=True)
+    made = builder(request)
+    made.response["id"] = run.id
+    await log.begin(run, "a worker that died")
+    made.queue()
+    made.start()
+    await store.put(*run, Turn(made.response, [], {}).record())
+    texts = ["A large answer. " * 100, "Another one. " * 100]
+    for text in texts:
+        made.text(text)
+        made.close_item()
+    for part in split_batch(made.take()):
+        await log.append(run, "a worker that died", worker.batch_of(part, encoder.encode))
+    await log.aclose()
+    await store.aclose()
+
+    async with serving(Scripted(HELLO), store_url=url) as http:
+        events = await events_of(http, run.id)
+        failed = (await http.get(f"/responses/{run.id}")).json()
+
+    laws.check(events)
+    assert failed["status"] == "failed"
+    assert events[-1]["response"] == failed
+    assert [item["content"][0]["text"] for item in failed["output"]] == texts
 
 
 async def test_what_cannot_be_read_does_not_keep_others_from_their_end(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -28,7 +28,6 @@ from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
 from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.replay import ReplayedBuilder
-from app.core.types.bounded_json import LARGE
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import APIError, InvalidRequest, NotFound
 from app.responses import Caller, Run, allowed_models, find_model
@@ -257,9 +256,14 @@ async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
     )
 
 
-def _pieces(events: EventBatch) -> Iterator[bytes] | None:
+def _pieces(events: EventBatch) -> AsyncIterator[bytes] | None:
     """Return the encoded pieces of a large batch, None for any other."""
-    return encoder.sse_pieces(events) if events.large else None
+    return _each(encoder.sse_pieces(events)) if events.large else None
+
+
+async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
 
 
 async def _farewell(run: Run) -> bytes:
@@ -282,7 +286,7 @@ def subscription_stream(
     return EventStream(
         subscription.batches(),
         partial(log.translate_dialect, dialect=caller.dialect),
-        pieces=lambda data: log.pieces_in_dialect(data, caller.dialect) if len(data) > LARGE else None,
+        pieces=partial(subscription.pieces, dialect=caller.dialect),
         last=encoder.DONE_FRAME,
         heartbeat=api.heartbeat,
         beat=_beat(caller, subscription.keepalive),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator
 
 import orjson
@@ -21,13 +20,6 @@ def sse_pieces(events: EventBatch) -> Iterator[bytes]:
         yield b"event: %b\ndata: " % event["type"].encode()
         yield from pieces_of_json(event)
         yield b"\n\n"
-
-
-def encode_large(events: EventBatch) -> bytes:
-    """Encode events as `encode_sse`, without holding the GIL for long, and without a copy of the result."""
-    result = io.BytesIO()
-    result.writelines(sse_pieces(events))
-    return result.getvalue()
 
 
 def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:

@@ -20,17 +20,17 @@ T = TypeVar("T")
 class DeltaFields:
     """The shared fields of the delta events of one part or call: all except sequence number and text."""
 
-    __slots__ = ("_after", "_before", "_template", "type")
+    __slots__ = ("_after", "_template", "before", "type")
 
     def __init__(self, type: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """The events have the fields of `before`, then `delta`, then those of `after`."""
         self.type = type
-        self._before, self._after = before, after
+        self.before, self._after = before, after
         self._template: bytes | None = None
 
     def event(self, number: int, delta: str) -> Event:
         """Return an event with its sequence number and text."""
-        event = {"type": self.type, "sequence_number": number, **self._before, "delta": delta, **self._after}
+        event = {"type": self.type, "sequence_number": number, **self.before, "delta": delta, **self._after}
         return event  # type: ignore[return-value]  # its fields depend on its type
 
     def sse(self, number: int, deltas: Sequence[str]) -> bytes:

@@ -143,7 +143,7 @@ def loads_in_pieces(data: bytes, load: Callable[[bytes], Any] = orjson.loads, la
     taken = size = 0
     begin = data.find(b'"')
     while begin >= 0:
-        cuts = _text_at(data, begin + 1)
+        cuts = cuts_of_text(data, begin + 1)
         if cuts is None:
             return load(data)  # raises the error
         end = cuts[-1]
@@ -162,8 +162,8 @@ def loads_in_pieces(data: bytes, load: Callable[[bytes], Any] = orjson.loads, la
     return _with_texts(value, texts) if texts else value
 
 
-def _text_at(data: bytes, begin: int) -> list[int] | None:
-    """Return the positions of the pieces of a string, and of its end; None if it has no end."""
+def cuts_of_text(data: bytes, begin: int) -> list[int] | None:
+    """Return where the pieces of a JSON string begin, and where its last one ends; None if it has no end."""
     cuts = [begin]
     while True:
         match = _TEXT.match(data, cuts[-1], cuts[-1] + _PIECE)
@@ -239,33 +239,33 @@ def _counts(value: Any, most_characters: int, most_values: int) -> tuple[int, in
 def dumps_in_pieces(value: Any) -> bytes:
     """Encode a value like `orjson.dumps`, without holding the GIL for long, and without a copy of the result."""
     result = io.BytesIO()  # grows in place
-    for part in _parts(value):
-        result.writelines([part] if isinstance(part, bytes) else _pieces_of_text(part))
+    for part in parts_of_json(value):
+        result.writelines([part] if isinstance(part, bytes) else pieces_of_text(part))
     return result.getvalue()
 
 
 def pieces_of_json(value: Any) -> Iterator[bytes]:
     """Encode a value like `orjson.dumps`, and yield the result in pieces; long strings are encoded when they come."""
     before = b""
-    for part in [*_parts(value)]:
+    for part in [*parts_of_json(value)]:
         if isinstance(part, bytes):
             before += part
         if before and (isinstance(part, str) or len(before) > LONG):
             yield before
             before = b""
         if isinstance(part, str):
-            yield from _pieces_of_text(part)
+            yield from pieces_of_text(part)
     if before:
         yield before
 
 
-def _pieces_of_text(text: str) -> Iterator[bytes]:
-    """Yield the JSON of a string without its quotation marks."""
+def pieces_of_text(text: str) -> Iterator[bytes]:
+    """Yield the JSON of a string without its quotation marks, in pieces."""
     for at in range(0, len(text), LONG):
         yield orjson.dumps(text[at : at + LONG])[1:-1]
 
 
-def _parts(value: Any) -> Iterator[bytes | str]:
+def parts_of_json(value: Any) -> Iterator[bytes | str]:
     """Yield the JSON of a value, except for long strings, which are yielded as they are, between quotation marks."""
     if isinstance(value, str) and len(value) > LONG:
         yield b'"'
@@ -276,7 +276,7 @@ def _parts(value: Any) -> Iterator[bytes | str]:
         for names in _batches(value.keys(), value.values()):
             if _is_heavy(heavy := value[names[0]]):
                 yield begin + orjson.dumps({names[0]: None})[1:-5]
-                yield from _parts(heavy)
+                yield from parts_of_json(heavy)
             else:
                 yield begin + orjson.dumps({name: value[name] for name in names})[1:-1]
             begin = b","
@@ -286,7 +286,7 @@ def _parts(value: Any) -> Iterator[bytes | str]:
         for batch in _batches(value, value):
             if _is_heavy(batch[0]):
                 yield begin
-                yield from _parts(batch[0])
+                yield from parts_of_json(batch[0])
             else:
                 yield begin + orjson.dumps(batch)[1:-1]
             begin = b","
@@ -300,7 +300,7 @@ def _batches(keys: Iterable[T], values: Iterable[Any]) -> Iterator[list[T]]:
     batch: list[T] = []
     total = 0
     for key, value in zip(keys, values, strict=True):
-        weight = _weight(value)
+        weight = json_weight(value)
         if batch and total + weight > LONG:
             yield batch
             batch, total = [], 0
@@ -311,14 +311,14 @@ def _batches(keys: Iterable[T], values: Iterable[Any]) -> Iterator[list[T]]:
 
 
 def _is_heavy(value: Any) -> bool:
-    return _weight(value) > LONG
+    return json_weight(value) > LONG
 
 
 _VALUE = 16  # weight of a value besides the length of a string
 
 
-def _weight(value: Any) -> int:
-    """Return about how many characters of JSON a value takes, or more than `LONG`."""
+def json_weight(value: Any) -> int:
+    """Return about how many characters of JSON a value takes, or some number more than `LONG`."""
     characters, values = _counts(value, LONG, LONG // _VALUE)
     return characters + _VALUE * values
 

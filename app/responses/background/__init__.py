@@ -21,11 +21,12 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 
 from app.core.history.turns import Turn
 from app.core.sse import log as frames
+from app.core.sse.text_references import split_references
 from app.core.stream.recovery import RecoveredBuilder
 from app.core.types.request import TERMINAL, Event, Response
 from app.core.types.usage import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
-from app.responses.background.subscription import EventSubscription
+from app.responses.background.subscription import EventSubscription, stored_text
 from app.responses.background.webhooks import Webhooks
 from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
 from app.responses.images import load_images, turn_changes
@@ -243,9 +244,19 @@ class Background:
         last = -1
         while batches := await self._log.read(run, last):
             for batch in batches:
-                for event in frames.decode_events(batch.data):
+                for event in frames.decode_events(await self._with_texts(run, batch.data)):
                     yield event
             last = batches[-1].last
+
+    async def _with_texts(self, run: RunKey, data: bytes) -> bytes:
+        """Return events of a log with the texts that they refer to."""
+        pieces = []
+        for part in split_references(data):
+            if isinstance(part, bytes):
+                pieces.append(part)
+            else:
+                pieces += [piece async for piece in stored_text(self._log, run, part, self._lease)]
+        return b"".join(pieces)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 
+from app.core.dialects import Dialect
 from app.core.sse import encoder
 from app.core.sse import log as frames
+from app.core.sse.text_references import TextReference, has_references, split_references
+from app.core.types.bounded_json import LARGE
 from app.core.types.request import Event
 from app.errors import APIError, NotFound, StoreUnavailable
 from app.responses.background.worker import persist
@@ -54,6 +59,23 @@ class EventSubscription:
         except StoreUnavailable as error:
             yield self._error(error)
 
+    def pieces(self, data: bytes, dialect: Dialect) -> AsyncGenerator[bytes, None] | None:
+        """
+        Return an iterator over the pieces of large events in a dialect, None for others.
+
+        It raises `NotFound` and `StoreUnavailable` if a text that is stored with earlier events cannot be read.
+        """
+        return self._pieces(data, dialect) if len(data) > LARGE or has_references(data) else None
+
+    async def _pieces(self, data: bytes, dialect: Dialect) -> AsyncGenerator[bytes, None]:
+        for part in split_references(data):
+            if isinstance(part, bytes):
+                for piece in frames.pieces_in_dialect(part, dialect):
+                    yield piece
+            else:
+                async for piece in stored_text(self._log, self._run, part, self._lease):
+                    yield piece
+
     async def _read(self, wait: float) -> list[Batch]:
         return await persist(lambda: self._log.read(self._run, self.last, wait), self._lease)
 
@@ -68,3 +90,20 @@ class EventSubscription:
             "error": error.payload(),
         }
         return encoder.encode_sse([event])
+
+
+async def stored_text(log: EventLog, run: RunKey, text: TextReference, patience: float) -> AsyncGenerator[bytes, None]:
+    """
+    Yield a text of a log in pieces.
+
+    Raises `NotFound` if the log was deleted, and `StoreUnavailable` after `patience` seconds of retries.
+    """
+    after = text.first - 1
+    while after < text.last:
+        batches = await persist(partial(log.read, run, after), patience)
+        if not batches:
+            raise NotFound(GONE)
+        for batch in itertools.takewhile(lambda batch: batch.first <= text.last, batches):
+            for piece in text.pieces(batch.data):
+                yield piece
+        after = batches[-1].last

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from app.core.history.turns import Turn
-from app.core.sse import encoder
-from app.core.stream.event_batch import EventBatch, LargeEventBatch
-from app.core.types.bounded_json import LARGE, is_large
+from app.core.sse.encoder import encode_sse
+from app.core.sse.text_references import LogEncoder, split_batch, weight_of_deltas
+from app.core.stream.event_batch import EventBatch
+from app.core.types.bounded_json import LARGE
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, StoreUnavailable
 from app.responses.images import turn_changes
@@ -75,7 +76,7 @@ class RunWorker:
     Runs one background response in this process.
 
     One task generates the response; another appends its events to the log, with a pause after each append except the
-    last. A slow store leads to larger batches and does not slow down the backend.
+    last. A slow store leads to larger batches, and slows down the backend only if much text is unwritten.
     """
 
     def __init__(
@@ -98,8 +99,11 @@ class RunWorker:
         self._timeout = timeout
         self._announce = announce
         self._stopped: asyncio.Future[APIError | None] = asyncio.get_running_loop().create_future()
+        self._encoder = LogEncoder()
         self._unwritten = EventBatch()
+        self._unwritten_size = 0  # characters of delta events
         self._has_news = asyncio.Event()
+        self._has_room = asyncio.Event()
 
     async def queue(self) -> Response:
         """Store the response, start its log, and return the queued response."""
@@ -140,11 +144,10 @@ class RunWorker:
             while self._unwritten or not making.done():
                 await self._has_news.wait()
                 self._has_news.clear()
-                if events := self._unwritten:
-                    self._unwritten = EventBatch()
-                    for part in split_batch(events):
-                        await self._append(await off_loop(part.large, batch_of, part))
-                    await asyncio.wait({making}, timeout=PAUSE)
+                if self._unwritten:
+                    is_full = self._is_full
+                    await self._write_batch()
+                    await asyncio.wait({making}, timeout=0 if is_full else PAUSE)
             await making
         except (LeaseLost, StoreUnavailable) as error:
             logger.warning("response abandoned", extra={"response_id": self._run.key.id, "reason": str(error)})
@@ -153,6 +156,13 @@ class RunWorker:
         finally:
             making.cancel()
             await asyncio.wait({making})
+
+    async def _write_batch(self) -> None:
+        """Append the events that are not written yet."""
+        events, self._unwritten, self._unwritten_size = self._unwritten, EventBatch(), 0
+        self._has_room.set()
+        for part in split_batch(events):
+            await self._append(await off_loop(part.large, batch_of, part, self._encoder.encode))
 
     async def _append(self, batch: Batch) -> None:
         if batch.ends and (announce := self._announce):
@@ -202,9 +212,18 @@ class RunWorker:
         async with contextlib.aclosing(self._run.events(open_after=0)) as batches:
             async for events in batches:
                 self._add(events)
+                del events
+                while self._is_full:
+                    self._has_room.clear()
+                    await self._has_room.wait()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._unwritten_size > LARGE
 
     def _add(self, events: EventBatch) -> None:
         self._unwritten.extend(events)
+        self._unwritten_size += sum(weight_of_deltas(entry) for entry in events.entries if isinstance(entry, tuple))
         self._has_news.set()
 
     async def save(self, turn: Turn, addition: Sequence[Change] = (), /, *, again: bool) -> None:
@@ -243,25 +262,7 @@ async def persist(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
         pause = min(2 * pause, 1)
 
 
-def split_batch(events: EventBatch) -> Iterator[EventBatch]:
-    """Yield events in parts that are encoded and appended one by one, so that large ones take little memory at once."""
-    part, size = EventBatch(), 0
-    for entry in events.entries:
-        large = is_large(entry)
-        size += sum(map(len, entry[2])) if isinstance(entry, tuple) else 0
-        if part and (large or size > LARGE):
-            yield part
-            part, size = EventBatch(), 0
-        if large:
-            part = LargeEventBatch()
-            size = LARGE
-        part.entries.append(entry)
-    if part:
-        yield part
-
-
-def batch_of(events: EventBatch) -> Batch:
+def batch_of(events: EventBatch, encode: Callable[[EventBatch], bytes] = encode_sse) -> Batch:
     """Encode consecutive events."""
     first, last = events.first, events.last
-    data = encoder.encode_large(events) if events.large else encoder.encode_sse(events)
-    return Batch(first["sequence_number"], last["sequence_number"], data, ends=last["type"] in _LAST)
+    return Batch(first["sequence_number"], last["sequence_number"], encode(events), ends=last["type"] in _LAST)

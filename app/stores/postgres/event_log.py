@@ -20,10 +20,11 @@ _FIND = """
 SELECT ended, leased > clock_timestamp() FROM antiphon_runs
 WHERE bucket = $1 AND response = $2 AND expires > clock_timestamp()
 """
+# A few at once, since a batch may have a megabyte.
 _READ = """
 SELECT first, batches.last, data, ends FROM antiphon_batches AS batches JOIN antiphon_runs USING (bucket, response)
 WHERE bucket = $1 AND response = $2 AND expires > clock_timestamp() AND batches.last > $3
-ORDER BY batches.last LIMIT 500
+ORDER BY batches.last LIMIT 16
 """
 # In order, so that two concurrent renewals of the same runs do not deadlock.
 _RENEW = """
@@ -92,7 +93,7 @@ class PostgresLog:
         return "ended" if ended else "running" if leased else "orphaned"
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
-        """Return up to 500 batches with events after `after`."""
+        """Return the next batches with events after `after`."""
         after = min(after, 2**62)
         batches = await self._look(run, after)
         if batches or wait <= 0:

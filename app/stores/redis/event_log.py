@@ -21,6 +21,7 @@ from app.stores.event_log import Batch, LeaseState, RunKey, RunState
 BLOCK = 2.0  # seconds that one call may wait for a batch
 MAX_WAITERS = 500  # calls that block at once, each on a connection; further ones poll
 _PAUSE = 0.25  # seconds between polls
+_BATCHES = 16  # that are read at once; one may have a megabyte
 
 _INDEX = "antiphon:runs"
 
@@ -157,7 +158,7 @@ class RedisLog:
         return state
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
-        """Return up to 500 batches with events after `after`; wait at most `BLOCK` seconds."""
+        """Return the next batches with events after `after`; wait at most `BLOCK` seconds."""
         if wait <= 0 or self._waiters >= MAX_WAITERS:
             await asyncio.sleep(min(wait, _PAUSE))
             return await self._read(self._store, run, after)
@@ -174,7 +175,7 @@ class RedisLog:
         # XREAD returns the entries after an id, and the id of every relevant batch is at least `after` plus two.
         behind = f"{after + 1}-18446744073709551615"
         # As bytes, since redis-py parses the reply to "XREAD", differently from version to version.
-        [answer] = await server.execute(events, (b"XREAD", "COUNT", 500, *block, "STREAMS", events, behind))
+        [answer] = await server.execute(events, (b"XREAD", "COUNT", _BATCHES, *block, "STREAMS", events, behind))
         if not answer:
             return []
         [entries] = answer.values() if isinstance(answer, dict) else [answer[0][1]]

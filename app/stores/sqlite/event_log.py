@@ -41,7 +41,7 @@ EXPIRED = "SELECT 1 FROM runs WHERE ended AND expires <= :now LIMIT 1"
 # A few at a time, so that other writes do not wait for long.
 PURGE = "DELETE FROM runs WHERE id IN (SELECT id FROM runs WHERE ended AND expires <= :now LIMIT 20)"
 
-_ENOUGH = 4 * 1024 * 1024  # bytes of batches after which no more are read at once
+_ENOUGH = 1024 * 1024  # bytes of batches after which no more are read at once
 _PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # seconds between polls
 _LAST_PAUSE = 0.25  # and from then on
 
