@@ -121,7 +121,7 @@ def collect_seldom() -> None:
 
 
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
-_LARGE_BLOCK = 256 * 1024  # bytes
+_LARGE_BLOCK = 288 * 1024  # bytes; more than asyncio allocates for each read of a socket
 
 
 def map_large_blocks() -> None:

@@ -87,7 +87,7 @@ class LargeChunks(list[Chunk]):
 Step: TypeAlias = Callable[[], None] | None
 
 
-def pieces_of(text: str | None, size: int = 256 * 1024) -> Iterator[str]:
+def pieces_of(text: str | None, size: int = 320 * 1024) -> Iterator[str]:
     """Yield the pieces, of `size` characters, in which a large text is processed."""
     for at in range(0, len(text or ""), size):
         yield text[at : at + size]  # type: ignore[index]
