@@ -13,11 +13,6 @@ from tests.api.huge_answers import ANSWERS, SIZE
 
 HELD = 0.1  # seconds
 TIMES = 4  # of memory: what is parsed, the text, the stored record, and what is being sent
-MORE = {
-    "reasoning": 1,  # it is stored twice: for the client, and as the backend sent it
-    "custom call": 1,  # its arguments, and the input in them
-    "quoted call": 3,  # its arguments, which are decoded and parsed to see whether they are an object
-}
 CACHES = 4 * 1024 * 1024  # of SQLite, 2 MB for each connection
 
 ROWS = [
@@ -26,8 +21,13 @@ ROWS = [
     "call, json, memory",
     "text, websocket, memory",
     "call, websocket, memory",
-    *(f"{answer}, background, memory" for answer in ("text", "Chinese", "reasoning", "call", "custom call")),
+    *(
+        f"{answer}, background, memory"
+        for answer in ("text", "Chinese", "reasoning", "call", "quoted call", "custom call")
+    ),
     "text, background, sqlite",
+    "reasoning, json, sqlite",
+    "quoted call, background, sqlite",
     "custom call, background, sqlite",
     "text, sse, sqlite",
     "call, json, sqlite",
@@ -55,8 +55,8 @@ def costs() -> dict[str, dict[str, float]]:
 def test_it_leaves_time_and_memory_to_others(name: str, costs: dict[str, dict[str, float]]) -> None:
     cost = costs[name]
     assert cost["same"]
-    answer, _, store = name.split(", ")
-    most = (TIMES + MORE.get(answer, 0)) * SIZE + (CACHES if store == "sqlite" else 0)
+    store = name.split(", ")[-1]
+    most = TIMES * SIZE + (CACHES if store == "sqlite" else 0)
 
     def is_large() -> bool:
         return cost["held"] > HELD or cost["memory"] > most

@@ -9,7 +9,7 @@ copied from turn to turn.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import orjson
@@ -34,8 +34,16 @@ class Turn(NamedTuple):
     images: Mapping[str, str] | None = None  # of the items whose images are stored beside: see `history.images`
 
     def record(self) -> bytes:
-        """Return the turn as it is stored."""
+        """
+        Return the turn as it is stored.
+
+        The text of a reasoning item is usually the text that the backend sent. Then it is stored once, in the item.
+        """
         turn = self._asdict()
+        texts = _reasoning(self.response)
+        if same := {id: name for id, text in texts if (name := _name_of(text, self.upstream.get(id)))}:
+            others = {id: _without(name, self.upstream[id]) for id, name in same.items()}
+            turn |= {"upstream": {**self.upstream, **others}, _TEXT_FIELDS: same}
         return dumps_in_pieces(turn) if self.is_large else orjson.dumps(turn)
 
     def entry(self) -> bytes:
@@ -47,6 +55,10 @@ class Turn(NamedTuple):
     def of(record: bytes) -> Turn:
         """Return the turn of a stored record."""
         fields = loads_in_pieces(record)
+        if same := fields.get(_TEXT_FIELDS):
+            for id, text in _reasoning(fields["response"]):
+                if id in same:
+                    fields["upstream"][id][same[id]] = text
         return Turn(*(fields.get(name) for name in Turn._fields))  # a newer version may store more fields
 
     @property
@@ -58,6 +70,26 @@ class Turn(NamedTuple):
     def items(self) -> list[Item]:
         """The input items and the output items."""
         return [*self.input, *self.response["output"]]
+
+
+# In a record: the names of the upstream fields whose text is that of their reasoning item, by the item's id.
+_TEXT_FIELDS = "text_fields"
+
+
+def _reasoning(response: Response) -> Iterator[tuple[str, str]]:
+    """Yield the ids of the reasoning items with a text, and the text of each."""
+    for item in response.get("output") or ():
+        if item.get("type") == "reasoning" and (texts := _texts(item.get("content")) or _texts(item.get("summary"))):
+            yield item["id"], texts[0]
+
+
+def _name_of(text: str, upstream: Upstream | None) -> str | None:
+    """Return the name of the field with that text, the very object."""
+    return next((name for name, value in (upstream or {}).items() if value is text), None)
+
+
+def _without(name: str, fields: Upstream) -> Upstream:
+    return {other: value for other, value in fields.items() if other != name}
 
 
 _LISTED = ("id", "created_at", "status", "model", "previous_response_id", "conversation", "usage", "background")

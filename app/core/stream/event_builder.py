@@ -53,10 +53,15 @@ class OpenPart:
     def __post_init__(self) -> None:
         self.delta = DeltaFields(self.row.delta, self.where, self.row.delta_fields)
 
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return _joined(self.pieces)
+
     def content(self) -> dict[str, Any]:
         """Return a copy of the part in its current state."""
         extra = {name: [*values] for name, values in self.extra.items()}
-        return {"type": self.row.type, self.row.field: "".join(self.pieces), **extra}
+        return {"type": self.row.type, self.row.field: self.text, **extra}
 
 
 @dataclass(slots=True)
@@ -89,7 +94,13 @@ class OpenCall:
     @property
     def written(self) -> str:
         """The text of the arguments so far, in the form in which the item stores it."""
-        return "".join(self.pieces)
+        return _joined(self.pieces)
+
+
+def _joined(pieces: list[str]) -> str:
+    """Return the text of the pieces, and put it in their place: a large text is in memory once."""
+    pieces[:] = ["".join(pieces)]
+    return pieces[0]
 
 
 class EventBuilder:
@@ -392,8 +403,8 @@ class EventBuilder:
 
     def partial_output(self) -> list[Any]:
         """Return the output so far: the items, then the texts of open parts and calls."""
-        unfinished: list[OpenPart | OpenCall] = [*(self._open.parts if self._open else ()), *self._calls, *self.running]
-        return [*self.response["output"], *("".join(part.pieces) for part in unfinished)]
+        parts = (part.text for part in (self._open.parts if self._open else ()))
+        return [*self.response["output"], *parts, *(call.written for call in (*self._calls, *self.running))]
 
     # Private.
 
@@ -499,8 +510,7 @@ class EventBuilder:
         if open_ is None:
             return
         if open_.source:
-            text = "".join(open_.parts[0].pieces)
-            self.upstream.setdefault(open_.item["id"], {}).setdefault(open_.source, text)
+            self.upstream.setdefault(open_.item["id"], {}).setdefault(open_.source, open_.parts[0].text)
         self._close_parts(open_)
         item: Item = {**open_.item, "status": status}
         if self._seal and item["type"] == "reasoning":

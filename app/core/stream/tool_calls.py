@@ -31,7 +31,8 @@ class _Assembly:
     id: str | None = None
     name: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
-    pieces: list[str] = field(default_factory=list)  # of the arguments, as the backend sends them
+    begun: bool = False  # whether there are arguments
+    pieces: list[str] = field(default_factory=list)  # of the arguments, as the backend sends them, until it is opened
     reader: ArgumentsReader = field(default_factory=ObjectReader)
     empty: bool = False  # the arguments so far are an empty object, which is not emitted yet
     open: OpenCall | None = None
@@ -39,12 +40,19 @@ class _Assembly:
     suppressed: bool = False  # not permitted, so nothing of it is emitted
 
     @property
-    def arguments(self) -> str:
-        return "".join(self.pieces)
-
-    @property
     def closed(self) -> bool:
         return self.empty or self.reader.closed
+
+    def equals(self, arguments: str) -> bool:
+        """Return whether the arguments so far are these: those of an open call, as far as they are shown."""
+        if self.open is None:
+            return arguments == "".join(self.pieces)
+        if _is_empty(arguments):
+            arguments = "{}"
+        if self.empty:
+            return arguments == "{}"
+        reader = self.open.kind.reader()
+        return reader.feed(arguments) + reader.end() == self.open.written
 
 
 class ToolCalls:
@@ -92,7 +100,7 @@ class ToolCalls:
     def cut(self) -> bool:
         """Whether an open call has incomplete arguments."""
         return any(
-            call.open and not call.ended and call.reader.cut(call.arguments, broken=False) for call in self._calls
+            call.open and not call.ended and call.reader.cut(call.open.pieces, broken=False) for call in self._calls
         )
 
     def feed(self, fragments: Iterable[CallFragment]) -> None:
@@ -104,11 +112,20 @@ class ToolCalls:
         """Process the `tool_calls` of one delta, a piece of long arguments at each step: see `Step`."""
         for fragment in fragments:
             call, arguments = self._begin(fragment)
-            for piece in pieces_of(arguments, _PIECE) if arguments else ("",):
+            fragment.pop("function")
+            is_long = len(arguments) > _PIECE
+            pieces = pieces_of(arguments, _PIECE) if arguments else iter(("",))
+            del arguments
+            for piece in pieces:
                 self._extend(call, piece)
                 yield None
-            if len(arguments) > _PIECE and not call.ended:
+            if is_long and not call.ended:
                 yield call.reader.prepare
+                if call.open and call.reader.closed:
+                    for piece in pieces_of(call.reader.end()):
+                        self._write_arguments(call, piece)
+                        yield None
+                    self._finish(call)
 
     def _begin(self, fragment: CallFragment) -> tuple[_Assembly, str]:
         """Return the call that a fragment belongs to, and the fragment's arguments."""
@@ -125,7 +142,7 @@ class ToolCalls:
         """Process pieces of arguments, from deltas that otherwise equal the fragment and have neither id nor name."""
         call = self._find(fragment.get("index"), None, None, "")
         rest = iter(pieces)
-        while call.open is None or call.empty or not call.pieces:
+        while call.open is None or call.empty or not call.begun:
             if (piece := next(rest, None)) is None:
                 return
             self._extend(call, piece)
@@ -145,7 +162,7 @@ class ToolCalls:
             if call.open is None or call.ended:
                 continue
             last = call.open.index in (None, len(self._builder.response["output"]) - 1)
-            if call.reader.cut(call.arguments, broken=cut and last):
+            if call.reader.cut(call.open.pieces, broken=cut and last):
                 self._write_arguments(call, call.reader.held())
             else:
                 self._finish(call)
@@ -166,13 +183,15 @@ class ToolCalls:
         last = self._calls[-1] if self._calls else None
         if id and (call := self._by_id(id)):
             if index is None:
-                again = not name or not call.closed or arguments in ("", call.arguments)
+                again = not name or not call.closed or not arguments or call.equals(arguments)
             else:  # some servers send a call under one index, and its arguments or all of it again under another
-                again = not name or (name == call.name and bool(arguments) and call.arguments in ("", arguments))
+                again = not name or (
+                    name == call.name and bool(arguments) and (not call.begun or call.equals(arguments))
+                )
             if index is not None and again:
                 self._by_index[index] = call
             return call if again else self._new_call(index)
-        if last and name == last.name and not id and index is None and last.pieces and not last.closed:
+        if last and name == last.name and not id and index is None and last.begun and not last.closed:
             return last  # this server repeats the name with each piece
         if last and not name and (not id or (index is None and last.id is None)):
             if index is not None:
@@ -194,7 +213,7 @@ class ToolCalls:
         return call
 
     def _identify(self, call: _Assembly, id: str | None, name: str | None) -> None:
-        if call.open is None and name and name != call.name and not (call.name and call.pieces):
+        if call.open is None and name and name != call.name and not (call.name and call.begun):
             grown = name.startswith(call.name) and name in self._callees  # some servers repeat the name so far
             call.name = name if grown else call.name + name
         if call.id is None and id:
@@ -202,15 +221,17 @@ class ToolCalls:
 
     def _extend(self, call: _Assembly, arguments: str) -> None:
         if call.empty and arguments.lstrip()[:1] == "{":
-            call.empty = False  # some bridges send an empty object before the real one
+            call.empty = call.begun = False  # some bridges send an empty object before the real one
             call.pieces.clear()
         if arguments and not (call.empty or call.reader.closed):
-            if not call.pieces and len(arguments) < _SHORT and arguments.strip() in _EMPTY:
+            if not call.begun and _is_empty(arguments):
                 call.empty = self.has_pending_empty = True
             else:
                 self._write_arguments(call, call.reader.feed(arguments))
-            call.pieces.append(arguments)
-        if call.name and call.open is None and (call.pieces or (call.id and self._is_whole(call.name))):
+            call.begun = True
+            if call.open is None:
+                call.pieces.append(arguments)
+        if call.name and call.open is None and (call.begun or (call.id and self._is_whole(call.name))):
             self._announce(call)
         if call.open and call.reader.closed and not call.ended:
             self._finish(call)
@@ -221,7 +242,6 @@ class ToolCalls:
         for piece in pieces:
             if reader.closed:
                 break
-            call.pieces.append(piece)
             if text := reader.feed(piece):
                 texts.append(text)
         if texts:
@@ -248,6 +268,7 @@ class ToolCalls:
         call.reader = callee.kind.reader()
         for piece in () if call.empty else call.pieces:  # the pieces that arrived before the call was opened
             self._write_arguments(call, call.reader.feed(piece))
+        call.pieces.clear()
 
     def _take_hosted(self) -> bool:
         """Count a call that the server is to run; returns False beyond the limit."""
@@ -294,7 +315,7 @@ def _starts_another(call: _Assembly, id: str | None, name: str | None, arguments
     if not call.closed:
         return False
     # Without ids, different arguments mean another call of the same function; equal ones are a repetition.
-    return name != call.name or (not (id and call.id) and arguments.lstrip()[:1] == "{" and arguments != call.arguments)
+    return name != call.name or (not (id and call.id) and arguments.lstrip()[:1] == "{" and not call.equals(arguments))
 
 
 _PIECE = 64 * 1024  # characters of arguments that are read at once: with many escapes it takes some 30 ms
@@ -302,3 +323,7 @@ _PIECE = 64 * 1024  # characters of arguments that are read at once: with many e
 # Encodings of empty arguments: Go writes `null`, PHP a list.
 _EMPTY = frozenset({"{}", "null", "[]"})
 _SHORT = 16  # characters; longer arguments are not one of these with blanks around it
+
+
+def _is_empty(arguments: str) -> bool:
+    return len(arguments) < _SHORT and arguments.strip() in _EMPTY

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from app.core.types.bounded_json import loads
+from app.core.types.bounded_json import loads, outline
 
 INPUT = "input"  # the name of a custom tool's argument in its function
 
@@ -37,15 +37,15 @@ class ArgumentsReader(Protocol):
         ...
 
     def end(self) -> str:
-        """Return the remaining text to emit, once the arguments are complete."""
+        """Return the remaining text to emit, once the arguments are complete; after that none is left."""
         ...
 
     def held(self) -> str:
         """Return the text that was not emitted, of arguments that were cut off."""
         ...
 
-    def cut(self, written: str, *, broken: bool) -> bool:
-        """Return whether the arguments `written` so far were cut off; `broken`: whether the answer was, after them."""
+    def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:
+        """Return whether the arguments were cut off; `broken`: whether the answer was, after what was `emitted`."""
         ...
 
 
@@ -68,7 +68,7 @@ class ObjectReader:
         self._depth = 0
         self._string = False
         self._skip = 0  # characters of the next piece to skip: one after a backslash
-        self._quoted: list[str] | None = None  # the buffered pieces of a string
+        self._quoted: list[str | bytes] | None = None  # the buffered pieces of a string
         self._decoded: _Decoded | None = None  # the string, as far as it is buffered
 
     @property
@@ -91,22 +91,38 @@ class ObjectReader:
 
     def prepare(self) -> None:
         if self._quoted is not None:
-            self._decoded = _decode(self._quoted)
+            self._decode()
 
     def end(self) -> str:
-        if self._quoted is None:
-            return "" if self._started else "{}"
-        return (self._decoded or _decode(self._quoted)).arguments
+        if self._quoted is not None:
+            decoded = self._decode()
+            text = self.held() if decoded.arguments is None else decoded.arguments
+            self._quoted, self._decoded = [], None
+        else:
+            text = "" if self._started else "{}"
+            self._started = True
+        return text
 
     def held(self) -> str:
-        return "".join(self._quoted or ())
+        return "".join(_text(piece) for piece in self._quoted or ())
 
-    def cut(self, written: str, *, broken: bool) -> bool:
+    def _decode(self) -> _Decoded:
+        if (decoded := self._decoded) is None:
+            encoded = self.held().encode(errors="surrogatepass")
+            self._quoted = [encoded]  # the pieces are freed: a large string is in memory once, and once decoded
+            decoded = self._decoded = _decode(encoded)
+            if decoded.arguments is not None:
+                self._closed = True
+                self._quoted = []
+        return decoded
+
+    def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:
         # Cut off if it is not valid JSON; without any arguments it depends on the answer.
         if self._started and not self._closed and self._depth < _NEVER:
             return True  # an object that has not ended
-        if self._decoded:
-            return not self._decoded.is_json
+        if self._quoted is not None:
+            return not self._decode().is_json
+        written = "".join(emitted)
         return not _is_json(written) if written.strip() else broken
 
     def _follow(self, piece: str) -> str:
@@ -136,26 +152,30 @@ class ObjectReader:
 
 
 class _Decoded(NamedTuple):
-    """A buffered string: whether it is JSON, and the object in it, or else the string itself."""
+    """Whether a buffered string is JSON, and the arguments in it; None if there is no object in it."""
 
     is_json: bool
-    arguments: str
+    arguments: str | None
 
 
-def _decode(quoted: Sequence[str]) -> _Decoded:
-    """Decode a string that came in pieces."""
+def _decode(encoded: bytes) -> _Decoded:
     try:
-        text = loads("".join(quoted))
+        text = loads(encoded)
     except ValueError:
-        return _Decoded(False, "".join(quoted))
-    return _Decoded(True, text if isinstance(text, str) and isinstance(_value(text), dict) else "".join(quoted))
+        return _Decoded(False, None)
+    return _Decoded(True, text if isinstance(text, str) and isinstance(_outline(text), dict) else None)
 
 
-def _value(text: str) -> object:
+def _outline(text: str) -> object:
+    """Return the value of a JSON document without its long strings; None if it is not valid."""
     try:
-        return loads(text)
+        return outline(text)
     except ValueError:
         return None
+
+
+def _text(piece: str | bytes) -> str:
+    return piece if isinstance(piece, str) else piece.decode(errors="surrogatepass")
 
 
 class InputReader:
@@ -214,7 +234,7 @@ class InputReader:
     def held(self) -> str:
         return ""
 
-    def cut(self, written: str, *, broken: bool) -> bool:
+    def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:
         return broken if self._state in _WHOLE else not self.closed
 
     def _turn(self, state: str) -> None:
@@ -367,7 +387,7 @@ _ESCAPED = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r"
 
 def _is_json(text: str) -> bool:
     try:
-        loads(text)
+        outline(text)
     except ValueError:
         return False
     return True

@@ -141,25 +141,46 @@ def loads_in_pieces(data: bytes, load: Callable[[bytes], Any] = orjson.loads, la
     texts: dict[str, str] = {}
     rest: list[bytes] = []  # the document with placeholders for long strings
     taken = size = 0
+    for begin, cuts in _long_strings(data):
+        name = f"{mark}{len(texts)}"
+        pieces = [load(b'"%b"' % data[at:to]) for at, to in pairwise(cuts)]
+        size += max(map(_width, pieces)) * sum(map(len, pieces))
+        if size > largest:
+            raise TextsTooLarge
+        texts[name] = "".join(pieces)
+        rest += [data[taken:begin], b'"%b"' % name.encode()]
+        taken = cuts[-1] + 1
+    rest.append(data[taken:])
+    value = load(b"".join(rest))
+    return _with_texts(value, texts) if texts else value
+
+
+def outline(text: str) -> Any:
+    """Parse like `loads`, but leave out the texts of a large document: the strings that are long are empty."""
+    check_values(text)
+    if len(text) <= LARGE:
+        return orjson.loads(text)
+    data = text.encode(errors="surrogatepass")
+    rest: list[bytes] = []
+    taken = 0
+    for begin, cuts in _long_strings(data):
+        for at, to in pairwise(cuts):
+            orjson.loads(b'"%b"' % data[at:to])
+        rest += [data[taken:begin], b'""']
+        taken = cuts[-1] + 1
+    return orjson.loads(b"".join([*rest, data[taken:]]))
+
+
+def _long_strings(data: bytes) -> Iterator[tuple[int, list[int]]]:
+    """Yield where the long strings of a JSON document begin, and the cuts of each; raises `orjson.JSONDecodeError`."""
     begin = data.find(b'"')
     while begin >= 0:
         cuts = cuts_of_text(data, begin + 1)
         if cuts is None:
-            return load(data)  # raises the error
-        end = cuts[-1]
-        if end - begin > _SHORT:
-            name = f"{mark}{len(texts)}"
-            pieces = [load(b'"%b"' % data[at:to]) for at, to in pairwise(cuts) if at < to]
-            size += max(map(_width, pieces)) * sum(map(len, pieces))
-            if size > largest:
-                raise TextsTooLarge
-            texts[name] = "".join(pieces)
-            rest += [data[taken:begin], b'"%b"' % name.encode()]
-            taken = end + 1
-        begin = data.find(b'"', end + 1)
-    rest.append(data[taken:])
-    value = load(b"".join(rest))
-    return _with_texts(value, texts) if texts else value
+            raise orjson.JSONDecodeError("a string has no end, or an invalid escape", "", 0)
+        if cuts[-1] - begin > _SHORT:
+            yield begin, cuts
+        begin = data.find(b'"', cuts[-1] + 1)
 
 
 def cuts_of_text(data: bytes, begin: int) -> list[int] | None:

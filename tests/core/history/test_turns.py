@@ -40,6 +40,20 @@ def test_what_a_newer_version_adds_to_a_record_is_passed_over() -> None:
     assert Turn.of(orjson.dumps({**orjson.loads(turn.record()), "more": [1]})) == turn
 
 
+def test_reasoning_is_stored_once() -> None:
+    thought = "".join(["Let me ", "think."])
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": thought}]}
+    other = {"type": "reasoning", "id": "rs_2", "summary": [{"type": "summary_text", "text": "So."}]}
+    upstream = {"rs_1": {"signature": "x", "reasoning": thought}, "rs_2": {"reasoning_content": "So it is."}}
+    turn = Turn({"id": "resp_1", "output": [item, other]}, [], upstream)
+    assert turn.record().count(b"Let me think.") == 1
+    assert Turn.of(turn.record()) == turn
+    assert Turn.of(Turn.of(turn.record()).record()) == turn
+    assert turn.upstream["rs_1"]["reasoning"] is thought
+    plain = orjson.dumps(turn._asdict())  # as older versions stored it
+    assert Turn.of(plain) == turn
+
+
 KINDS = ["function_call", "custom_tool_call", "tool_search"]
 
 

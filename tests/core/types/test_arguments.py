@@ -198,5 +198,17 @@ def test_to_prepare_the_end_makes_no_difference(arguments: str, reading: type[Ob
             reader.feed(piece)
             if place >= 2 - prepares:
                 reader.prepare()
-        ends.add((reader.cut(arguments, broken=True), reader.cut(arguments, broken=False), reader.end()))
+        ends.add((reader.cut([arguments], broken=True), reader.cut([arguments], broken=False), reader.end()))
+        assert reader.end() == ""
     assert len(ends) == 1
+
+
+@given(value=others, cuts=cuts, behind=texts)
+def test_a_prepared_string_that_contains_an_object_takes_no_more_text(value: Any, cuts: list[int], behind: str) -> None:
+    arguments = json.dumps(value)
+    reader = ObjectReader()
+    for piece in in_pieces(json.dumps(arguments), cuts):
+        reader.feed(piece)
+        reader.prepare()
+    assert reader.closed
+    assert (reader.feed(behind), reader.end(), reader.end()) == ("", arguments, "")

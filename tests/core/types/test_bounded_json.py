@@ -21,6 +21,7 @@ from app.core.types.bounded_json import (
     is_large,
     loads_in_pieces,
     loads_mended,
+    outline,
 )
 from app.errors import InvalidRequest
 
@@ -57,6 +58,24 @@ def test_a_document_is_read_as_by_orjson(value: Any, ascii: bool) -> None:
 
 
 @settings(max_examples=400)
+@given(VALUES, st.booleans())
+def test_an_outline_lacks_nothing_but_long_texts(value: Any, ascii: bool) -> None:
+    assert _is_outline(outline(json.dumps(value, ensure_ascii=ascii)), value)
+
+
+def _is_outline(outlined: Any, value: Any) -> bool:
+    if isinstance(value, str):
+        return outlined in (value, "")
+    if isinstance(value, list):
+        return len(outlined) == len(value) and all(map(_is_outline, outlined, value))
+    if isinstance(value, dict):
+        return isinstance(outlined, dict) and all(
+            name == "" or _is_outline(inner, value[name]) for name, inner in outlined.items()
+        )
+    return outlined == value
+
+
+@settings(max_examples=400)
 @given(VALUES)
 def test_a_value_is_written_as_by_orjson(value: Any) -> None:
     assert dumps_in_pieces(value) == orjson.dumps(value)
@@ -86,6 +105,8 @@ def test_what_is_not_valid_is_refused_alike(document: bytes) -> None:
     except orjson.JSONDecodeError:
         with pytest.raises(orjson.JSONDecodeError):
             loads_mended(document, lambda piece: piece)
+        with contextlib.suppress(UnicodeDecodeError), pytest.raises(orjson.JSONDecodeError):
+            outline(document.decode())
     else:
         assert loads_mended(document, refused) == value
 
