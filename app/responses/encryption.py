@@ -27,11 +27,14 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, resolve_upstream
 from app.core.stream.event_types import ToolBinding
+from app.core.types.bounded_json import LARGE, dumps_in_pieces, is_large, loads_in_pieces
+from app.core.types.chunk import REASONING_CONTENT
 from app.core.types.ids import new_id
 from app.core.types.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.core.types.readings import NOTES
 from app.core.types.request import Item, Response
 from app.errors import InvalidRequest, Warnings
+from app.responses.off_loop import MANY
 
 logger = logging.getLogger(__name__)
 
@@ -89,9 +92,9 @@ class ContentCipher:
                 "ANTIPHON_SECRET_KEY is not set: encrypted_content can be read only by this process, until it ends"
             )
         nonce = secrets.token_bytes(_NONCE)
-        packed = zstandard.ZstdCompressor(write_checksum=False).compress(orjson.dumps(content))
+        packed = zstandard.ZstdCompressor(write_checksum=False).compress(_json(content))
         ciphertext = self._ciphers[self._first].encrypt(nonce, packed, _associated_data(kind, owner))
-        return MARK + base64.urlsafe_b64encode(self._first + nonce + ciphertext).rstrip(b"=").decode()
+        return MARK + _encoded(self._first + nonce + ciphertext)
 
     def open(self, kind: ContentKind, owner: str, sealed: str, budget: ContentBudget | None = None) -> dict[str, Any]:
         """
@@ -115,7 +118,7 @@ class ContentCipher:
             raise TamperedError from None
         if budget:
             budget.take(zstandard.frame_content_size(packed))
-        content: dict[str, Any] = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
+        content: dict[str, Any] = loads_in_pieces(zstandard.ZstdDecompressor().decompress(packed))
         return content
 
 
@@ -130,7 +133,24 @@ def _associated_data(kind: str, owner: str) -> bytes:
     return f"{MARK}\n{kind}\n{owner}".encode()
 
 
+def _json(content: Mapping[str, Any]) -> bytes:
+    return dumps_in_pieces(content) if is_large(content) else orjson.dumps(content)
+
+
+_PIECE = 256 * 1024  # characters of base64, four for three bytes, in a piece: each holds the GIL
+
+
+def _encoded(data: bytes) -> str:
+    size = _PIECE // 4 * 3
+    pieces = (base64.urlsafe_b64encode(data[at : at + size]) for at in range(0, len(data), size))
+    return b"".join(pieces).rstrip(b"=").decode()
+
+
 def _decoded(text: str) -> bytes:
+    return b"".join(_decoded_piece(text[at : at + _PIECE]) for at in range(0, len(text), _PIECE))
+
+
+def _decoded_piece(text: str) -> bytes:
     try:
         # Strict: other encodings of the same bytes are rejected.
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
@@ -158,9 +178,26 @@ class EncryptingEventBuilder(EventBuilder):
         super().__init__(response, seal=self._sealed, **options)
         self._encrypt = seal
         self._call_fields: dict[str, Upstream] = {}  # fields of calls that are not encrypted yet, by `call_id`
+        self._characters = 0  # of the open reasoning item
+        self._prepared: tuple[dict[str, Any], str] | None = None  # content that was encrypted in advance
+
+    def reasoning(self, *deltas: str, source: str = REASONING_CONTENT) -> None:
+        """Write reasoning; `source` is the backend's field that it came in."""
+        super().reasoning(*deltas, source=source)
+        self._characters += sum(map(len, deltas))
+        if self._characters > LARGE:
+            self.slow_to_close = True
+            self._prepared = None
+
+    def prepare_close(self) -> None:
+        if (open_ := self._open) and self._is_reasoning and self._prepared is None:
+            content = {"said": resolve_upstream(self._upstream_of(open_))}
+            self._prepared = content, self._encrypt(content)
 
     def call(self, call_id: str, callee: ToolBinding, **upstream: Any) -> OpenCall:
         if upstream and callee.kind.call_id:  # the fields of a hosted call are encrypted with its result
+            if self._prepared:
+                self.close_item()
             self._call_fields[call_id] = upstream
             if not self._is_reasoning:
                 self._add_signature()
@@ -193,7 +230,15 @@ class EncryptingEventBuilder(EventBuilder):
 
     def _sealed(self, fields: Upstream) -> str:
         calls, self._call_fields = self._call_fields, {}
-        return self._encrypt({"said": fields, "calls": calls} if calls else {"said": fields})
+        content = {"said": fields, "calls": calls} if calls else {"said": fields}
+        prepared, self._prepared = self._prepared, None
+        self._characters, self.slow_to_close = 0, False
+        return prepared[1] if prepared and prepared[0] == content else self._encrypt(content)
+
+
+def is_slow_to_decrypt(items: Sequence[Item]) -> bool:
+    """Return whether `decrypt_items` takes long."""
+    return len(items) > MANY or sum(len(item.get("encrypted_content") or "") for item in items) > LARGE
 
 
 def decrypt_items(

@@ -199,7 +199,7 @@ async def respond(
                     _start(builder)
                     step = builder.begin_step("model")
                     started = opened = True
-                if type(chunks) is LargeChunks:
+                if type(chunks) is LargeChunks or builder.slow_to_close:
                     for work in reader.feed_in_pieces(chunks):
                         yield builder.take()
                         await (asyncio.to_thread(work) if work else asyncio.sleep(0))  # other requests are served
@@ -229,6 +229,8 @@ async def _finish(
 ) -> None:
     try:
         await _estimate_prompt(reader, request)
+        if builder.slow_to_close:
+            await asyncio.to_thread(builder.prepare_close)
         end(builder, reader, request, failure)
     except Exception:
         logger.exception("an answer could not be ended")
@@ -250,7 +252,7 @@ def _receiver(builder: EventBuilder, reader: ChunkReader, sink: Sink[EventBatch]
 
     def receive(chunk: RawChunk, field: str, text: str) -> bool:
         send = sink.send
-        if send is None or not output:
+        if send is None or not output or builder.slow_to_close:
             return False
         reader.feed_texts(chunk, field, (text,))
         if (events := builder.take()).entries:

@@ -9,6 +9,7 @@ Each row is handled by a process of its own, with the backend and the client in 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from random import Random
 from typing import Any, NamedTuple
 
 import httpx
@@ -77,6 +79,7 @@ ANSWERS = {
     "escapes": Answer(lambda: _text("你好", ascii=True), _content, lambda delta: _ascii(delta)),
     "surrogates": Answer(lambda: _text("a\ud800", ascii=True), _content, lambda delta: _ascii(delta)),
     "reasoning": Answer(lambda: _text("hmm\n"), _reasoning),
+    "encrypted reasoning": Answer(lambda: base64.b64encode(Random(0).randbytes(SIZE * 3 // 4)).decode(), _reasoning),
     "call": Answer(lambda: _arguments('word \\"hi\\", '), _call),
     "cut call": Answer(lambda: _arguments('word \\"hi\\", ')[:-2], _call),
     "quoted call": Answer(lambda: orjson.dumps(_arguments("word ")).decode(), _call),
@@ -111,6 +114,8 @@ _TOOLS = [{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}]
 def _received(url: str, row: Row, input: str = "Hi.") -> str:
     """Request the answer, and return the text in the response, having checked that deltas and final texts agree."""
     body: dict[str, Any] = {"model": "m", "input": input, "tools": _TOOLS}
+    if row.answer == "encrypted reasoning":
+        body["include"] = ["reasoning.encrypted_content"]
     if row.transport == "websocket":
         with websockets.connect(url.replace("http", "ws") + "/v1/responses", max_size=None, compression=None) as socket:
             socket.send(json.dumps({"type": "response.create", **body}))

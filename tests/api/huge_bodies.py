@@ -9,6 +9,7 @@ Each row is handled by a process of its own, over real sockets.
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
 import os
@@ -21,6 +22,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import httpx
@@ -28,6 +30,7 @@ import orjson
 import zstandard
 
 from app.main import collect_seldom, create_app, map_large_blocks
+from app.responses.encryption import MARK
 from tests.support.loop_holds import watched_loop
 from tests.support.serving import serving, settings
 from tests.support.upstream import CLOSE, Upstream
@@ -72,6 +75,15 @@ def image() -> bytes:
     return message([{"type": "input_image", "image_url": url}])
 
 
+def encrypted() -> bytes:
+    """Reasoning that was encrypted with a lost key."""
+    sealed = MARK + base64.urlsafe_b64encode(Random(0).randbytes(SIZE // 4 * 3)).decode()
+    message = b'{"role": "user", "content": "Hi."}'
+    return _TEXT % b",".join(
+        [orjson.dumps({"type": "reasoning", "summary": [], "encrypted_content": sealed})] * (LARGE // SIZE) + [message]
+    )
+
+
 def parts() -> bytes:
     """One message of many texts."""
     return message([{"type": "input_text", "text": "word " * 120}] * (SIZE // 640))
@@ -113,6 +125,7 @@ ROWS = {
     "a text": Row(lambda: text(b"word ")),
     "one text": Row(lambda: message("word " * (SIZE // 5))),
     "an image": Row(image),
+    "60 MB of encrypted reasoning": Row(encrypted),
     "texts of one message": Row(parts, values=3 * SIZE // 640),
     "Chinese": Row(lambda: text("\u4f60".encode())),
     "60 MB of text": Row(lambda: text(b"word ", LARGE)),

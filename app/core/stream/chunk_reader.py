@@ -20,11 +20,13 @@ from app.core.types.chunk import (
     ChunkDelta,
     ChunkRun,
     CitedSource,
-    LargeChunks,
     RawChunk,
     Step,
     pieces_of,
 )
+
+# Fields of a delta (or texts of `TEXT_PATHS`) that close an open reasoning item.
+_CLOSING = ("content", "refusal", "annotations", "tool_calls", "arguments")
 
 # Finish reasons of a truncated answer, with its ending. Any other reason means that the model finished.
 _ENDINGS = {"length": "max_output_tokens", "content_filter": "content_filter", "error": "error"}
@@ -110,9 +112,9 @@ class ChunkReader:
         if self._sources:
             self._cite()
 
-    def feed_in_pieces(self, chunks: LargeChunks) -> Iterator[Step]:
+    def feed_in_pieces(self, chunks: list[Chunk]) -> Iterator[Step]:
         """
-        Process chunks with large texts, a piece of one at each step: see `Step`.
+        Process chunks with large texts, or after large reasoning, a piece of a text at each step: see `Step`.
 
         Each chunk is removed from the list before, and each piece becomes a delta of its own.
         """
@@ -123,6 +125,8 @@ class ChunkReader:
     def _feed_pieces(self, chunk: Chunk) -> Iterator[Step]:
         choices = () if chunk is DONE or isinstance(chunk, ChunkRun) else chunk.get("choices")
         if not choices or (self._logprobs and choices[0].get("logprobs")):  # which belong to the whole text
+            if choices or (isinstance(chunk, ChunkRun) and chunk.field in _CLOSING):
+                yield from self._prepare_close()
             self.feed(chunk)
             return
         delta = choices[0]["delta"].copy()
@@ -138,6 +142,8 @@ class ChunkReader:
         if "reasoning_upstream" in delta:
             opaque["reasoning_upstream"] = delta.pop("reasoning_upstream")
         self._feed_delta(opaque, {})
+        if any(map(delta.get, _CLOSING)):
+            yield from self._prepare_close()
         for piece in pieces_of(delta.pop("content", None)):
             self._feed_text(piece, {})
             yield None
@@ -148,6 +154,10 @@ class ChunkReader:
         self._feed_delta(delta, {})
         yield from self.calls.feed_in_pieces(calls)
         self.feed(rest)
+
+    def _prepare_close(self) -> Iterator[Step]:
+        if self.builder.slow_to_close:
+            yield self.builder.prepare_close
 
     def _feed_delta(self, delta: ChunkDelta, choice: ChunkChoice) -> None:
         """Process reasoning, then text, then calls: the order in which a model generates them."""

@@ -132,6 +132,7 @@ class EventBuilder:
         ] = {}  # by the id of the item; values may be callables: see `resolve_upstream`
         self.failure: APIError | None = None
         self.framework_events = False  # whether the caller has requested `antiphon:*` events
+        self.slow_to_close = False  # whether closing the open item takes long, unless `prepare_close` was called
         self._reasoning = reasoning
         self._clock = clock
         self._seal = seal
@@ -368,6 +369,9 @@ class EventBuilder:
         Only `EncryptingEventBuilder` does anything here.
         """
 
+    def prepare_close(self) -> None:
+        """Compute what closing the open item needs; may take long, and may be called in a thread."""
+
     def begin_step(self, kind: str) -> str | None:
         """Emit `antiphon:step_started`; returns the id of the step for `end_step`, None without `framework_events`."""
         if not self.framework_events:
@@ -509,13 +513,19 @@ class EventBuilder:
         open_, self._open = self._open, None
         if open_ is None:
             return
-        if open_.source:
-            self.upstream.setdefault(open_.item["id"], {}).setdefault(open_.source, open_.parts[0].text)
+        fields = self._upstream_of(open_)
+        if fields:
+            self.upstream[open_.item["id"]] = fields
         self._close_parts(open_)
         item: Item = {**open_.item, "status": status}
         if self._seal and item["type"] == "reasoning":
-            item["encrypted_content"] = self._seal(resolve_upstream(self.upstream.get(item["id"], {})))
+            item["encrypted_content"] = self._seal(resolve_upstream(fields))
         self._done(open_.index, item)
+
+    def _upstream_of(self, open_: OpenItem) -> Upstream:
+        """Return the backend's fields of an open item; the text so far is one of them."""
+        fields = self.upstream.get(open_.item["id"], {})
+        return {open_.source: open_.parts[0].text, **fields} if open_.source else fields
 
 
 def _interruption(kind: ItemType) -> dict[str, Any]:

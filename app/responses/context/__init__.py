@@ -22,7 +22,7 @@ from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, Warni
 from app.responses.context.cache import CachedPast, HistoryCache, past_after
 from app.responses.context.lookup import TurnLookup
 from app.responses.conversations import Conversations, before
-from app.responses.encryption import ContentCipher, decrypt_items
+from app.responses.encryption import ContentCipher, decrypt_items, is_slow_to_decrypt
 from app.responses.off_loop import MANY, are_large, off_loop
 from app.stores.layered import LayeredStore
 
@@ -155,7 +155,7 @@ class ContextLoader:
         upstream = {**past.upstream}
         new = await lookup.resolved(items, past, upstream)
         new, decrypted = await off_loop(
-            len(new) > MANY,
+            is_slow_to_decrypt(new),
             decrypt_items,
             new,
             self.seals,
