@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from app.core.types.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_mended
+from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses.off_loop import off_loop
 
@@ -45,11 +46,6 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
         return parse(data, model, limits.values)
 
     return await read_as(request, parsed, limits)
-
-
-async def read_object(request: Request, limits: BodyLimits) -> tuple[bytes, dict[str, Any]]:
-    """Return the decompressed body, and the JSON object that it is; raises `InvalidRequest`."""
-    return await read_as(request, lambda data: (data, load_json(data, "body", limits.values)), limits)
 
 
 async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
@@ -86,10 +82,18 @@ def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], 
 
 def parse(data: bytes, model: type[Body], max_values: int = MAX_VALUES) -> Body:
     """Return JSON as a `model`; raises `InvalidRequest`, which names the first invalid field."""
+    return validate(load_json(data, "body", max_values), model, is_large_body(data))
+
+
+def validate(fields: dict[str, object], model: type[Body], is_large: bool) -> Body:
+    """Return the fields of a body, which may be large, as a `model`; raises `InvalidRequest` as `parse`."""
     try:
-        return model.model_validate(load_json(data, "body", max_values))
+        body = model.model_validate(fields)
     except ValidationError as error:
         raise invalid_request(error) from error
+    if is_large and isinstance(body, CreateResponse):
+        body.mark_large()
+    return body
 
 
 def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> dict[str, object]:

@@ -59,6 +59,7 @@ class ChatRequest:
     retry_allowed: bool = True  # at the same server; false if there is another one to try
     headers: Mapping[str, str] = field(default_factory=dict)  # additional ones, such as the trace context
     warnings: list[str] = field(default_factory=list)  # the backend adds a sentence for each thing that it left out
+    large: bool = False  # whether the body takes so long to encode or to count that this is done in a thread
     content_traceable: bool = False  # whether traces may have its content: never with `store: false`
     answered_by: list[str] = field(default_factory=list)  # the backends that answered add their names in the settings
     # Takes chunks that arrive while the iterator is awaited, and returns True; it is not called before the first item.

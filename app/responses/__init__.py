@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from app.backends import Backend, ChatRequest, TokenCounter
+from app.backends import Backend, TokenCounter
 from app.core.access import hosted_names
 from app.core.history import turns
 from app.core.history.context import Context
@@ -39,7 +39,7 @@ from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher, EncryptingEventBuilder
 from app.responses.generate import Deadline, Generation, NoAnswer, OneAnswer
 from app.responses.images import StoredImages, load_images, turn_changes
-from app.responses.off_loop import MANY, are_large, off_loop
+from app.responses.off_loop import are_large, off_loop
 from app.responses.questions import Questions
 from app.responses.run import Caller, Run, Storage
 from app.responses.tool_loop import ToolLoop
@@ -184,10 +184,10 @@ class Responses:
         context = await self.context(request, caller, layers)
         response = self._response(request, caller, context)
         lifecycle = ResponseLifecycle(response, transport or _http_transport(request), [*self._observers, *observers])
-        large = _is_large(request, context)
-        generation = await self._generation(request, caller, context, lifecycle, layers, large, generate=generate)
+        questions = self.questions(request, context, caller, response["model"])
+        generation = await self._generation(request, caller, context, lifecycle, layers, questions, generate=generate)
         log_context.bind(response_id=response["id"], conversation_id=request.conversation)
-        storage = await off_loop(large, self._storage, request, caller, context, response, layers)
+        storage = await off_loop(questions.large, self._storage, request, caller, context, response, layers)
         run = Run(context, caller, generation, storage, lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
             logger.warning("request adapted", extra={"reason": warning})
@@ -258,18 +258,17 @@ class Responses:
         context: Context,
         lifecycle: ResponseLifecycle,
         layers: LayeredStore,
-        large: bool,
+        questions: Questions,
         *,
         generate: bool,
     ) -> Generation:
-        """Translate a request, which may be `large`, and return the generation of its response."""
+        """Translate a request, and return the generation of its response."""
         response = lifecycle.response
         builder = self._builder(request, caller, context, response)
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
-        questions = self.questions(request, context, caller, response["model"])
-        lifecycle.answered_by = questions.answered_by
+        large, lifecycle.answered_by = questions.large, questions.answered_by
         if options := self._loop_options(request, caller, context, response, layers, generate=generate):
-            loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle, large=large)
+            loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle)
             await off_loop(large, lambda: self.check_size(loop.first_body()))
             self._loader.cache_prefix(request, caller.owner, questions.prefix)
             return loop
@@ -368,12 +367,13 @@ class Responses:
         unstored = request.model_copy(update={"store": False})  # so the store need not be writable
         context = await self.context(unstored, caller)
         model = self.model(request, context, caller)
-        body = self.questions(request, context, caller, model).body()
+        questions = self.questions(request, context, caller, model)
+        chat, _ = await off_loop(questions.large, questions.first_request)
         if isinstance(self.backend, TokenCounter):
-            count = await self.backend.count_tokens(ChatRequest(body, caller.key, context.key, model))
+            count = await self.backend.count_tokens(chat)
             if count is not None:
                 return count, True
-        return estimate_chat(body), False
+        return await off_loop(chat.large, estimate_chat, chat.body), False
 
     async def launch(self, run: Run) -> Response:
         """Start a run with `background: true` as a task; returns the queued response."""
@@ -540,12 +540,6 @@ async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, A
         if model["id"] == name:
             return model
     raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")
-
-
-def _is_large(request: CreateResponse, context: Context) -> bool:
-    """Return whether a request takes so long to translate that this is done in a thread."""
-    translated = max((prefix.items for prefix in context.prefixes), default=0)
-    return len(context.items) - translated + len(request.tools) + len(request.model_extra or ()) > MANY
 
 
 def _http_transport(request: CreateResponse) -> Transport:

@@ -241,7 +241,7 @@ async def _finish(
 
 async def _estimate_prompt(reader: ChunkReader, request: ChatRequest) -> None:
     """Estimate a large prompt in a thread, if the backend has not counted it."""
-    if not is_counted(reader.usage) and is_large(request.body.get("messages")):
+    if not is_counted(reader.usage) and (request.large or is_large(request.body.get("messages"))):
         reader.prompt_estimate = await off_loop(True, estimate_chat, request.body)
 
 

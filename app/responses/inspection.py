@@ -13,6 +13,7 @@ from app.core.types.ids import bucket_of
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Responses
+from app.responses.off_loop import off_loop
 from app.responses.run import Caller
 
 HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is queried, are not shown here."
@@ -74,7 +75,7 @@ class Inspection:
         request, hosted = self._without_hosted_tools(request)
         model = responses.model(request, context, caller)
         questions = responses.questions(request, context, caller, model)
-        chat, warnings = questions.first_request()
+        chat, warnings = await off_loop(questions.large, questions.first_request)
         sent = Translation("default", chat.profile.name if chat.profile else "", None, chat.body, [])
         if isinstance(responses.backend, Translator):
             sent = responses.backend.translation(chat)

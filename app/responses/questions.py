@@ -15,11 +15,13 @@ from app.core.request import ChatTranslation, to_chat
 from app.core.request.translation_context import TranslatedPrefix
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, Upstream
+from app.core.types.bounded_json import is_large
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.core.types.token_estimate import estimate_chat
 from app.responses import compaction
 from app.responses.generate import Question
+from app.responses.off_loop import MANY
 from app.responses.prompt import MARGIN, SUMMARY_MARGIN, Prompt, Truncating
 
 
@@ -41,6 +43,7 @@ class Questions:
         self.prefix: TranslatedPrefix | None = None  # from the last translation, for later requests
         self._items: Sequence[Item] = context.items
         self._margin = MARGIN
+        self.large = _is_large(request, context)  # whether the questions are to be made in a thread
         self._request = with_effort(request, context.effort)
         if context.compacts:
             self._request, self._items = compaction.summary_request(self._request, context.items, compaction_prompt)
@@ -52,10 +55,6 @@ class Questions:
         self._strict = strict
         self.answered_by: list[str] = []  # names of the backends that answered, in all rounds
         self._truncates = context.compacts or request.truncation == "auto"
-
-    def body(self) -> dict[str, Any]:
-        """Return the Chat Completions request of the first question."""
-        return self._prompt(self._request, shared=self._context.shared).body
 
     def first_request(self) -> tuple[ChatRequest, list[str]]:
         """Return the request of the first question, and warnings about what was left out or changed."""
@@ -173,4 +172,13 @@ class Questions:
             prompt.translate_for,
             content_traceable=self._request.store,
             answered_by=self.answered_by,
+            large=self.large,
         )
+
+
+def _is_large(request: CreateResponse, context: Context) -> bool:
+    """Return whether a request takes so long to translate that this is done in a thread."""
+    translated = max((prefix.items for prefix in context.prefixes), default=0)
+    many = len(context.items) - translated + len(request.tools) + len(request.model_extra or ()) > MANY
+    continues = request.previous_response_id or request.conversation
+    return request.is_large or many or bool(continues and is_large(context.items[translated:]))

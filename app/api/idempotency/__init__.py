@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from app.core.types.bounded_json import pieces_of_json
 from app.errors import InvalidRequest, StoreUnavailable
 from app.observability.lifecycle import ResponseLifecycle
 from app.stores import Change, Store
@@ -34,6 +35,20 @@ LEASE_SECONDS = 30.0  # after which the claim of a dead process can be taken ove
 FIRST_POLL, LONGEST_POLL = 0.02, 0.5  # seconds between polls for a response that is in progress
 _CLAIM = "claim"  # the name of the record
 _REPLAYABLE = ("completed", "incomplete", "cancelled")  # a failed response is not: its request may be retried
+
+
+def digest(fields: dict[str, object]) -> str:
+    """Return the digest of a request's body; the order of its fields makes no difference."""
+    sha256 = hashlib.sha256()
+    for piece in pieces_of_json(_sorted(fields)):
+        sha256.update(piece)
+    return sha256.hexdigest()
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _sorted(value[name]) for name in sorted(value)}
+    return [*map(_sorted, value)] if isinstance(value, list) else value
 
 
 class _Record(NamedTuple):

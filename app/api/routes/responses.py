@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -22,7 +20,7 @@ from app.api.json_response import json_response, whole_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
-from app.api.request_body import parse, read_body, read_object
+from app.api.request_body import is_large_body, load_json, read_as, read_body, validate
 from app.api.routes.models import catalog
 from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
@@ -170,9 +168,13 @@ async def started(api: ApiContext, request: Request, body: CreateResponse, calle
 
 async def create_once(api: ApiContext, request: Request, key: str, caller: Caller, admission: Admission) -> Response:
     """Create a response, or return the one that an earlier request with the same `Idempotency-Key` created."""
-    data, fields = await read_object(request, api.body_limits)
-    body = parse(data, CreateResponse, api.body_limits.values)
-    digest = hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+    def parsed(data: bytes) -> tuple[CreateResponse, str]:
+        fields = load_json(data, "body", api.body_limits.values)
+        digest = idempotency.digest(fields)
+        return validate(fields, CreateResponse, is_large_body(data)), digest
+
+    body, digest = await read_as(request, parsed, api.body_limits)
     claimed = await api.idempotency.claim(caller.owner, key, digest)
     if isinstance(claimed, str):
         return await replayed(api, claimed, body, caller)

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
-from app.api.request_body import invalid_request, load_json
+from app.api.request_body import is_large_body, load_json, validate
 from app.core.types.bounded_json import MAX_VALUES
 from app.core.types.request import CreateResponse
 from app.errors import APIError, InvalidRequest
@@ -47,6 +45,7 @@ class Create:
     """A `response.create` frame; without fields it stands for a frame that could not be read."""
 
     fields: dict[str, Any] = field(default_factory=dict)  # those of the request, and those of the frame
+    is_large: bool = False  # whether the frame was parsed in a thread
 
     @property
     def stream_id(self) -> str | None:
@@ -79,10 +78,8 @@ class Create:
         for name, rule in _FRAME_FIELDS.items():
             if self.fields.get(name) is not None and not rule.is_valid(self.fields[name]):
                 raise InvalidRequest(f"Invalid '{name}': it has to be {rule.expected}.", param=name, code=rule.code)
-        try:
-            return CreateResponse.model_validate({k: v for k, v in self.fields.items() if k not in _HARMLESS})
-        except ValidationError as error:
-            raise invalid_request(error) from error
+        fields = {name: value for name, value in self.fields.items() if name not in _HARMLESS}
+        return validate(fields, CreateResponse, self.is_large)
 
 
 def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create:
@@ -97,7 +94,7 @@ def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create:
         message = f"Invalid 'type': {repr(frame_type)[:100]} is not supported; send 'response.create'."
         raise InvalidRequest(message, param="type", code="invalid_value")
     nested = fields.pop("response", None)
-    return Create({**nested, **fields} if isinstance(nested, dict) else fields)
+    return Create({**nested, **fields} if isinstance(nested, dict) else fields, is_large_body(frame))
 
 
 def envelope(error: APIError, stream_id: str | None = None) -> dict[str, Any]:

@@ -223,7 +223,7 @@ class OpenAIBackend:
     async def _request(self, request: ChatRequest) -> httpx.Response:
         """Return a response with status 2xx whose body is not read yet, with retries as the settings allow."""
         adapted = self._adaptation.adapt(request.body)
-        content = await _encode(adapted.body)
+        content = await _encode(adapted.body, request.large)
         url = self._url or self._url_of(adapted.body.get("model"))
         attempt = 0
         while True:
@@ -231,7 +231,7 @@ class OpenAIBackend:
                 response = await self._send("POST", url, content, request.caller_key, request.headers)
             except _Refusal as refusal:
                 if adapted.drop_fields(refusal.error):
-                    content = await _encode(adapted.body)
+                    content = await _encode(adapted.body, request.large)
                     continue
                 if not await self._wait_to_retry(refusal, attempt, allowed=request.retry_allowed):
                     raise adapted.explain(refusal.error) from refusal.__cause__
@@ -415,13 +415,14 @@ def _unstreamed(request: ChatRequest) -> ChatRequest:
     return replace(request, body={**body, "stream": False})
 
 
-async def _encode(body: dict[str, Any]) -> bytes:
+async def _encode(body: dict[str, Any], large: bool = False) -> bytes:
     messages, value = body.get("messages"), body
     if isinstance(messages, EncodedMessages):
         value = {**body, "messages": messages.fragments()}
         messages = messages.others
     try:
-        return await asyncio.to_thread(dumps_in_pieces, value) if is_large(messages) else orjson.dumps(value)
+        large = large or is_large(messages)
+        return await asyncio.to_thread(dumps_in_pieces, value) if large else orjson.dumps(value)
     except TypeError:  # lone surrogates, or integers of more than 64 bits, which callers may send
         return json.dumps(body).encode()
 

@@ -52,7 +52,7 @@ class DemoBackend:
         error = showcase.wanted_failure(prompt)
         if error and not showcase.breaks_off(prompt):
             raise error
-        large = is_large(request.body)
+        large = request.large or is_large(request.body["messages"])
         pause, chunks = await asyncio.to_thread(_answered, request.body) if large else _answered(request.body)
         yield self._stream(chunks, max(self._delay, pause), error)
 

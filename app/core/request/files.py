@@ -10,7 +10,8 @@ from __future__ import annotations
 import binascii
 import codecs
 import re
-from collections.abc import Mapping
+import string
+from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -23,6 +24,8 @@ PDF_ERROR: Final = "antiphon:text_error"
 _URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,", re.IGNORECASE)
 _CHARSET = re.compile(r"charset=\"?([\w.:-]+)", re.IGNORECASE)
 _URL_SAFE = str.maketrans("-_", "+/")
+_PADDING = "=" + string.whitespace
+_PIECE = 256 * 1024  # characters or bytes
 _HEAD = 4096  # characters of base64 that are decoded first, to see whether the file is text
 _NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -61,7 +64,7 @@ def file_text(part: Mapping[str, object]) -> str | None:
         return None
     if bom := _bom(content):
         return content.decode(bom, "replace")
-    if _NOT_IN_TEXT.search(content):
+    if any(_NOT_IN_TEXT.search(content, at, at + _PIECE) for at in range(0, len(content), _PIECE)):
         return None
     try:
         return content.decode()
@@ -93,13 +96,35 @@ def _decoded(data: str, limit: int | None = None) -> bytes | None:
     match = _URL.match(data)
     start = match.end() if match else 0
     text = data[start : None if limit is None else start + limit]
-    if match and not match[3]:
-        return unquote_to_bytes(text.encode(errors="replace"))
-    text = "".join(text.split()).rstrip("=").translate(_URL_SAFE)
     try:
-        return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
+        return b"".join(_unquoted(text) if match and not match[3] else _from_base64(text))
     except ValueError:  # binascii.Error, or a character that is not ASCII
         return None
+
+
+def _unquoted(text: str) -> Iterator[bytes]:
+    """Decode percent-encoded text in pieces."""
+    at = 0
+    while at < len(text):
+        end = at + _PIECE
+        escape = text.rfind("%", end - 2, end)
+        piece = text[at : end if escape < 0 else escape]
+        yield unquote_to_bytes(piece.encode(errors="replace"))
+        at += len(piece)
+
+
+def _from_base64(text: str) -> Iterator[bytes]:
+    """Decode base64 in pieces, each of which holds the GIL; raises `ValueError`."""
+    text = text.rstrip(_PADDING)
+    rest = ""  # of a group of four characters
+    for at in range(0, len(text), _PIECE):
+        piece = rest + "".join(text[at : at + _PIECE].split()).translate(_URL_SAFE)
+        if "=" in piece:
+            raise ValueError(piece)
+        whole = len(piece) - len(piece) % 4
+        yield binascii.a2b_base64(piece[:whole], strict_mode=True)
+        rest = piece[whole:]
+    yield binascii.a2b_base64(rest + "=" * (-len(rest) % 4), strict_mode=True)
 
 
 def _bom(content: bytes) -> str | None:

@@ -10,7 +10,9 @@ large documents decode and encode long strings in pieces, so that other threads 
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import re
 import secrets
 import sys
@@ -263,6 +265,18 @@ def dumps_in_pieces(value: Any) -> bytes:
     for part in parts_of_json(value):
         result.writelines([part] if isinstance(part, bytes) else pieces_of_text(part))
     return result.getvalue()
+
+
+def to_json(value: Any) -> str:
+    """
+    Return a value as JSON, with unpaired surrogates replaced.
+
+    It has a space after each comma and colon, as models write JSON; not if it is large.
+    """
+    if is_large(value):
+        with contextlib.suppress(TypeError):  # unpaired surrogates, integers of more than 64 bits
+            return dumps_in_pieces(value).decode()
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
 
 
 def pieces_of_json(value: Any) -> Iterator[bytes]:

@@ -8,14 +8,13 @@ conversion for a model. All other tables of item types are derived from it.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from app.core.types import Item, readings
 from app.core.types.arguments import INPUT, ArgumentsReader, InputReader, ObjectReader
-from app.core.types.bounded_json import loads
+from app.core.types.bounded_json import loads, outline, to_json
 from app.core.types.readings import Read
 
 # `call`: made by the model and run by the client. `output`: the result of one, sent by the client. `hosted`: a call
@@ -126,14 +125,14 @@ def as_json_object(written: str) -> str:
     if not written or written.isspace():
         return "{}"
     try:
-        value = loads(written)
+        value = outline(written)
     except ValueError:
         value = None
     if isinstance(value, dict):
         return written
     if written.strip() == "null":
         return "{}"
-    return json.dumps({"_raw": written.encode(errors="replace").decode()}, ensure_ascii=False)
+    return to_json({"_raw": written})
 
 
 def _shell_commands(item: Item) -> Iterator[tuple[str, dict[str, object]]]:

@@ -10,12 +10,12 @@ returns the items that replace it. Items without a call id stay unchanged.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 from app.core.types import Item, Part, with_fields
 from app.core.types.arguments import INPUT
+from app.core.types.bounded_json import to_json
 from app.core.types.hosted import UNNAMED
 
 # Key of an item's notes in the upstream fields that are stored for it. The fields of notes, all optional: `call_id`,
@@ -42,11 +42,6 @@ class Names(Protocol):
 
 
 Read: TypeAlias = Callable[[Item, Names, Mapping[str, Any]], list[Item]]
-
-
-def to_json(value: object) -> str:
-    """Return a value as JSON, with unpaired surrogates replaced."""
-    return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
 
 
 def _call(item: Item, call_id: object, name: str, arguments: object) -> list[Item]:

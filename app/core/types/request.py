@@ -362,6 +362,7 @@ class CreateResponse(_Body):
     user: str | None = None
 
     _tool_secrets: ToolSecrets = PrivateAttr(default_factory=ToolSecrets)
+    _is_large: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
     def _redact_tools(self) -> CreateResponse:
@@ -379,6 +380,15 @@ class CreateResponse(_Body):
     def tool_secrets(self) -> ToolSecrets:
         """The credentials of this request's tools: `request.tool_secrets.restore(tool)` adds them to one."""
         return self._tool_secrets
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the body took so long to parse that this was done in a thread, where it is to be translated too."""
+        return self._is_large
+
+    def mark_large(self) -> None:
+        """Note that the request is large."""
+        self._is_large = True
 
     def items(self) -> list[Item]:
         """Return the input as items with types: a string becomes a user message."""

@@ -7,11 +7,12 @@ about one token a character. The estimate is good enough to decide how much of a
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from app.core.types.bounded_json import to_json
 
 # Tokens of an image, audio or a file, whatever the size of its data. Vision models use some hundreds to two thousand
 # for an image.
@@ -91,5 +92,5 @@ def estimate_chat(body: Mapping[str, Any]) -> int:
     messages = body.get("messages") or ()
     tokens = (_MESSAGE - 1) * len(messages) + estimate_json(messages)  # the role counts as one of its texts
     if tools := body.get("tools"):
-        tokens += estimate(json.dumps(tools, ensure_ascii=False))
+        tokens += estimate(to_json(tools))
     return tokens

@@ -50,11 +50,8 @@ class ToolLoop:
         *,
         deadline: Deadline | None,
         lifecycle: ResponseLifecycle,
-        large: bool = False,
     ) -> None:
-        """`large`: whether the questions are translated in a thread, off the event loop."""
         self.builder = builder
-        self._large = large
         self._warnings = Warnings()  # of the calls and of finished rounds
         self._questions = questions
         self._calls = HostedCalls(builder, options, self._warnings, deadline=deadline, lifecycle=lifecycle)
@@ -152,7 +149,7 @@ class ToolLoop:
         """Query the model and run its hosted calls; sets `_again` if another round follows."""
         record = round.record
         question = await self._next_question()
-        if await off_loop(self._large, self._must_compact, question):
+        if await off_loop(self._questions.large, self._must_compact, question):
             async with contextlib.aclosing(self._compact(round, self._time_to_open(opens_at))) as compacting:
                 async for events in compacting:
                     yield events
@@ -212,7 +209,7 @@ class ToolLoop:
         if self._round or self._last_reason:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         question = await off_loop(
-            self._large or self._first_item > MANY,
+            self._questions.large or self._first_item > MANY,
             self._questions.in_round,
             self.builder,
             hosted=options.hosted(functions),

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import base64
+import binascii
 from typing import Any
+from unittest import mock
+from urllib.parse import unquote_to_bytes
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from app.core.request import files as input_files
 from tests.support.conversation import ask, call, messages, output, refused, user
 
 PDF = b"%PDF-1.4 \x00"
@@ -79,3 +85,25 @@ def test_what_is_no_text_goes_as_a_file_to_a_backend_with_files() -> None:
 def test_a_file_in_a_tools_output_is_sent_as_text_too() -> None:
     sent = messages(user("Hi"), call("a"), output("a", [file(b"One.")]), content__files="error")
     assert sent[-1]["content"] == '<file name="notes.md">\nOne.\n</file>'
+
+
+written = st.binary(max_size=40).map(lambda content: base64.b64encode(content).decode())
+spaced = st.lists(st.one_of(written, st.text("AZaz09+/-_= \n\u00e9", max_size=6))).map("".join)
+
+
+@given(spaced, st.booleans())
+def test_base64_is_decoded_the_same_in_pieces(text: str, in_url: bool) -> None:
+    expected: bytes | None
+    joined = "".join(text.split()).rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        expected = binascii.a2b_base64(joined + "=" * (-len(joined) % 4), strict_mode=True)
+    except ValueError:
+        expected = None
+    with mock.patch.object(input_files, "_PIECE", 8):
+        assert input_files.file_bytes({"file_data": f"data:text/plain;base64,{text}" if in_url else text}) == expected
+
+
+@given(st.text("%2aé \n"))
+def test_percent_encoding_is_decoded_the_same_in_pieces(text: str) -> None:
+    with mock.patch.object(input_files, "_PIECE", 4):
+        assert input_files.file_bytes({"file_data": f"data:,{text}"}) == unquote_to_bytes(text.encode())
