@@ -120,8 +120,9 @@ def collect_seldom() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
-_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _LARGE_BLOCK = 288 * 1024  # bytes; more than asyncio allocates for each read of a socket
+_FREE = 1024 * 1024  # bytes at the end of the heap that may be free: otherwise each such read would extend the heap
 
 
 def map_large_blocks() -> None:
@@ -133,6 +134,7 @@ def map_large_blocks() -> None:
     """
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
         mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK)
+        mallopt(_TRIM_THRESHOLD, _FREE)
 
 
 def end_with_parent() -> None:

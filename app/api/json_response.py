@@ -10,22 +10,28 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.core.types import request
-from app.core.types.bounded_json import pieces_of_json
+from app.core.types.bounded_json import is_large, pieces_of_json
 from app.core.types.response import is_large_response
 from app.responses.off_loop import off_loop
 
 
 def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a 200 response with `value` as its JSON body."""
+    """Return a 200 response with a small `value` as its JSON body."""
     return Response(orjson.dumps(value), headers=headers, media_type="application/json")
 
 
 async def whole_response(response: request.Response, headers: Mapping[str, str] | None = None) -> Response:
     """Return a 200 with a response of the API as its JSON body; a large one is encoded off the event loop."""
-    if not is_large_response(response):
-        return json_response(response, headers)
-    pieces = await off_loop(True, lambda: [*pieces_of_json(response)])
-    return LargeResponse(pieces, headers)
+    return await _in_pieces(response, headers) if is_large_response(response) else json_response(response, headers)
+
+
+async def sized_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a 200 with `value`, which may be large, as its JSON body: see `whole_response`."""
+    return await _in_pieces(value, headers) if is_large(value) else json_response(value, headers)
+
+
+async def _in_pieces(value: object, headers: Mapping[str, str] | None) -> Response:
+    return LargeResponse(await off_loop(True, lambda: [*pieces_of_json(value)]), headers)
 
 
 class LargeResponse(Response):

@@ -446,7 +446,7 @@ class Responses:
         assert bucket
         stored = turn.response["store"]
         requires = id if again and stored else None
-        changes = await off_loop(turn.is_large, turn_changes, bucket, turn, requires=requires, listed=stored)
+        changes = await turn_changes(bucket, turn, requires=requires, listed=stored)
         if stored:
             await apply_with(layers.store, changes, addition)
             await self._loader.cache_turn(caller.owner, turn, changes[0].put[id])

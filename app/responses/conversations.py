@@ -57,7 +57,7 @@ class Conversations:
         turn = await self._turn(id, owner, items, {})
         described = {_CONVERSATION: orjson.dumps(conversation)}
         if turn.input:
-            addition, *images = self._added(_bucket(id, owner), turn)
+            addition, *images = await self._added(_bucket(id, owner), turn)
             await self._store.apply(addition._replace(put={**described, **addition.put}, requires=None), *images)
         else:
             await self._store.apply(Change(_bucket(id, owner), described))
@@ -90,7 +90,7 @@ class Conversations:
         records = await self._store.all(_bucket(id, owner, param))
         if _CONVERSATION not in records:
             raise _not_found(id, param)
-        return await off_loop(are_large(records.values()), lambda: list(_turns(records)))
+        return await _turns(records)
 
     async def items(self, id: str, owner: str) -> tuple[list[Item], StoredImages]:
         """Return the items, oldest first, without images, and the images to add to those that are shown."""
@@ -117,11 +117,11 @@ class Conversations:
         if _CONVERSATION not in records:
             raise _not_found(id)
         turn = await self._turn(id, owner, items, records)
-        if turn.input and not await self._store.apply(*self._added(_bucket(id, owner), turn)):
+        if turn.input and not await self._store.apply(*await self._added(_bucket(id, owner), turn)):
             raise _not_found(id)
         return turn.input
 
-    def addition(self, request: CreateResponse, owner: str, turn: Turn) -> list[Change]:
+    async def addition(self, request: CreateResponse, owner: str, turn: Turn) -> list[Change]:
         """
         Return the changes that add the items of a response to its conversation; [] if it has none.
 
@@ -131,7 +131,7 @@ class Conversations:
         if not (request.conversation and request.store and response["status"] in ("completed", "incomplete")):
             return []
         shortened: Response = {"id": response["id"], "model": response["model"], "output": response["output"]}
-        return self._added(_bucket(request.conversation, owner), turn._replace(response=shortened))
+        return await self._added(_bucket(request.conversation, owner), turn._replace(response=shortened))
 
     async def delete_item(self, id: str, item_id: str, owner: str) -> dict[str, Any]:
         """Delete one item, and return the conversation; raises `NotFound`."""
@@ -149,7 +149,7 @@ class Conversations:
     async def _turn(self, id: str, owner: str, items: Sequence[Item], records: Mapping[str, bytes]) -> Turn:
         """Return a turn that adds items to the conversation with these records."""
         key = _key(id)
-        present = {item["id"] for turn in _turns(records) for item in turn.items}
+        present = {item["id"] for turn in await _turns(records) for item in turn.items}
         deleted = {name.removeprefix(_DELETED) for name in records if name.startswith(_DELETED)}
         new: list[Item] = []
         upstream: dict[str, Upstream] = {}
@@ -184,18 +184,20 @@ class Conversations:
         """Return the item with the same id from another conversation or response of the owner, if any."""
         if (id := item.get("id")) is None or (key := chain_key(id)) is None:
             return None
-        turns = _turns(await self._store.all(f"{owner}:{key}:conversation"))
+        turns = await _turns(await self._store.all(f"{owner}:{key}:conversation"))
         found = next(((item, turn) for turn in turns for item in turn.items if item["id"] == id), None)
-        found = found or find_item((await self._store.all(f"{owner}:{key}")).values(), id)
+        if found is None:
+            records = (await self._store.all(f"{owner}:{key}")).values()
+            found = await off_loop(are_large(records), find_item, records, id)
         if found is None:
             return None
         stored, turn = found
         images = StoredImages(self._store, owner, references(turn))
         return await images.add_to(stored), turn.upstream.get(id, {})
 
-    def _added(self, bucket: str, turn: Turn) -> list[Change]:
+    async def _added(self, bucket: str, turn: Turn) -> list[Change]:
         """Return what adds a turn to the conversation of a bucket, if that is still there."""
-        return turn_changes(bucket, turn, name=self._name(), requires=_CONVERSATION, listed=False)
+        return await turn_changes(bucket, turn, name=self._name(), requires=_CONVERSATION, listed=False)
 
     async def _rewritten(self, bucket: str, name: str, record: bytes, item_id: str) -> list[Change]:
         """
@@ -205,11 +207,13 @@ class Conversations:
         """
         if not name.startswith(_ADDED) or item_id.encode() not in record:
             return []
-        turn = Turn.of(record)
+        large = are_large([record])
+        turn = await off_loop(large, Turn.of, record)
         left = _without(turn, {item_id})
         if left == turn:
             return []  # the record only mentions the id
-        put = {f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}": left.record()} if left.items else {}
+        rewritten = f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}"
+        put = {rewritten: await off_loop(large, left.record)} if left.items else {}
         changes = [Change(bucket, put, delete=[name], requires=name)]
         if item_id in (turn.images or {}):
             images, id = images_bucket(bucket), turn.response["id"]
@@ -234,7 +238,12 @@ def before(turns: Sequence[Turn], response_id: str) -> list[Turn]:
     return list(itertools.takewhile(lambda turn: turn.response["id"] != response_id, turns))
 
 
-def _turns(records: Mapping[str, bytes]) -> Iterator[Turn]:
+async def _turns(records: Mapping[str, bytes]) -> list[Turn]:
+    """Return the additions to a conversation, without its deleted items."""
+    return await off_loop(are_large(records.values()), lambda: [*_left(records)])
+
+
+def _left(records: Mapping[str, bytes]) -> Iterator[Turn]:
     deleted = {name.removeprefix(_DELETED) for name in records if name.startswith(_DELETED)}
     seen = set()
     for name in sorted(name for name in records if name.startswith(_ADDED)):

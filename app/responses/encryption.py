@@ -137,7 +137,7 @@ def _json(content: Mapping[str, Any]) -> bytes:
     return dumps_in_pieces(content) if is_large(content) else orjson.dumps(content)
 
 
-_PIECE = 256 * 1024  # characters of base64, four for three bytes, in a piece: each holds the GIL
+_PIECE = 512 * 1024  # characters of base64, four for three bytes, in a piece: each holds the GIL
 
 
 def _encoded(data: bytes) -> str:

@@ -22,6 +22,7 @@ from app.core.history.images import (
 from app.core.history.turns import Turn
 from app.core.types.ids import bucket_of
 from app.core.types.request import Item
+from app.responses.off_loop import off_loop
 from app.stores import Change, images_bucket
 
 
@@ -33,7 +34,7 @@ class RecordSource(Protocol):
         ...
 
 
-def turn_changes(
+async def turn_changes(
     bucket: str, turn: Turn, *, name: str | None = None, requires: str | None = None, listed: bool = True
 ) -> list[Change]:
     """
@@ -42,6 +43,10 @@ def turn_changes(
     `name` is that of the record, by default the response's id; the images always have that id. `listed` is whether the
     turn is put with an entry.
     """
+    return await off_loop(turn.is_large, _turn_changes, bucket, turn, name, requires, listed)
+
+
+def _turn_changes(bucket: str, turn: Turn, name: str | None, requires: str | None, listed: bool) -> list[Change]:
     id = turn.response["id"]
     images = images_bucket(bucket)
     stored, record = detach_images(turn, images.split(":", 2)[2])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +57,7 @@ class Storage:
     """How a response is stored when it ends, and the data that is stored with it."""
 
     save: SaveTurn
-    addition: Callable[[Turn], list[Change]]  # returns the changes that add it to its conversation
+    addition: Callable[[Turn], Awaitable[list[Change]]]  # returns the changes that add it to its conversation
     input: list[Item]  # the request's own items, as the API lists them
     request: dict[str, Any]  # the stored fields of the request: see `recorded_request`
 
@@ -232,7 +232,7 @@ class Run:
         turn = self.turn()
         again, self._may_be_stored = self._may_be_stored, True
         try:
-            await self._storage.save(turn, self._storage.addition(turn), again=again)
+            await self._storage.save(turn, await self._storage.addition(turn), again=again)
         except APIError as error:
             logger.warning("response not stored", extra={"response_id": self.response["id"], "reason": str(error)})
             self._builder.fail(error)

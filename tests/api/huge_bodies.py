@@ -75,13 +75,46 @@ def image() -> bytes:
     return message([{"type": "input_image", "image_url": url}])
 
 
+def three(*items: dict[str, Any]) -> bytes:
+    """Some items three times, each with a part of 8 MB."""
+    hello = b'{"role": "user", "content": "Hi."}'
+    return _TEXT % b",".join([hello, *[orjson.dumps(item) for item in items] * 3])
+
+
 def encrypted() -> bytes:
     """Reasoning that was encrypted with a lost key."""
     sealed = MARK + base64.urlsafe_b64encode(Random(0).randbytes(SIZE // 4 * 3)).decode()
-    message = b'{"role": "user", "content": "Hi."}'
-    return _TEXT % b",".join(
-        [orjson.dumps({"type": "reasoning", "summary": [], "encrypted_content": sealed})] * (LARGE // SIZE) + [message]
-    )
+    return three({"type": "reasoning", "summary": [], "encrypted_content": sealed})
+
+
+def large_calls() -> bytes:
+    """Calls with large arguments."""
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": json.dumps({"a": "word " * (SIZE // 5)})}
+    return three(call, {"type": "function_call_output", "call_id": "c", "output": "x"})
+
+
+def custom_calls() -> bytes:
+    """Calls of custom tools with a large input."""
+    call = {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "word " * (SIZE // 5)}
+    return three(call, {"type": "custom_tool_call_output", "call_id": "c", "output": "x"})
+
+
+def files() -> bytes:
+    """Large text files."""
+    data = base64.b64encode(b"word " * (SIZE // 20 * 3)).decode()
+    file = {"type": "input_file", "filename": "a.txt", "file_data": f"data:text/plain;base64,{data}"}
+    return three({"role": "user", "content": [file]})
+
+
+def descriptions() -> bytes:
+    """Tools with large descriptions."""
+    tools = [{"type": "function", "name": f"f{index}", "description": "word " * (SIZE // 5)} for index in range(3)]
+    return orjson.dumps({"model": "m", "input": "Hi.", "tools": tools})
+
+
+def conversation() -> bytes:
+    """Messages of a new conversation."""
+    return b'{"items": [%b' % three({"role": "user", "content": "word " * (SIZE // 5)}).partition(b"[")[2]
 
 
 def parts() -> bytes:
@@ -114,18 +147,28 @@ class Row(NamedTuple):
     """One body."""
 
     make: Callable[[], bytes]
-    sent: str = "http"  # or: gzip, zstd, websocket, backend, continued (stored before)
+    sent: str = "http"  # or: gzip, zstd, websocket, backend, continued (stored before), once (with Idempotency-Key)
     status: int = 200
     ordinary: str = "a text"  # the row to compare with
     values: int = 0  # JSON values, where they take more memory than the text
     store: str = "memory://"  # {} is a directory; or `POSTGRES`
+    to: str = "/v1/responses"  # the path
 
 
 ROWS = {
     "a text": Row(lambda: text(b"word ")),
     "one text": Row(lambda: message("word " * (SIZE // 5))),
     "an image": Row(image),
-    "60 MB of encrypted reasoning": Row(encrypted),
+    "encrypted reasoning": Row(encrypted),
+    "large calls": Row(large_calls),
+    "large calls, continued": Row(large_calls, "continued", store=SQLITE),
+    "large calls, with Idempotency-Key": Row(large_calls, "once"),
+    "large calls, counted": Row(large_calls, to="/v1/responses/input_tokens"),
+    "large calls, translated": Row(large_calls, to="/v1/antiphon/translation"),
+    "custom calls": Row(custom_calls),
+    "files": Row(files),
+    "descriptions of tools": Row(descriptions),
+    "messages of a conversation": Row(conversation, to="/v1/conversations"),
     "texts of one message": Row(parts, values=3 * SIZE // 640),
     "Chinese": Row(lambda: text("\u4f60".encode())),
     "60 MB of text": Row(lambda: text(b"word ", LARGE)),
@@ -213,8 +256,9 @@ async def _asked(url: str, row: Row, body: bytes) -> int:
             return await _websocket(connection, body)
         body = b'{"model": "m", "input": "Hi."}' if row.sent == "backend" else body
         encoding = {"gzip": b"gzip", "members": b"gzip", "zstd": b"zstd"}.get(row.sent, b"identity")
-        head = b"POST /v1/responses HTTP/1.1\r\nHost: h\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n\r\n"
-        await loop.sock_sendall(connection, head % (encoding, len(body)))
+        head = b"POST %b HTTP/1.1\r\nHost: h\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n"
+        head += b"Idempotency-Key: k\r\n\r\n" if row.sent == "once" else b"\r\n"
+        await loop.sock_sendall(connection, head % (row.to.encode(), encoding, len(body)))
         await loop.sock_sendall(connection, body)
         return await _head(connection)
 

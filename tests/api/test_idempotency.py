@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import httpx
 import openai
+import orjson
 import pytest
 import pytest_asyncio
 
-from app.api.idempotency import Idempotency, KeyClaim
+from app.api.idempotency import Idempotency, KeyClaim, digest
 from app.core.types.bounded_json import LONG
 from app.core.types.request import Event
 from app.errors import BackendError, InvalidRequest
@@ -148,6 +150,13 @@ async def test_what_is_not_stored_is_not_made_twice_either(http: httpx.AsyncClie
     refused = await http.post("/responses", json=body, headers=KEY)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotent_response_not_found")
     assert len(backend.asked) == 1
+
+
+def test_the_order_of_fields_makes_no_other_body() -> None:
+    body = {"model": "m", "input": [{"role": "user", "content": "é"}], "a": {}}
+    again = {"a": {}, "input": [{"content": "é", "role": "user"}], "model": "m"}
+    assert digest(body) == digest(again) == hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    assert digest(body) != digest({**body, "input": [{"role": "user", "content": "e"}]})
 
 
 async def test_keys_belong_to_their_owner() -> None:

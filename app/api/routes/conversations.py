@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.context import ApiContext
-from app.api.json_response import json_response
+from app.api.json_response import json_response, sized_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import ItemsQuery, page_of_items
 from app.api.request_body import read_body
@@ -86,7 +86,7 @@ def routes(api: ApiContext) -> APIRouter:
         owner = owner_of(request)
         body = await read_body(request, CreateItems, limits)
         added = await conversations.add(conversation_id, owner, _typed(body.items))
-        return json_response(_page(added, Page(limit=100, descending=False)))
+        return await sized_response(_page(added, Page(limit=100, descending=False)))
 
     @router.get("/conversations/{conversation_id}/items", summary="List the items of a conversation")
     async def items(
@@ -94,11 +94,11 @@ def routes(api: ApiContext) -> APIRouter:
     ) -> Response:
         all_items, images = await conversations.items(conversation_id, owner_of(request))
         page = _page(all_items, query.page())
-        return json_response({**page, "data": [await images.add_to(item) for item in page["data"]]})
+        return await sized_response({**page, "data": [await images.add_to(item) for item in page["data"]]})
 
     @router.get("/conversations/{conversation_id}/items/{item_id}", summary="Retrieve an item of a conversation")
     async def item(request: Request, conversation_id: str, item_id: str) -> Response:
-        return json_response(await conversations.item(conversation_id, item_id, owner_of(request)))
+        return await sized_response(await conversations.item(conversation_id, item_id, owner_of(request)))
 
     @router.delete("/conversations/{conversation_id}/items/{item_id}", summary="Delete an item of a conversation")
     async def delete_item(request: Request, conversation_id: str, item_id: str) -> Response:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from app.api.accounting.listing import DEFAULT_GROUPS, GROUPS, UsageQuery, list_usage
 from app.api.context import ApiContext
-from app.api.json_response import json_response
+from app.api.json_response import json_response, sized_response
 from app.api.openapi import CREATE, ERRORS, response_example
 from app.api.pagination import parse_limit
 from app.api.request_body import read_body
@@ -93,7 +93,7 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, Any]]
         openapi_extra=response_example(_CHAIN),
     )
     async def chain(request: Request, response_id: str) -> Response:
-        return json_response(await inspection.chain(response_id, api.auth.caller(request.headers)))
+        return await sized_response(await inspection.chain(response_id, api.auth.caller(request.headers)))
 
     @router.get(
         "/responses/{response_id}/translation",
@@ -101,7 +101,7 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, Any]]
         openapi_extra=response_example(_TRANSLATION),
     )
     async def translation(request: Request, response_id: str) -> Response:
-        return json_response(await inspection.translation(response_id, api.auth.caller(request.headers)))
+        return await sized_response(await inspection.translation(response_id, api.auth.caller(request.headers)))
 
     @router.post(
         "/translation",
@@ -111,7 +111,7 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, Any]]
     async def preview(request: Request) -> Response:
         caller = api.auth.caller(request.headers)
         body = await read_body(request, CreateResponse, api.body_limits)
-        return json_response(await inspection.preview(body, caller))
+        return await sized_response(await inspection.preview(body, caller))
 
     @router.get(
         "/usage",

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api import idempotency
 from app.api.context import ApiContext
 from app.api.errors import STOPPED, api_error
-from app.api.json_response import json_response, whole_response
+from app.api.json_response import json_response, sized_response, whole_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
@@ -67,14 +67,14 @@ def routes(api: ApiContext) -> APIRouter:
 
     @router.post("/responses/{response_id}/cancel", summary="Cancel a background response")
     async def cancel(request: Request, response_id: str) -> Response:
-        return json_response(await responses.cancel(response_id, caller_of(request)))
+        return await sized_response(await responses.cancel(response_id, caller_of(request)))
 
     @router.get("/responses/{response_id}/input_items", summary="List the input items of a response")
     async def input_items(
         request: Request, response_id: str, query: Annotated[PageQuery, Depends(PageQuery)]
     ) -> Response:
         items = await responses.input_items(response_id, caller_of(request))
-        return json_response(page_of_items(items, query.page()))
+        return await sized_response(page_of_items(items, query.page()))
 
     @router.post("/responses/compact", summary="Compact a conversation", openapi_extra=CREATE)
     async def compact(request: Request) -> Response:
@@ -232,7 +232,7 @@ async def complete_response(run: Run) -> Response:
 
 async def compacted_response(run: Run) -> Response:
     """Return the result of a compaction as JSON."""
-    return json_response(await run.compacted(), _warning_headers(run))
+    return await sized_response(await run.compacted(), _warning_headers(run))
 
 
 async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
@@ -276,7 +276,7 @@ async def background_response(run: Run, caller: Caller, api: ApiContext, *, stre
     """Start a run in the background, and return the queued response, or a stream of its events."""
     response = await api.responses.launch(run)
     if not stream:
-        return json_response(response, _warning_headers(run))
+        return await whole_response(response, _warning_headers(run))
     subscription = await api.responses.follow(response["id"], caller)
     return subscription_stream(subscription, caller, api, _warning_headers(run))
 

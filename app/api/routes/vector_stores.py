@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from app.api.context import ApiContext
-from app.api.json_response import json_response
+from app.api.json_response import json_response, sized_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import PageQuery
 from app.api.request_body import read_body
@@ -69,7 +69,7 @@ def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
     async def search(request: Request, vector_store_id: str) -> Response:
         owner = await api.admitted_owner(request.headers, "file_search")
         body = await read_body(request, SearchVectorStore, limits)
-        return json_response(await stores.search(owner, vector_store_id, body))
+        return await sized_response(await stores.search(owner, vector_store_id, body))
 
     _add_files(router, api, stores)
     _add_batches(router, api, stores)
@@ -118,7 +118,7 @@ def _add_files(router: APIRouter, api: ApiContext, stores: VectorStores) -> None
 
     @router.get("/vector_stores/{vector_store_id}/files/{file_id}/content", summary="Retrieve the text of a file")
     async def content(request: Request, vector_store_id: str, file_id: str) -> Response:
-        return json_response(await stores.file_content(owner_of(request), vector_store_id, file_id))
+        return await sized_response(await stores.file_content(owner_of(request), vector_store_id, file_id))
 
 
 def _add_batches(router: APIRouter, api: ApiContext, stores: VectorStores) -> None:

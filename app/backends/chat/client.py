@@ -38,7 +38,7 @@ from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.request.translation_context import EncodedMessages
 from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, check_piece
-from app.core.types.bounded_json import dumps_in_pieces, is_large
+from app.core.types.bounded_json import LARGE, EncodedJSON, dumps_in_pieces, is_large
 from app.core.types.chunk import RawChunk
 from app.errors import BackendError
 
@@ -418,10 +418,11 @@ def _unstreamed(request: ChatRequest) -> ChatRequest:
 async def _encode(body: dict[str, Any], large: bool = False) -> bytes:
     messages, value = body.get("messages"), body
     if isinstance(messages, EncodedMessages):
-        value = {**body, "messages": messages.fragments()}
-        messages = messages.others
-    try:
+        large = large or len(messages.encoded) > LARGE or is_large(messages.others)
+        value = {**body, "messages": messages.fragments(EncodedJSON if large else orjson.Fragment)}
+    else:
         large = large or is_large(messages)
+    try:
         return await asyncio.to_thread(dumps_in_pieces, value) if large else orjson.dumps(value)
     except TypeError:  # lone surrogates, or integers of more than 64 bits, which callers may send
         return json.dumps(body).encode()

@@ -110,6 +110,7 @@ class HTTPConnection(asyncio.Protocol):
             async for piece in pieces:
                 if not await self._write(piece, reply):
                     return False
+                await asyncio.sleep(0)  # for other requests: a socket may take piece after piece
         return True
 
     def _cut_off(self, error: Exception | None) -> None:

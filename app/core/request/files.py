@@ -25,7 +25,7 @@ _URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,"
 _CHARSET = re.compile(r"charset=\"?([\w.:-]+)", re.IGNORECASE)
 _URL_SAFE = str.maketrans("-_", "+/")
 _PADDING = "=" + string.whitespace
-_PIECE = 256 * 1024  # characters or bytes
+_PIECE = 512 * 1024  # characters or bytes
 _HEAD = 4096  # characters of base64 that are decoded first, to see whether the file is text
 _NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))

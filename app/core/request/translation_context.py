@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-
-import orjson
 
 from app.core.profile import Profile, RequestOptions
 from app.core.request.call_ids import CallIds
@@ -64,9 +62,9 @@ class EncodedMessages(list[Message]):
         """The messages that are not encoded."""
         return [*self[: self.start], *self[self.stop :]]
 
-    def fragments(self) -> list[object]:
-        """Return the messages for orjson, with a fragment for those that are encoded."""
-        return [*self[: self.start], orjson.Fragment(self.encoded), *self[self.stop :]]
+    def fragments(self, fragment: Callable[[bytes], object]) -> list[object]:
+        """Return the messages with a fragment for those that are encoded: for orjson, or for `dumps_in_pieces`."""
+        return [*self[: self.start], fragment(self.encoded), *self[self.stop :]]
 
 
 def with_encoded(messages: list[Message], prefix: TranslatedPrefix | None) -> list[Message]:

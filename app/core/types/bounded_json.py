@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -98,7 +98,7 @@ def _structure(document: bytes | str) -> int:
 
 
 LARGE = 2 * 1024 * 1024  # bytes or characters from which JSON is parsed and encoded in pieces
-LONG = 256 * 1024  # characters of a string that is encoded in pieces
+LONG = 320 * 1024  # characters of a string that is encoded in pieces
 _COUNTED = 256 * 1024  # bytes or characters of which the values are counted at once
 _PIECE = 1024 * 1024  # bytes that are decoded at once: smaller blocks of memory are not returned when they are freed
 _SHORT = 256  # bytes of strings that are decoded with the document
@@ -252,11 +252,19 @@ def _counts(value: Any, most_characters: int, most_values: int) -> tuple[int, in
             characters += len(inner)
         elif kind is dict:
             values += inner.values()
+        elif kind is EncodedJSON:
+            characters += len(inner.data)
         elif kind is list or isinstance(inner, (list, tuple)):
             values += inner
         if characters > most_characters or seen > most_values:
             break
     return characters, seen
+
+
+class EncodedJSON(NamedTuple):
+    """JSON that is to be a part of a document: what `orjson.Fragment` is for `orjson.dumps`."""
+
+    data: bytes
 
 
 def dumps_in_pieces(value: Any) -> bytes:
@@ -306,6 +314,9 @@ def parts_of_json(value: Any) -> Iterator[bytes | str]:
         yield b'"'
         yield value
         yield b'"'
+    elif isinstance(value, EncodedJSON):
+        for at in range(0, len(value.data), LONG):
+            yield value.data[at : at + LONG]
     elif isinstance(value, dict):
         begin = b"{"
         for names in _batches(value.keys(), value.values()):

@@ -30,6 +30,7 @@ from app.responses.background.subscription import EventSubscription, stored_text
 from app.responses.background.webhooks import Webhooks
 from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
 from app.responses.images import load_images, turn_changes
+from app.responses.off_loop import are_large, off_loop
 from app.stores import Change, Store, owner_of
 from app.stores.event_log import EventLog, RunKey
 
@@ -219,7 +220,8 @@ class Background:
 
     async def _end_claimed(self, run: RunKey) -> None:
         record = await self._store.get(*run)
-        turn = record and await load_images(self._store, owner_of(run.bucket), Turn.of(record))
+        stored = await off_loop(are_large([record]), Turn.of, record) if record else None
+        turn = stored and await load_images(self._store, owner_of(run.bucket), stored)
         events = [event async for event in self._events(run)]
         if not turn or (turn.response["status"] in TERMINAL and not events):
             await self._log.delete(run)  # there is nothing to end
@@ -231,7 +233,7 @@ class Background:
             builder.fail_abandoned(APIError(WORKER_DIED))
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
             failed = turn._replace(response=builder.response)
-            if not await self._store.apply(*turn_changes(run.bucket, failed, requires=run.id)):
+            if not await self._store.apply(*await turn_changes(run.bucket, failed, requires=run.id)):
                 await self._log.delete(run)  # it was deleted meanwhile
                 return
             logger.warning("response lost", extra={"response_id": run.id})
@@ -244,7 +246,8 @@ class Background:
         last = -1
         while batches := await self._log.read(run, last):
             for batch in batches:
-                for event in frames.decode_events(await self._with_texts(run, batch.data)):
+                data = await self._with_texts(run, batch.data)
+                for event in await off_loop(are_large([data]), frames.decode_events, data):
                     yield event
             last = batches[-1].last
 

@@ -110,7 +110,7 @@ class RunWorker:
         events, turn = self._run.queue(), self._run.turn()
         queued: Response = {**turn.response, "output": []}
         await self._log.begin(self._run.key, self._worker)
-        await self._store.apply(*turn_changes(self._run.key.bucket, turn))
+        await self._store.apply(*await turn_changes(self._run.key.bucket, turn))
         await self._log.append(self._run.key, self._worker, batch_of(events))
         return queued
 
@@ -238,7 +238,7 @@ class RunWorker:
         async def put() -> None:
             if (await self._log.renew(self._worker, [self._run.key]))[self._run.key] == "lost":
                 raise LeaseLost("another worker took it over")
-            changes = await off_loop(turn.is_large, turn_changes, bucket, turn, requires=id)
+            changes = await turn_changes(bucket, turn, requires=id)
             if not await apply_with(self._store, changes, addition):
                 raise LeaseLost("it was deleted")
 

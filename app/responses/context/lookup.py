@@ -108,7 +108,7 @@ class TurnLookup:
             return None
         if bucket not in buckets:
             buckets[bucket] = await self.layers.all(bucket)
-        match = history.find_item(buckets[bucket].values(), id)
+        match = await _found(buckets[bucket], id)
         if match is None:
             return None
         item, turn = match
@@ -131,7 +131,7 @@ class TurnLookup:
             or not (bucket := bucket_of(self.owner, id))
         ):
             return None
-        match = history.find_item((await self.layers.all(bucket)).values(), id)
+        match = await _found(await self.layers.all(bucket), id)
         if match is None:
             return None
         stored, turn = match
@@ -142,4 +142,9 @@ class TurnLookup:
         """Return all turns of the chains whose requests for approval the items answer, siblings too."""
         ids = [str(item.get("approval_request_id")) for item in items if item["type"] == APPROVAL_RESPONSE]
         buckets = dict.fromkeys(bucket for id in ids if (bucket := bucket_of(self.owner, id)))
-        return [Turn.of(record) for bucket in buckets for record in (await self.layers.all(bucket)).values()]
+        records = [record for bucket in buckets for record in (await self.layers.all(bucket)).values()]
+        return await off_loop(are_large(records), lambda: [*map(Turn.of, records)])
+
+
+async def _found(records: Mapping[str, bytes], id: str) -> tuple[Item, Turn] | None:
+    return await off_loop(are_large(records.values()), history.find_item, records.values(), id)

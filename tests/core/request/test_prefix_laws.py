@@ -110,7 +110,8 @@ def converse(steps: list[Step], profile: Profile) -> None:
         assert whole(made) == whole(anew)
         if not isinstance(made, ChatTranslation) or not isinstance(anew, ChatTranslation):
             continue
-        assert asyncio.run(_encode(made.body)) == asyncio.run(_encode(anew.body))
+        encoded = asyncio.run(_encode(anew.body))
+        assert asyncio.run(_encode(made.body)) == asyncio.run(_encode(made.body, large=True)) == encoded
         node.prefix = made.prefix
         if made.prefix:
             assert made.prefix.items <= len(node.items)
