@@ -11,9 +11,11 @@ is a string in them, `{"input": "..."}`, which is extracted as it arrives:
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from itertools import accumulate
+from typing import NamedTuple, Protocol, cast
 
 from app.core.types.bounded_json import loads, outline
 
@@ -133,6 +135,13 @@ class ObjectReader:
             self._started = True
             self._depth = 0 if piece[0] == "{" else _NEVER  # anything but an object is never closed
         at, self._skip = self._skip, 0
+        if len(piece) - at > _LONG:
+            low, change, open_string = _brackets('"' * self._string + piece[at:])
+            if self._depth + low > 0:  # it does not close in this piece
+                self._depth += change
+                self._string = open_string is not None
+                self._skip = _trailing_backslashes(open_string or "") % 2
+                return ""
         while match := (self._INSIDE if self._string else self._OUTSIDE).search(piece, at):
             at = match.end()
             character = match[0]
@@ -149,6 +158,30 @@ class ObjectReader:
                     return piece[at:]
         self._skip = max(0, at - len(piece))
         return ""
+
+
+_LONG = 512  # characters of a piece that is read by fewer and larger steps
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_STRINGS = re.compile(_STRING, re.DOTALL)
+_WHOLE_STRINGS = re.compile(rf'(?:[^"]++|{_STRING})*+', re.DOTALL)
+_NO_BRACKETS = bytes({*range(256)} - {*b"{}[]"})
+_STEPS = [(code in b"{[") - (code in b"}]") for code in range(256)]
+
+
+def _brackets(text: str) -> tuple[int, int, str | None]:
+    """
+    Follow the brackets of JSON that begins outside a string.
+
+    Returns the lowest depth and the last one, relative to that before, and the text of a string that does not end.
+    """
+    end = cast(re.Match[str], _WHOLE_STRINGS.match(text)).end()
+    outside = _STRINGS.sub("", text[:end]).encode(errors="replace")
+    depths = [*accumulate(map(_STEPS.__getitem__, outside.translate(None, _NO_BRACKETS)), initial=0)]
+    return min(depths), depths[-1], text[end + 1 :] if end < len(text) else None
+
+
+def _trailing_backslashes(text: str) -> int:
+    return len(text) - len(text.rstrip("\\"))
 
 
 class _Decoded(NamedTuple):
@@ -273,6 +306,14 @@ class InputReader:
 
     def _skip(self, piece: str, at: int, output: list[str]) -> int:
         """Skip a value and what follows, up to the next member or the end of the object."""
+        if self._depth and len(piece) - at > _LONG:
+            low, change, open_string = _brackets(piece[at:])
+            if self._depth + low > 0:
+                self._depth += change
+                if open_string is not None:
+                    self._state = f"{self._state} string"
+                    self._string.read(open_string, 0)
+                return len(piece)
         match = _STRUCTURE.search(piece, at)
         if match is None:
             return len(piece)
@@ -345,6 +386,11 @@ class _String:
         r"|\\(?P<escaped>.)",
         re.DOTALL,
     )
+    # Text and escapes that are valid.
+    _VALID = re.compile(
+        r'(?:[^"\\]++|\\(?:["\\/bfnrt]|u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
+        r"|(?![dD][89a-fA-F])[0-9a-fA-F]{4})))++"
+    )
     # An incomplete escape, or surrogate pair of escapes, that the next piece may complete.
     _INCOMPLETE = re.compile(
         r"\\(?:u[0-9a-fA-F]{0,3}|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?"
@@ -360,7 +406,12 @@ class _String:
         self._partial = ""
         output: list[str] = []
         position = 0
-        while match := self._TOKEN.match(text, position):
+        while True:
+            if len(text) - position > _LONG and (valid := self._VALID.match(text, position)):
+                output.append(json.loads(f'"{valid[0]}"', strict=False))
+                position = valid.end()
+            if not (match := self._TOKEN.match(text, position)):
+                break
             if match[0] == '"':
                 return "".join(output), at + match.end() - before
             if match[0][0] == "\\" and self._INCOMPLETE.fullmatch(text, position):

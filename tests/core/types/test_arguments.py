@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.core.types import arguments as arguments_module
 from app.core.types.arguments import InputReader, ObjectReader
 
 
@@ -183,6 +185,26 @@ def test_text_after_the_arguments_is_not_emitted(value: Any, behind: str, cuts: 
 def test_arguments_that_are_no_object_are_emitted_to_their_end(arguments: str) -> None:
     reader = ObjectReader()
     assert (reader.feed(arguments), reader.closed, reader.end()) == (arguments, False, "")
+
+
+documents = st.dictionaries(
+    st.sampled_from(["input", "a"]), st.recursive(texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner))
+)
+
+
+@settings(max_examples=500)
+@given(text=texts | documents.map(json.dumps) | st.tuples(documents.map(json.dumps), texts).map("".join), cuts=cuts)
+@pytest.mark.parametrize("reading", [ObjectReader, InputReader])
+def test_the_steps_of_long_pieces_make_no_difference(
+    reading: type[ObjectReader | InputReader], text: str, cuts: list[int]
+) -> None:
+    results = []
+    for long in (-1, 10_000):
+        with mock.patch.object(arguments_module, "_LONG", long):
+            reader = reading()
+            emitted = [reader.feed(piece) for piece in in_pieces(text, cuts)]
+            results.append((emitted, reader.closed, reader.cut(emitted, broken=False), reader.held(), reader.end()))
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize(
