@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from app.main import create_app
+from tests.clients.program import end_drivers
 from tests.clients.wire import Wire
 from tests.support.serving import antiphon, serving, settings
 from tests.support.upstream import Upstream, upstream
@@ -33,6 +34,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("clients")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def drivers() -> Iterator[None]:
+    """End what runs drivers."""
+    yield
+    end_drivers()
 
 
 @pytest.fixture

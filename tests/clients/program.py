@@ -6,9 +6,13 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
@@ -55,8 +59,78 @@ async def node(driver: Path, package: str, *arguments: str, env: Mapping[str, st
 
 async def python(driver: Path, environment: str, *arguments: str, env: Mapping[str, str], cwd: Path) -> Ended:
     """Run a driver, a script for the Python of an environment."""
-    program = interpreter(environment) / "python"
-    return await run(str(program), str(driver), *arguments, env={"PYTHONPATH": str(SCENARIOS), **env}, cwd=cwd)
+    idle = _idle[driver, environment]
+    forking = idle.pop() if idle else Forking(driver, environment, env)
+    try:
+        ended = await forking.run(*arguments, env=env, cwd=cwd)
+    except BaseException:
+        forking.close()
+        raise
+    idle.append(forking)
+    return ended
+
+
+class Forking:
+    """Runs a driver in processes that have its packages already: see `drive/forking.py`."""
+
+    def __init__(self, driver: Path, environment: str, env: Mapping[str, str]) -> None:
+        """`env` is that in which the packages are imported."""
+        self._child: int | None = None  # the driver that is running
+        self._home = TemporaryDirectory()
+        self._process = subprocess.Popen(
+            [str(interpreter(environment) / "python"), str(SCENARIOS / "forking.py"), str(driver)],
+            cwd=self._home.name,
+            env=_environment(Path(self._home.name), {"PYTHONPATH": str(SCENARIOS), **env}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    async def run(self, *arguments: str, env: Mapping[str, str], cwd: Path, patience: float = 120) -> Ended:
+        """Run the driver as `run` runs a program."""
+        out, err = (Path(self._home.name, name) for name in ("out", "err"))
+        request = {
+            "arguments": arguments,
+            "env": _environment(cwd, {"PYTHONPATH": str(SCENARIOS), **env}),
+            "cwd": str(cwd),
+            "out": str(out),
+            "err": str(err),
+        }
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        self._child = await self._answer()
+        try:
+            async with asyncio.timeout(patience):
+                code = await self._answer()
+        except TimeoutError:
+            pytest.fail(f"The driver did not end within {patience} seconds.")
+        self._child = None
+        return Ended(code, out.read_text(), err.read_text())
+
+    async def _answer(self) -> int:
+        assert self._process.stdout
+        line = await asyncio.to_thread(self._process.stdout.readline)
+        if not line:
+            pytest.fail("The packages of the driver cannot be imported.")
+        return int(line)
+
+    def close(self) -> None:
+        """End the process, and what it has started."""
+        if self._child:
+            os.killpg(self._child, signal.SIGKILL)
+        self._process.communicate()
+        self._home.cleanup()
+
+
+_idle: defaultdict[tuple[Path, str], list[Forking]] = defaultdict(list)  # by driver and environment
+
+
+def end_drivers() -> None:
+    """End the processes that run drivers."""
+    for forking in chain(*_idle.values()):
+        forking.close()
+    _idle.clear()
 
 
 async def run(*command: str, env: Mapping[str, str], cwd: Path, patience: float = 120) -> Ended:
@@ -80,7 +154,7 @@ async def running(*command: str, env: Mapping[str, str], cwd: Path) -> AsyncIter
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd,
-        env={"PATH": f"{ENVIRONMENTS / 'node' / 'bin'}:{os.environ['PATH']}", "HOME": str(cwd), **env},
+        env=_environment(cwd, env),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -92,3 +166,7 @@ async def running(*command: str, env: Mapping[str, str], cwd: Path) -> AsyncIter
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
+
+
+def _environment(home: Path, env: Mapping[str, str]) -> dict[str, str]:
+    return {"PATH": f"{ENVIRONMENTS / 'node' / 'bin'}:{os.environ['PATH']}", "HOME": str(home), **env}

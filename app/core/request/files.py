@@ -120,7 +120,7 @@ def _from_base64(text: str) -> Iterator[bytes]:
     for at in range(0, len(text), _PIECE):
         piece = rest + "".join(text[at : at + _PIECE].split()).translate(_URL_SAFE)
         if "=" in piece:
-            raise ValueError(piece)
+            raise ValueError
         whole = len(piece) - len(piece) % 4
         yield binascii.a2b_base64(piece[:whole], strict_mode=True)
         rest = piece[whole:]

@@ -136,9 +136,11 @@ class ObjectReader:
             self._depth = 0 if piece[0] == "{" else _NEVER  # anything but an object is never closed
         at, self._skip = self._skip, 0
         if len(piece) - at > _LONG:
-            low, change, open_string = _brackets('"' * self._string + piece[at:])
-            if self._depth + low > 0:  # it does not close in this piece
-                self._depth += change
+            depths, open_string = _depths(self._depth, '"' * self._string + piece[at:])
+            ends = open_string is None and piece.rstrip().endswith(("}", "]"))  # with the last bracket
+            if min(depths[:-1] if ends else depths, default=1) > 0:  # it does not close before
+                self._depth = depths[-1] if depths else self._depth
+                self._closed = self._depth == 0
                 self._string = open_string is not None
                 self._skip = _trailing_backslashes(open_string or "") % 2
                 return ""
@@ -168,16 +170,16 @@ _NO_BRACKETS = bytes({*range(256)} - {*b"{}[]"})
 _STEPS = [(code in b"{[") - (code in b"}]") for code in range(256)]
 
 
-def _brackets(text: str) -> tuple[int, int, str | None]:
+def _depths(depth: int, text: str) -> tuple[list[int], str | None]:
     """
-    Follow the brackets of JSON that begins outside a string.
+    Return the depths after each bracket of JSON that begins at a depth, outside a string.
 
-    Returns the lowest depth and the last one, relative to that before, and the text of a string that does not end.
+    Also returns the text of the string in which it ends, if it does.
     """
     end = cast(re.Match[str], _WHOLE_STRINGS.match(text)).end()
-    outside = _STRINGS.sub("", text[:end]).encode(errors="replace")
-    depths = [*accumulate(map(_STEPS.__getitem__, outside.translate(None, _NO_BRACKETS)), initial=0)]
-    return min(depths), depths[-1], text[end + 1 :] if end < len(text) else None
+    brackets = _STRINGS.sub("", text[:end]).encode(errors="replace").translate(None, _NO_BRACKETS)
+    depths = [*accumulate(map(_STEPS.__getitem__, brackets), initial=depth)]
+    return depths[1:], text[end + 1 :] if end < len(text) else None
 
 
 def _trailing_backslashes(text: str) -> int:
@@ -307,9 +309,9 @@ class InputReader:
     def _skip(self, piece: str, at: int, output: list[str]) -> int:
         """Skip a value and what follows, up to the next member or the end of the object."""
         if self._depth and len(piece) - at > _LONG:
-            low, change, open_string = _brackets(piece[at:])
-            if self._depth + low > 0:
-                self._depth += change
+            depths, open_string = _depths(self._depth, piece[at:])
+            if min(depths, default=1) > 0:
+                self._depth = depths[-1] if depths else self._depth
                 if open_string is not None:
                     self._state = f"{self._state} string"
                     self._string.read(open_string, 0)

@@ -253,7 +253,7 @@ def _counts(value: Any, most_characters: int, most_values: int) -> tuple[int, in
         elif kind is dict:
             values += inner.values()
         elif kind is EncodedJSON:
-            characters += len(inner.data)
+            characters += max(len(inner.data), LONG + 1)  # so that it is by itself among `parts_of_json`
         elif kind is list or isinstance(inner, (list, tuple)):
             values += inner
         if characters > most_characters or seen > most_values:

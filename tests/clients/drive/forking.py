@@ -1,0 +1,79 @@
+"""
+Run a driver in Python again and again, each time in a process of its own that has its packages already.
+
+    python forking.py driver.py
+
+Each line on standard input is a request: `arguments`, `env`, `cwd`, and the files `out` and `err` to write to. The
+answers are two lines: the id of the process, and its exit code.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def packages(driver: Path) -> Iterator[str]:
+    """Yield the modules that a driver imports before all else; `scenarios` reads the environment of each run."""
+    for statement in ast.parse(driver.read_text()).body:
+        match statement:
+            case ast.Import():
+                yield from (alias.name for alias in statement.names)
+            case ast.ImportFrom(module=str(module)):
+                yield module
+            case ast.Expr(ast.Constant()):
+                continue
+            case _:
+                return
+
+
+def run(driver: Path, request: dict[str, Any]) -> int:
+    """Run the driver in this process, and return the exit code."""
+    os.setsid()
+    for descriptor, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.argv = [str(driver), *request["arguments"]]
+    try:
+        runpy.run_path(str(driver), run_name="__main__")
+    except SystemExit as exit:
+        return exit.code if isinstance(exit.code, int) else exit.code is not None
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def main() -> None:
+    driver = Path(sys.argv[1])
+    for name in packages(driver):
+        if name != "scenarios":
+            importlib.import_module(name)
+    while line := sys.stdin.readline():
+        sys.stdout.flush()
+        if not (child := os.fork()):
+            code = 1
+            try:
+                code = run(driver, json.loads(line))
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
+        print(child, flush=True)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    main()
