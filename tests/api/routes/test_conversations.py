@@ -218,7 +218,7 @@ async def test_an_empty_list_is_valid_too() -> None:
 async def test_an_id_that_is_no_text_is_none() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as client:
-        odd: Any = [{"type": "vendor:thing", "id": ["odd"]}, user("Hi.")]
+        odd: Any = [{"type": "vendor:thing", "id": ["odd"], "encrypted_content": 5}, user("Hi.")]
         id = (await client.conversations.create(items=odd)).id
         await client.responses.create(model="m", input=odd, conversation=id)
         await client.conversations.items.create(id, items=odd)
