@@ -14,6 +14,7 @@ from app.core.stream.chunk_reader import ChunkReader
 from app.core.types.request import CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import InvalidRequest, Warnings
+from app.responses import encryption
 from app.responses.encryption import (
     MARK,
     MAX_CONTENT,
@@ -326,3 +327,38 @@ def test_all_encrypted_content_of_a_request_together_is_bounded() -> None:
     assert (error.value.status, error.value.code) == (400, "encrypted_content_too_large")
     assert error.value.param == f"input[{fitting}].encrypted_content"
     assert "32 MiB" in error.value.message
+
+
+@pytest.mark.parametrize("closing", ["text", "call", "signed call", "end"])
+def test_large_reasoning_is_encrypted_in_a_step_of_its_own(closing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encryption, "LARGE", 10)
+    encrypted: list[Any] = []
+
+    def seal(content: dict[str, Any]) -> str:
+        encrypted.append(content)
+        return SEALS.seal("reasoning", "alice", content)
+
+    response = new_response(CreateResponse(model="m", input="hi"), id="resp_0", created_at=1, model="m")
+    builder = EncryptingEventBuilder(response, new_id=counted(), clock=lambda: 2.0, seal=seal)
+    reader = ChunkReader(builder)
+    builder.start()
+    last = {"text": delta(content="Hello."), "call": signed("c1", None), "signed call": signed("c1", "abc")}
+    rest = [last[closing]] if closing in last else []
+    chunks = normal(whole(delta(reasoning="Let me think."), delta(reasoning=" More."), *rest))
+    for work in reader.feed_in_pieces([*chunks]):
+        if work:
+            work()
+            assert encrypted == [{"said": {"reasoning": "Let me think. More."}}]
+    if builder.slow_to_close:
+        builder.prepare_close()
+    before = len(encrypted)
+    finish_response(builder, reader, ChatRequest({"messages": []}), None)
+    builder.end()
+    assert len(encrypted) == before == (2 if closing == "signed call" else 1)
+
+    events = [*builder.take()]
+    laws.check(events)
+    items, said = replayed(events)
+    assert said[items[0]["id"]] == {"reasoning": "Let me think. More."}
+    if closing == "signed call":
+        assert said[items[-1]["id"]] == {"extra_content": {"google": {"thought_signature": "abc"}}}
