@@ -181,8 +181,12 @@ class Metrics:
             ("output", row.output_tokens),
             ("reasoning", row.reasoning_tokens),
         ):
-            self._key_tokens(*labels, kind).inc(count)
-        self._key_cost(*labels).inc(row.cost / NANO)
+            tokens = self._key_tokens(*labels, kind)
+            if count:
+                tokens.inc(count)
+        cost = self._key_cost(*labels)
+        if row.cost:
+            cost.inc(row.cost / NANO)
 
     def answered(self, method: str, route: str, status: int) -> None:
         """Count an HTTP response; `route` is the path's pattern."""

@@ -213,7 +213,7 @@ class Conversations:
         if left == turn:
             return []  # the record only mentions the id
         rewritten = f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}"
-        put = {rewritten: await off_loop(large, left.record)} if left.items else {}
+        put = {rewritten: await off_loop(large, left.record, in_pieces=large)} if left.items else {}
         changes = [Change(bucket, put, delete=[name], requires=name)]
         if item_id in (turn.images or {}):
             images, id = images_bucket(bucket), turn.response["id"]

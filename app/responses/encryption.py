@@ -238,8 +238,11 @@ class EncryptingEventBuilder(EventBuilder):
 
 def is_slow_to_decrypt(items: Sequence[Item]) -> bool:
     """Return whether `decrypt_items` takes long."""
-    sealed = (item.get("encrypted_content") for item in items)
-    return len(items) > MANY or sum(len(text) for text in sealed if isinstance(text, str)) > LARGE
+    characters = 0
+    for item in items:
+        if isinstance(sealed := item.get("encrypted_content"), str):
+            characters += len(sealed)
+    return characters > LARGE or len(items) > MANY
 
 
 def decrypt_items(

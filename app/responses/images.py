@@ -43,15 +43,18 @@ async def turn_changes(
     `name` is that of the record, by default the response's id; the images always have that id. `listed` is whether the
     turn is put with an entry.
     """
-    return await off_loop(turn.is_large, _turn_changes, bucket, turn, name, requires, listed)
+    large = turn.is_large
+    return await off_loop(large, _turn_changes, bucket, turn, name, requires, listed, large)
 
 
-def _turn_changes(bucket: str, turn: Turn, name: str | None, requires: str | None, listed: bool) -> list[Change]:
+def _turn_changes(
+    bucket: str, turn: Turn, name: str | None, requires: str | None, listed: bool, large: bool
+) -> list[Change]:
     id = turn.response["id"]
     images = images_bucket(bucket)
     stored, record = detach_images(turn, images.split(":", 2)[2])
     entries = {id: stored.entry()} if listed else {}
-    change = Change(bucket, {name or id: stored.record()}, requires=requires, entries=entries)
+    change = Change(bucket, {name or id: stored.record(in_pieces=large)}, requires=requires, entries=entries)
     return [change, Change(images, {id: record})] if record else [change]
 
 

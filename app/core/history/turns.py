@@ -33,18 +33,18 @@ class Turn(NamedTuple):
     warnings: Sequence[str] | None = None  # what was left out or changed of the request
     images: Mapping[str, str] | None = None  # of the items whose images are stored beside: see `history.images`
 
-    def record(self) -> bytes:
+    def record(self, *, in_pieces: bool = False) -> bytes:
         """
-        Return the turn as it is stored.
+        Return the turn as it is stored; a large one is to be encoded in pieces.
 
         The text of a reasoning item is usually the text that the backend sent. Then it is stored once, in the item.
         """
         turn = self._asdict()
-        texts = _reasoning(self.response)
+        texts = _reasoning(self.response) if self.upstream else ()
         if same := {id: name for id, text in texts if (name := _name_of(text, self.upstream.get(id)))}:
             others = {id: _without(name, self.upstream[id]) for id, name in same.items()}
             turn |= {"upstream": {**self.upstream, **others}, _TEXT_FIELDS: same}
-        return dumps_in_pieces(turn) if self.is_large else orjson.dumps(turn)
+        return dumps_in_pieces(turn) if in_pieces else orjson.dumps(turn)
 
     def entry(self) -> bytes:
         """Return the entry of this turn in a list of responses, as JSON."""

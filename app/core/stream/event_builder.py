@@ -55,8 +55,10 @@ class OpenPart:
 
     @property
     def text(self) -> str:
-        """The text so far."""
-        return _joined(self.pieces)
+        """The text so far; it takes the place of its pieces, so that a large one is in memory once."""
+        text = "".join(self.pieces)
+        self.pieces = [text]
+        return text
 
     def content(self) -> dict[str, Any]:
         """Return a copy of the part in its current state."""
@@ -93,14 +95,10 @@ class OpenCall:
 
     @property
     def written(self) -> str:
-        """The text of the arguments so far, in the form in which the item stores it."""
-        return _joined(self.pieces)
-
-
-def _joined(pieces: list[str]) -> str:
-    """Return the text of the pieces, and put it in their place: a large text is in memory once."""
-    pieces[:] = ["".join(pieces)]
-    return pieces[0]
+        """The text of the arguments so far, in the form in which the item stores it; see `OpenPart.text`."""
+        text = "".join(self.pieces)
+        self.pieces = [text]
+        return text
 
 
 class EventBuilder:

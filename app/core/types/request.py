@@ -326,6 +326,14 @@ class PromptReference(_Body):
     variables: dict[str, Any] | None = None
 
 
+class _Notes:
+    """What is known of a request beside its fields."""
+
+    def __init__(self) -> None:
+        self.tool_secrets = ToolSecrets()
+        self.is_large = False
+
+
 class CreateResponse(_Body):
     """`CreateResponseBody` of the spec, with the fields that OpenAI's API and its clients have beyond it."""
 
@@ -361,16 +369,15 @@ class CreateResponse(_Body):
     top_logprobs: Annotated[Integer, Field(ge=0, le=20)] | None = None
     user: str | None = None
 
-    _tool_secrets: ToolSecrets = PrivateAttr(default_factory=ToolSecrets)
-    _is_large: bool = PrivateAttr(default=False)
+    _notes: _Notes = PrivateAttr(default_factory=_Notes)
 
     @model_validator(mode="after")
     def _redact_tools(self) -> CreateResponse:
         """Remove the credentials from all tools, so that the request may be shown and stored."""
         if self.tools:
-            self.tools = self._tool_secrets.redact(self.tools)
+            self.tools = self.tool_secrets.redact(self.tools)
         if isinstance(self.input, list):
-            items: list[Any] = [*map(typed, self._tool_secrets.redact_items(self.input))]
+            items: list[Any] = [*map(typed, self.tool_secrets.redact_items(self.input))]
             self.input = items  # with the types that `items` would add: to copies, beside those without
         if isinstance(self.tool_choice, dict):
             self.tool_choice = without_credentials(self.tool_choice)
@@ -379,16 +386,16 @@ class CreateResponse(_Body):
     @property
     def tool_secrets(self) -> ToolSecrets:
         """The credentials of this request's tools: `request.tool_secrets.restore(tool)` adds them to one."""
-        return self._tool_secrets
+        return self._notes.tool_secrets
 
     @property
     def is_large(self) -> bool:
         """Whether the body took so long to parse that this was done in a thread, where it is to be translated too."""
-        return self._is_large
+        return self._notes.is_large
 
     def mark_large(self) -> None:
         """Note that the request is large."""
-        self._is_large = True
+        self._notes.is_large = True
 
     def items(self) -> list[Item]:
         """Return the input as items with types: a string becomes a user message."""
