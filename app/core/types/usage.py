@@ -11,7 +11,9 @@ from app.core.types.token_estimate import estimate, estimate_chat
 
 def is_counted(counted: Mapping[str, object] | None) -> bool:
     """Return whether the usage in chunks has a number of tokens."""
-    return any(is_token_count((counted or {}).get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    if not counted:
+        return False
+    return is_token_count(counted.get("prompt_tokens")) or is_token_count(counted.get("completion_tokens"))
 
 
 def usage_of(
@@ -34,8 +36,14 @@ def usage_of(
         reasoning, rest = _estimates(output)
         prompt_tokens = estimate_chat(body) if prompt_estimate is None else prompt_estimate
         return _usage(prompt_tokens, reasoning + rest, reasoning=reasoning)
-    input_tokens, output_tokens = (token_count(counted.get(name)) for name in ("prompt_tokens", "completion_tokens"))
-    prompt, completion = (_object(counted.get(f"{kind}_tokens_details")) for kind in ("prompt", "completion"))
+    input_tokens, output_tokens = (
+        token_count(counted.get("prompt_tokens")),
+        token_count(counted.get("completion_tokens")),
+    )
+    prompt, completion = (
+        _object(counted.get("prompt_tokens_details")),
+        _object(counted.get("completion_tokens_details")),
+    )
     # Servers that do not count reasoning omit it or send 0.
     reasoning = token_count(completion.get("reasoning_tokens")) or _share(output_tokens, output)
     return _usage(

@@ -122,10 +122,11 @@ class MemoryStore:
             if change.requires is not None and change.requires not in bucket.records:
                 return False
         growth = [bucket.growth(change) for bucket, change in zip(buckets, changes, strict=True)]
-        if (
-            sum(len(bucket.records) for bucket in buckets) + sum(records for records, _ in growth) > self._max_records
-            or sum(bucket.size for bucket in buckets) + sum(size for _, size in growth) > self._max_bytes
-        ):
+        total_records = total_bytes = 0
+        for bucket, (records, size) in zip(buckets, growth, strict=True):
+            total_records += len(bucket.records) + records
+            total_bytes += bucket.size + size
+        if total_records > self._max_records or total_bytes > self._max_bytes:
             raise StoreUnavailable(
                 "The conversation is larger than the response store may be. Start a new one, or send `store: false`."
             )
