@@ -25,7 +25,7 @@ from app.core.types.ids import bucket_of, chain_key, new_id, new_key
 from app.core.types.items import ITEM_TYPES
 from app.core.types.request import CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound, Warnings
-from app.responses.encryption import ContentCipher, decrypt_items, is_slow_to_decrypt
+from app.responses.encryption import ContentCipher, decrypt_input
 from app.responses.images import StoredImages, turn_changes
 from app.responses.off_loop import are_large, off_loop
 from app.stores import Change, Store, images_bucket
@@ -167,16 +167,8 @@ class Conversations:
             new.append(input_item(item, key))
             present.add(new[-1]["id"])
         warnings = Warnings()
-        new, decrypted = await off_loop(
-            is_slow_to_decrypt(new),
-            decrypt_items,
-            new,
-            self._seals,
-            owner,
-            key=key,
-            known=upstream,
-            warnings=warnings,
-            field="items",
+        new, decrypted = await decrypt_input(
+            new, self._seals, owner, key=key, known=upstream, warnings=warnings, field="items"
         )
         return Turn({"id": new_id("added", key), "output": []}, new, upstream | decrypted)
 

@@ -34,7 +34,7 @@ from app.core.types.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.core.types.readings import NOTES
 from app.core.types.request import Item, Response
 from app.errors import InvalidRequest, Warnings
-from app.responses.off_loop import MANY
+from app.responses.off_loop import MANY, off_loop
 
 logger = logging.getLogger(__name__)
 
@@ -236,8 +236,14 @@ class EncryptingEventBuilder(EventBuilder):
         return prepared[1] if prepared and prepared[0] == content else self._encrypt(content)
 
 
-def is_slow_to_decrypt(items: Sequence[Item]) -> bool:
-    """Return whether `decrypt_items` takes long."""
+async def decrypt_input(
+    items: Sequence[Item], seals: ContentCipher, owner: str, **options: Any
+) -> tuple[list[Item], dict[str, Upstream]]:
+    """Do what `decrypt_items` does, off the event loop if it takes long."""
+    return await off_loop(_is_slow_to_decrypt(items), decrypt_items, items, seals, owner, **options)
+
+
+def _is_slow_to_decrypt(items: Sequence[Item]) -> bool:
     characters = 0
     for item in items:
         if isinstance(sealed := item.get("encrypted_content"), str):

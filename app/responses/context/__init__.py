@@ -22,7 +22,7 @@ from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, Warni
 from app.responses.context.cache import CachedPast, HistoryCache, past_after
 from app.responses.context.lookup import TurnLookup
 from app.responses.conversations import Conversations, before
-from app.responses.encryption import ContentCipher, decrypt_items, is_slow_to_decrypt
+from app.responses.encryption import ContentCipher, decrypt_input
 from app.responses.off_loop import MANY, are_large, off_loop
 from app.stores.layered import LayeredStore
 
@@ -154,16 +154,7 @@ class ContextLoader:
         warnings = Warnings()
         upstream = {**past.upstream}
         new = await lookup.resolved(items, past, upstream)
-        new, decrypted = await off_loop(
-            is_slow_to_decrypt(new),
-            decrypt_items,
-            new,
-            self.seals,
-            lookup.owner,
-            key=key,
-            known=upstream,
-            warnings=warnings,
-        )
+        new, decrypted = await decrypt_input(new, self.seals, lookup.owner, key=key, known=upstream, warnings=warnings)
         if not answers_approvals(new):
             return NewInput(new, upstream, decrypted, warnings=warnings)
         new = await lookup.with_stored_requests(new, past, upstream)
