@@ -266,17 +266,17 @@ class Responses:
         response = lifecycle.response
         builder = self._builder(request, caller, context, response)
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
-        large, lifecycle.answered_by = questions.large, questions.answered_by
+        lifecycle.answered_by = questions.answered_by
         if options := self._loop_options(request, caller, context, response, layers, generate=generate):
             loop = ToolLoop(builder, questions, options, deadline=self._deadline(), lifecycle=lifecycle)
-            await off_loop(large, lambda: self.check_size(loop.first_body()))
+            await off_loop(questions.large, lambda: self.check_size(loop.first_body()))
             self._loader.cache_prefix(request, caller.owner, questions.prefix)
             return loop
         if not generate:
             return NoAnswer(builder)
-        question = await off_loop(large, questions.first, builder)
+        question = await off_loop(questions.large, questions.first, builder)
         self._loader.cache_prefix(request, caller.owner, questions.prefix)
-        await off_loop(large, self.check_size, question.request.body)
+        await off_loop(questions.large, self.check_size, question.request.body)
         return OneAnswer(builder, question, self._deadline())
 
     def questions(self, request: CreateResponse, context: Context, caller: Caller, model: str) -> Questions:

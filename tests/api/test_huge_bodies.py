@@ -24,9 +24,7 @@ from tests.support.postgres_server import PostgresServer
 
 TIMES = 4  # of the CPU, for each byte
 HELD = 0.1  # seconds
-MEMORY = (
-    4  # times the body, also where it is accepted: parsed, translated, sent to the backend and stored; a backend's too
-)
+MEMORY = 4  # times the body (or a backend's answer), also where it is accepted: parsed, translated, sent on and stored
 VALUE = 640  # bytes of memory besides: an item of three JSON values in 40 bytes is a dict in four forms
 
 

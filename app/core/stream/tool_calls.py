@@ -112,7 +112,7 @@ class ToolCalls:
         """Process the `tool_calls` of one delta, a piece of long arguments at each step: see `Step`."""
         for fragment in fragments:
             call, arguments = self._begin(fragment)
-            fragment.pop("function")
+            fragment.pop("function")  # the whole text is freed with the last of its pieces
             is_long = len(arguments) > _PIECE
             pieces = pieces_of(arguments, _PIECE) if arguments else iter(("",))
             del arguments

@@ -98,7 +98,7 @@ def _structure(document: bytes | str) -> int:
 
 
 LARGE = 2 * 1024 * 1024  # bytes or characters from which JSON is parsed and encoded in pieces
-LONG = 320 * 1024  # characters of a string that is encoded in pieces
+LONG = 320 * 1024  # characters of a string that is encoded in pieces; as for `_PIECE`, not less
 _COUNTED = 256 * 1024  # bytes or characters of which the values are counted at once
 _PIECE = 1024 * 1024  # bytes that are decoded at once: smaller blocks of memory are not returned when they are freed
 _SHORT = 256  # bytes of strings that are decoded with the document

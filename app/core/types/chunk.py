@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 from typing_extensions import TypedDict
 
+from app.core.types.bounded_json import LONG
+
 RawChunk: TypeAlias = dict[str, Any]  # as a server sends it
 
 REASONING_CONTENT = "reasoning_content"
@@ -87,7 +89,7 @@ class LargeChunks(list[Chunk]):
 Step: TypeAlias = Callable[[], None] | None
 
 
-def pieces_of(text: str | None, size: int = 320 * 1024) -> Iterator[str]:
+def pieces_of(text: str | None, size: int = LONG) -> Iterator[str]:
     """Yield the pieces, of `size` characters, in which a large text is processed."""
     for at in range(0, len(text or ""), size):
         yield text[at : at + size]  # type: ignore[index]

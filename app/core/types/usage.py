@@ -36,14 +36,10 @@ def usage_of(
         reasoning, rest = _estimates(output)
         prompt_tokens = estimate_chat(body) if prompt_estimate is None else prompt_estimate
         return _usage(prompt_tokens, reasoning + rest, reasoning=reasoning)
-    input_tokens, output_tokens = (
-        token_count(counted.get("prompt_tokens")),
-        token_count(counted.get("completion_tokens")),
-    )
-    prompt, completion = (
-        _object(counted.get("prompt_tokens_details")),
-        _object(counted.get("completion_tokens_details")),
-    )
+    input_tokens = token_count(counted.get("prompt_tokens"))
+    output_tokens = token_count(counted.get("completion_tokens"))
+    prompt = _object(counted.get("prompt_tokens_details"))
+    completion = _object(counted.get("completion_tokens_details"))
     # Servers that do not count reasoning omit it or send 0.
     reasoning = token_count(completion.get("reasoning_tokens")) or _share(output_tokens, output)
     return _usage(
