@@ -89,7 +89,7 @@ class Studio:
         try:
             await page.goto(url + path)
             yield studio
-            assert studio.trouble == []
+            assert studio.trouble == [], studio.trouble
         finally:
             await context.close()
 
