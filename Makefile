@@ -5,7 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-JOBS ?= 4
+JOBS ?= 3
 
 # Real clients have environments of their own: their dependencies conflict with Antiphon's, and with each other's.
 CLIENTS := .venv-clients
