@@ -30,9 +30,11 @@ LONGEST_FUNCTION = 60
 # and `app.backends.*` are the backends and what they share.
 PROTOCOLS = {"app.backends", "app.tools"}
 PROTOCOLS |= {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".layered", ".usage")}
-CORE = {f"app.core.{room}" for room in ("*", "redaction", "types", "profile", "stream", "request", "history", "sse")}
+ROOMS = ("*", "redaction", "bounded_json", "types", "items", "profile", "stream", "request", "history", "sse")
+CORE = {f"app.core.{room}" for room in ROOMS}
 BELOW = {"app", "app.errors", "app.importing", "app.pdf_reader"} | CORE
-STREAM = {"app", "app.core.types", "app.errors"}
+TYPES = {"app", "app.core.bounded_json", "app.core.types", "app.errors"}
+STREAM = TYPES | {"app.core.items"}
 REQUEST = STREAM | {"app.core.profile", "app.core.stream"}
 LAYERS = {
     "app": set(),
@@ -42,7 +44,9 @@ LAYERS = {
     "app.core": set(),
     "app.core.*": STREAM | {"app.core.stream"},
     "app.core.redaction": {"app"},
-    "app.core.types": {"app", "app.errors", "app.core.redaction"},
+    "app.core.bounded_json": {"app"},
+    "app.core.types": {"app", "app.errors", "app.core.redaction", "app.core.bounded_json"},
+    "app.core.items": TYPES,
     "app.core.profile": {"app", "app.errors"},
     "app.core.stream": STREAM,
     "app.core.request": REQUEST,

@@ -9,8 +9,8 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.core.bounded_json import is_large, pieces_of_json
 from app.core.types import request
-from app.core.types.bounded_json import is_large, pieces_of_json
 from app.core.types.response import is_large_response
 from app.responses.off_loop import off_loop
 

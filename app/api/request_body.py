@@ -15,7 +15,7 @@ import zstandard
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from app.core.types.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_mended
+from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_mended
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses.off_loop import off_loop

@@ -25,13 +25,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from app.core.bounded_json import LARGE, dumps_in_pieces, is_large, loads_in_pieces
+from app.core.items import ITEM_TYPES, OUTPUTS, id_prefix
+from app.core.items.readings import NOTES
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, resolve_upstream
 from app.core.stream.event_types import ToolBinding
-from app.core.types.bounded_json import LARGE, dumps_in_pieces, is_large, loads_in_pieces
 from app.core.types.chunk import REASONING_CONTENT
 from app.core.types.ids import new_id
-from app.core.types.items import ITEM_TYPES, OUTPUTS, id_prefix
-from app.core.types.readings import NOTES
 from app.core.types.request import Item, Response
 from app.errors import InvalidRequest, Warnings
 from app.responses.off_loop import MANY, off_loop

@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from app.backends import Backend, ChatRequest, Chunk
+from app.core.bounded_json import is_large
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Item, Usage
-from app.core.types.bounded_json import is_large
 from app.core.types.chunk import LargeChunks, RawChunk, Receiver
 from app.core.types.token_estimate import estimate_chat
 from app.core.types.usage import is_counted, usage_of

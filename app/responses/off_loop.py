@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from app.core.types.bounded_json import LARGE
+from app.core.bounded_json import LARGE
 
 T = TypeVar("T")
 P = ParamSpec("P")

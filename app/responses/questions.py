@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from app.backends import Backend, ChatRequest
+from app.core.bounded_json import is_large
 from app.core.history.compaction import has_compaction, least_of_compacted, without_compacted
 from app.core.history.context import Context
 from app.core.history.rewrites import with_effort
@@ -15,7 +16,6 @@ from app.core.request import ChatTranslation, to_chat
 from app.core.request.translation_context import TranslatedPrefix
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, Upstream
-from app.core.types.bounded_json import is_large
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.core.types.token_estimate import estimate_chat

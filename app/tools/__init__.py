@@ -4,7 +4,7 @@ Hosted tools: tools that the server runs itself while it makes a response.
 A tool is created once, from its table `[tools.NAME]` of the settings. For each response whose request declares one of
 its `types` it opens a *session*, which lists the functions that the model may call, and runs the calls. A session knows
 nothing of streams: the loop (`app.responses`) calls the model, adds the items, runs the calls concurrently, emits the
-events that the table of item types (`app.core.types.items`) has for them, and stores what was shown to the model.
+events that the table of item types (`app.core.items`) has for them, and stores what was shown to the model.
 
     class Dice:                                        # [tools.dice]  tool = "my_package.dice:Dice"
         types = ("dice",)                              # {"tools": [{"type": "dice", "sides": 6}]} in a request

@@ -17,7 +17,7 @@ from pydantic import BaseModel, field_validator
 from starlette.requests import Request
 
 from app.api.request_body import SMALL, BodyLimits, read_body
-from app.core.types.bounded_json import TooManyValues, check_values
+from app.core.bounded_json import TooManyValues, check_values
 from app.errors import InvalidRequest
 from tests.api.huge_bodies import ROWS
 from tests.support.postgres_server import PostgresServer

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from app.api.idempotency import Idempotency, KeyClaim, digest
-from app.core.types.bounded_json import LONG
+from app.core.bounded_json import LONG
 from app.core.types.request import Event
 from app.errors import BackendError, InvalidRequest
 from app.main import create_app

@@ -17,12 +17,12 @@ import openai
 import pytest
 from openresponses_types.types import ResponseResource
 
+from app.core import bounded_json
 from app.core.dialects import DIALECTS, Dialect
 from app.core.history.turns import Turn
 from app.core.sse import log as frames
 from app.core.sse import text_references
 from app.core.sse.text_references import LogEncoder, split_batch
-from app.core.types import bounded_json
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import BackendError

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from app.backends import ChatRequest
+from app.core.bounded_json import LARGE
 from app.core.history.turns import Turn
 from app.core.profile import Profile
-from app.core.types.bounded_json import LARGE
 from app.core.types.request import CreateResponse
 from app.core.types.response import new_response
 from app.responses.off_loop import off_loop

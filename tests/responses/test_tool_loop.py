@@ -19,7 +19,7 @@ import openai
 import pytest
 
 from app.core.access import hash_of
-from app.core.types.bounded_json import LARGE, MAX_VALUES
+from app.core.bounded_json import LARGE, MAX_VALUES
 from app.errors import BackendError
 from app.main import create_app
 from app.stores.memory import MemoryStore

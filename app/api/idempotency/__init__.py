@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from app.core.types.bounded_json import pieces_of_json
+from app.core.bounded_json import pieces_of_json
 from app.errors import InvalidRequest, StoreUnavailable
 from app.observability.lifecycle import ResponseLifecycle
 from app.stores import Change, Store

@@ -22,9 +22,9 @@ from app.api.errors import refuse, report
 from app.api.request_body import body_too_large, is_large_body
 from app.api.routes.websocket_frames import Create, envelope, read_frame
 from app.api.uvicorn.websocket import SERVICE_RESTART
+from app.core.bounded_json import pieces_of_json
 from app.core.dialects import dialect_of
 from app.core.stream.event_batch import EventBatch
-from app.core.types.bounded_json import pieces_of_json
 from app.core.types.ids import bucket_of
 from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.responses import Caller, Run

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from app.api.request_body import is_large_body, load_json, validate
-from app.core.types.bounded_json import MAX_VALUES
+from app.core.bounded_json import MAX_VALUES
 from app.core.types.request import CreateResponse
 from app.errors import APIError, InvalidRequest
 

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import orjson
 
 from app.backends.chat.errors import error_in_chunk
+from app.core.bounded_json import loads_in_pieces
 from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, ChunkDecoder, check_piece, encodable, no_repetition
 from app.core.sse.repeats import EventPattern
-from app.core.types.bounded_json import loads_in_pieces
 from app.core.types.chunk import DONE, RawChunk
 from app.errors import BackendError
 

@@ -34,11 +34,11 @@ from app.backends.chat.errors.classification import ERROR_CLASSES, failure
 from app.backends.chat.forwarding import MODEL, ForwardedAnswer, Forwarding
 from app.backends.chat.token_counting import Tokenizer
 from app.backends.transport import HTTPToolsTransport
+from app.core.bounded_json import LARGE, EncodedJSON, dumps_in_pieces, is_large
 from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.request.translation_context import EncodedMessages
 from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, check_piece
-from app.core.types.bounded_json import LARGE, EncodedJSON, dumps_in_pieces, is_large
 from app.core.types.chunk import RawChunk
 from app.errors import BackendError
 

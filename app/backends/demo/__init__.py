@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from app.backends import DONE, ChatRequest, Chunk, Translation
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
+from app.core.bounded_json import dumps_in_pieces, is_large
 from app.core.profile import ContentOptions, Profile, RequestOptions
-from app.core.types.bounded_json import dumps_in_pieces, is_large
 from app.core.types.chunk import ChunkDelta, FunctionFragment
 from app.errors import BackendError, InvalidRequest
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from app.core.history.turns import Turn
+from app.core.items import ITEM_TYPES
+from app.core.items.readings import NOTES
 from app.core.stream.event_builder import Upstream
-from app.core.types.items import ITEM_TYPES
-from app.core.types.readings import NOTES
 from app.core.types.request import Item
 from app.errors import InvalidRequest
 

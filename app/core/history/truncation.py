@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from app.core.types.items import ITEM_TYPES, OUTPUTS
+from app.core.items import ITEM_TYPES, OUTPUTS
 from app.core.types.request import Item
 from app.core.types.token_estimate import estimate_json
 

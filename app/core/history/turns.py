@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import orjson
 
+from app.core.bounded_json import dumps_in_pieces, is_large, loads_in_pieces
+from app.core.items import OUTPUTS, id_prefix
 from app.core.stream.event_builder import Upstream
-from app.core.types.bounded_json import dumps_in_pieces, is_large, loads_in_pieces
 from app.core.types.ids import new_id
-from app.core.types.items import OUTPUTS, id_prefix
 from app.core.types.request import CreateResponse, Item, Part, Response
 from app.core.types.response import is_large_response
 from app.errors import InvalidRequest

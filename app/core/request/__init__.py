@@ -16,6 +16,7 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
+from app.core.items import ITEM_TYPES
 from app.core.profile import Profile, RequestOptions
 from app.core.request.content import text_content
 from app.core.request.messages import can_continue, to_messages
@@ -27,7 +28,6 @@ from app.core.request.tools import ToolSet, collect_tools, of_history
 from app.core.request.translation_context import TranslatedPrefix, TranslationContext, with_encoded
 from app.core.stream.event_types import ToolBinding
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
-from app.core.types.items import ITEM_TYPES
 from app.core.types.request import CreateResponse, Item, undeclared_fields
 from app.errors import InvalidRequest, did_you_mean, label
 

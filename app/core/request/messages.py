@@ -17,6 +17,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import orjson
 
+from app.core.bounded_json import LARGE, dumps_in_pieces, size_of
+from app.core.items import ITEM_TYPES, as_json_object
+from app.core.items.readings import HOSTED
 from app.core.profile import ContentOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.content import (
@@ -35,9 +38,6 @@ from app.core.request.roles import Message
 from app.core.request.tools import ToolSet
 from app.core.request.translation_context import TranslatedPrefix, TranslationContext
 from app.core.stream.tool_calls import ORIGINAL_ID
-from app.core.types.bounded_json import LARGE, dumps_in_pieces, size_of
-from app.core.types.items import ITEM_TYPES, as_json_object
-from app.core.types.readings import HOSTED
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
 

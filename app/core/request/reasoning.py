@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import orjson
 
+from app.core.items.readings import NOTES
 from app.core.profile import Profile, ThinkTagOptions
 from app.core.request.roles import joined
 from app.core.stream.reasoning_fragments import ReasoningDetails
 from app.core.stream.tool_calls import ORIGINAL_ID
 from app.core.types import list_field
-from app.core.types.readings import NOTES
 from app.core.types.request import Item
 
 _DEFAULT = "reasoning_content"  # the name that most backends understand

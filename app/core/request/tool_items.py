@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from app.core.types.items import ITEM_TYPES
-from app.core.types.readings import NOTES, Names
+from app.core.items import ITEM_TYPES
+from app.core.items.readings import NOTES, Names
 from app.core.types.request import Item
 
 # Types that are read one by one, whatever items precede and follow them, and that add no tools.

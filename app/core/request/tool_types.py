@@ -10,11 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from app.core.profile import RequestOptions
-from app.core.request.grammar import lark
-from app.core.types.arguments import INPUT
-from app.core.types.hosted import NO_PARAMETERS
-from app.core.types.items import (
+from app.core.items import (
     APPLY_PATCH_CALL,
     COMPUTER_ACTION,
     COMPUTER_CALL,
@@ -25,6 +21,10 @@ from app.core.types.items import (
     TOOL_SEARCH_CALL,
     ItemType,
 )
+from app.core.items.arguments import INPUT
+from app.core.profile import RequestOptions
+from app.core.request.grammar import lark
+from app.core.types.hosted import NO_PARAMETERS
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of a tool, by the spec
 

@@ -18,13 +18,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from app.core.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.profile import RequestOptions
 from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
 from app.core.request.translation_context import TranslationContext
 from app.core.stream.event_types import ToolBinding
 from app.core.types import list_field
 from app.core.types.hosted import NO_PARAMETERS, UNNAMED, HostedFunction
-from app.core.types.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.types.request import Item
 from app.errors import InvalidRequest, did_you_mean, label
 

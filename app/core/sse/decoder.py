@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from app.core.bounded_json import LARGE, MAX_VALUES, TooManyValues, check_values, loads_in_pieces
 from app.core.sse.repeats import RepeatDecoder
-from app.core.types.bounded_json import LARGE, MAX_VALUES, TooManyValues, check_values, loads_in_pieces
 from app.core.types.chunk import DONE, ChunkRun, RawChunk
 from app.errors import BackendError
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import orjson
 
+from app.core.bounded_json import pieces_of_json
 from app.core.stream.event_batch import EventBatch
-from app.core.types.bounded_json import pieces_of_json
 from app.core.types.request import Event
 
 DONE_FRAME = b"data: [DONE]\n\n"

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import orjson
 
+from app.core.bounded_json import LONG, cuts_of_text, is_large, json_weight, parts_of_json, pieces_of_text
 from app.core.sse.encoder import encode_sse
 from app.core.stream.event_batch import DeltaEvents, DeltaFields, EventBatch, LargeEventBatch
-from app.core.types.bounded_json import LONG, cuts_of_text, is_large, json_weight, parts_of_json, pieces_of_text
 from app.core.types.request import Event
 
 _MARK = b"\0"

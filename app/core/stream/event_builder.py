@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+from app.core.bounded_json import LONG
+from app.core.items import ItemType
+from app.core.items.readings import NOTES
 from app.core.stream.citations import Citations
 from app.core.stream.event_batch import DeltaFields, EventBatch, LargeEventBatch
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, PartType, ToolBinding
 from app.core.types import list_field, with_fields
-from app.core.types.bounded_json import LONG
 from app.core.types.chunk import REASONING_CONTENT
-from app.core.types.items import ItemType
-from app.core.types.readings import NOTES
 from app.core.types.request import Item, Response
 from app.errors import APIError
 

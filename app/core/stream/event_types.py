@@ -1,7 +1,7 @@
 """
 The table of content kinds: their fields and their events.
 
-A new kind is a new row here; tool calls are rows of `app.core.types.items`.
+A new kind is a new row here; tool calls are rows of `app.core.items`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from app.core.items import ItemType
 from app.core.types.hosted import HostedFunction
-from app.core.types.items import ItemType
 
 
 class PartType(NamedTuple):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from app.core.items import ITEM_TYPES, ItemType
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder, OpenCall, OpenItem
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, SUMMARY_REASONING, TEXT, PartType
 from app.core.types import list_field, with_fields
-from app.core.types.items import ITEM_TYPES, ItemType
 from app.core.types.request import Item, Response
 
 _PART_LISTS = ("summary", "content")

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.core.items import FUNCTION_CALL
+from app.core.items.arguments import ArgumentsReader, ObjectReader
 from app.core.stream.event_builder import EventBuilder, OpenCall
 from app.core.stream.event_types import ToolBinding
-from app.core.types.arguments import ArgumentsReader, ObjectReader
 from app.core.types.chunk import CallFragment, Step, pieces_of
-from app.core.types.items import FUNCTION_CALL
 
 MAX_CALL_ID = 64  # characters, by the spec
 ORIGINAL_ID = "said_id"  # the upstream field that stores a longer id

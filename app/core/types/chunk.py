@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from typing_extensions import TypedDict
 
-from app.core.types.bounded_json import LONG
+from app.core.bounded_json import LONG
 
 RawChunk: TypeAlias = dict[str, Any]  # as a server sends it
 

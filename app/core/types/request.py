@@ -27,13 +27,13 @@ from pydantic import (
 from pydantic.functional_validators import BeforeValidator
 from typing_extensions import TypedDict
 
+from app.core.bounded_json import TooManyValues, check_values
 from app.core.redaction import ToolSecrets, without_credentials
 from app.core.types import Event as Event
 from app.core.types import Item as Item
 from app.core.types import Part as Part
 from app.core.types import Response as Response
 from app.core.types import with_fields
-from app.core.types.bounded_json import TooManyValues, check_values
 from app.core.types.content import TEXT_OR_LIST, TOLERANT, Content, ContentPart, Text, TypeName, Unknown, tag_of
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})

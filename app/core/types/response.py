@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.core.types.bounded_json import is_large
+from app.core.bounded_json import is_large
 from app.core.types.request import CreateResponse, PlainFormat, Response
 
 

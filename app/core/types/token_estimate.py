@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.core.types.bounded_json import to_json
+from app.core.bounded_json import to_json
 
 # Tokens of an image, audio or a file, whatever the size of its data. Vision models use some hundreds to two thousand
 # for an image.

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 
+from app.core.bounded_json import LARGE
 from app.core.dialects import Dialect
 from app.core.sse import encoder
 from app.core.sse import log as frames
 from app.core.sse.text_references import TextReference, has_references, split_references
-from app.core.types.bounded_json import LARGE
 from app.core.types.request import Event
 from app.errors import APIError, NotFound, StoreUnavailable
 from app.responses.background.worker import persist

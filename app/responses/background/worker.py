@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+from app.core.bounded_json import LARGE
 from app.core.history.turns import Turn
 from app.core.sse.encoder import encode_sse
 from app.core.sse.text_references import LogEncoder, split_batch, weight_of_deltas
 from app.core.stream.event_batch import EventBatch
-from app.core.types.bounded_json import LARGE
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, StoreUnavailable
 from app.responses.images import turn_changes

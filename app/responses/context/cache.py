@@ -12,11 +12,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
 
+from app.core.bounded_json import size_of
 from app.core.history.compaction import has_compaction
 from app.core.history.past import Past
 from app.core.history.turns import Turn
 from app.core.request.translation_context import TranslatedPrefix
-from app.core.types.bounded_json import size_of
 
 HISTORY_CACHE = 64 * 1024 * 1024  # bytes, by default
 

@@ -11,10 +11,10 @@ from app.core.history.approvals import APPROVAL_REQUEST, APPROVAL_RESPONSE
 from app.core.history.images import references
 from app.core.history.past import Past
 from app.core.history.turns import Turn
+from app.core.items import type_of
 from app.core.stream.event_builder import Upstream
 from app.core.types import with_fields
 from app.core.types.ids import bucket_of
-from app.core.types.items import type_of
 from app.core.types.request import Item
 from app.errors import NotFound, StoreUnavailable
 from app.responses.context.cache import CachedPast, HistoryCache

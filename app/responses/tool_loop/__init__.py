@@ -18,11 +18,11 @@ from functools import partial
 from typing import Any
 
 from app.backends import ChatRequest
+from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, waits_for_client
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstream
 from app.core.types import Response, Usage
-from app.core.types.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, waits_for_client
 from app.core.types.request import TERMINAL, Item
 from app.core.types.token_estimate import estimate_chat
 from app.core.types.usage import added_usage, usage_of

@@ -14,16 +14,16 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Any
 
+from app.core.bounded_json import LARGE
 from app.core.history.approvals import ApprovedCall
+from app.core.items import ITEM_TYPES, ItemType
+from app.core.items.readings import NOTES
 from app.core.stream.citations import cited_by
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream
 from app.core.stream.event_types import ToolBinding
 from app.core.types import with_fields
-from app.core.types.bounded_json import LARGE
 from app.core.types.hosted import HostedFunction
-from app.core.types.items import ITEM_TYPES, ItemType
-from app.core.types.readings import NOTES
 from app.core.types.request import TERMINAL, Item
 from app.errors import StoreUnavailable, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle

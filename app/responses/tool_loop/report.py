@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from app.core.items import ITEM_TYPES
 from app.core.stream.event_builder import OpenCall
-from app.core.types.items import ITEM_TYPES
 from app.core.types.request import Item
 from app.tools import OutcomeStatus
 

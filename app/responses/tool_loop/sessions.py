@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app.core.types.bounded_json import loads
+from app.core.bounded_json import loads
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
 from app.errors import APIError, InvalidRequest

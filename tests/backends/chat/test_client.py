@@ -17,8 +17,8 @@ import pytest_asyncio
 
 from app.backends import DONE, ChatRequest, Chunk
 from app.backends.chat.client import OpenAIBackend
+from app.core.bounded_json import LARGE
 from app.core.profile import Profile
-from app.core.types.bounded_json import LARGE
 from app.errors import BackendError
 from tests.support.build import each, normal
 from tests.support.upstream import (

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from app.core import items
 from app.core.profile import Profile
 from app.core.request import ChatTranslation, to_chat
-from app.core.types import items
 from app.core.types.request import CreateResponse, Event
 from app.errors import InvalidRequest
 from tests.support import laws

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from app.core.items.readings import NOTES
 from app.core.profile import Profile
 from app.core.request import ChatTranslation, to_chat
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedFunction, HostedTools
-from app.core.types.readings import NOTES
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from tests.support.build import answer, call, output, story, whole

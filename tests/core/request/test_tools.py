@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from app.core.items import FUNCTION_CALL
 from app.core.profile import Profile
 from app.core.request import ChatTranslation, to_chat
 from app.core.request.tool_types import stripped
 from app.core.stream.event_types import ToolBinding
-from app.core.types.items import FUNCTION_CALL
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.core import bounded_json
 from app.core.sse import decoder
 from app.core.sse.decoder import ChunkDecoder, encodable
-from app.core.types import bounded_json
 from app.core.types.chunk import DONE, Chunk
 
 

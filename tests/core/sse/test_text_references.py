@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.core import bounded_json, items
 from app.core.sse import text_references
 from app.core.sse.encoder import encode_sse
 from app.core.sse.log import decode_events
@@ -17,7 +18,6 @@ from app.core.stream import event_types
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_types import ToolBinding
-from app.core.types import bounded_json, items
 from tests.core.stream import test_event_builder
 from tests.support.build import builder, call, delta, finish, normal
 

@@ -15,11 +15,11 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from app.core import items
 from app.core.stream import event_types
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, resolve_upstream
 from app.core.stream.event_types import ToolBinding
-from app.core.types import items
 from app.core.types.chunk import DONE
 from app.errors import BackendError
 from tests.support import laws

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.core import items
 from app.core.dialects import DIALECTS
 from app.core.sse import encoder, log
 from app.core.stream import event_types
@@ -16,7 +17,6 @@ from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.recovery import RecoveredBuilder
-from app.core.types import items
 from app.core.types.request import Event
 from app.core.types.usage import usage_of
 from app.errors import APIError

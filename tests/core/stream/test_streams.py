@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.backends.chat import answer
+from app.core import bounded_json
 from app.core.sse import decoder
 from app.core.stream import chunk_reader, tool_calls
 from app.core.stream.event_batch import EventBatch
-from app.core.types import bounded_json
 from app.core.types.chunk import pieces_of
 from tests.streams.recording import NAMES, PLACE, Recording, load, play
 from tests.support import laws

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from app.backends.chat.filters.think_tags import overlap
-from app.core.types.bounded_json import loads
+from app.core.bounded_json import loads
 
 Schema: TypeAlias = Mapping[str, Any]
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from app.core.items.readings import NOTES
 from app.core.stream.citations.links import CitationLinks
 from app.core.stream.citations.marks import Annotation, CitationMarks
-from app.core.types.readings import NOTES
 
 # In pieces that are joined with NULs: the start of a mark or a link, or a space at the end of a piece.
 _MAY_CITE = re.compile(r"[\[【]| \0")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol, cast
 
-from app.core.types.bounded_json import loads, outline
+from app.core.bounded_json import loads, outline
 
 INPUT = "input"  # the name of a custom tool's argument in its function
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.types import arguments as arguments_module
-from app.core.types.arguments import InputReader, ObjectReader
+from app.core.items import arguments as arguments_module
+from app.core.items.arguments import InputReader, ObjectReader
 
 
 def told(*pieces: str) -> list[str]:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from app.core.types import Item, readings
-from app.core.types.arguments import INPUT, ArgumentsReader, InputReader, ObjectReader
-from app.core.types.bounded_json import loads, outline, to_json
-from app.core.types.readings import Read
+from app.core.bounded_json import loads, outline, to_json
+from app.core.items import readings
+from app.core.items.arguments import INPUT, ArgumentsReader, InputReader, ObjectReader
+from app.core.items.readings import Read
+from app.core.types import Item
 
 # `call`: made by the model and run by the client. `output`: the result of one, sent by the client. `hosted`: a call
 # with its result, run by a server. `context`: everything else.

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.api.request_body import load_json
-from app.core.types import bounded_json
-from app.core.types.bounded_json import (
+from app.core import bounded_json
+from app.core.bounded_json import (
     TextsTooLarge,
     TooManyValues,
     check_values,

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
+from app.core.bounded_json import to_json
+from app.core.items.arguments import INPUT
 from app.core.types import Item, Part, with_fields
-from app.core.types.arguments import INPUT
-from app.core.types.bounded_json import to_json
 from app.core.types.hosted import UNNAMED
 
 # Key of an item's notes in the upstream fields that are stored for it. The fields of notes, all optional: `call_id`,
