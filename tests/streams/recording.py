@@ -1,8 +1,9 @@
 """
 Recorded answers of backends, played to the server: bytes in, events out.
 
-`NAME.sse` is the body of an answer, byte for byte. A first line `: {...}` is not part of it, but says what else there
-is to know, each of it optional:
+The folders are servers (`vllm`: what that server really sent) and kinds of quirks (`tool_calls`); README.md lists all
+recordings. `FOLDER/NAME.sse` is the body of an answer, byte for byte. A first line `: {...}` is not part of it, but
+says what else there is to know, each of it optional:
 
     about      what this is, and who sends it
     profile    the backend's profile, and
@@ -14,9 +15,9 @@ is to know, each of it optional:
     gzip       true: the body is sent compressed
     then       what follows the body: nothing if left out, `break` a connection that breaks, `hang` silence
 
-`NAME.events.jsonl` is what becomes of it, an event in each line. Of a response there is only what has changed since it
-was created, and its usage only where the backend told it. A refusal is one line, `{"refused": ...}`; and a last line,
-`{"upstream": ...}`, has what is kept of the backend's own words, to be sent back to it.
+`FOLDER/NAME.events.jsonl` is what becomes of it, an event in each line. Of a response there is only what has changed
+since it was created, and its usage only where the backend told it. A refusal is one line, `{"refused": ...}`; and a
+last line, `{"upstream": ...}`, has what is kept of the backend's own words, to be sent back to it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ from app.stores.memory import MemoryStore
 
 PLACE = Path(__file__).parent
 SEALS = ContentCipher(["a secret of the tests"])
-NAMES = sorted(path.stem for path in PLACE.glob("*.sse"))
+NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in PLACE.glob("*/*.sse"))
+INDEX = PLACE / "README.md"
 
 
 class Recording(NamedTuple):
@@ -65,6 +67,20 @@ def load(name: str) -> Recording:
         first, _, data = data.partition(b"\n")
         options = json.loads(first[2:])
     return Recording(options, gzip.compress(data, mtime=0) if options.get("gzip") else data)
+
+
+def index() -> str:
+    """Return the text of the index, which lists all recordings by folder."""
+    lines = ["# Recorded answers", "", "Made by `UPDATE_STREAMS=1 pytest tests/core/stream/test_streams.py`."]
+    folder = ""
+    for name in NAMES:
+        if (parent := name.partition("/")[0]) != folder:
+            folder = parent
+            lines += ["", f"## {folder}", "", "| recording | what it is | profile |", "|---|---|---|"]
+        options = load(name).options
+        about = options.get("about", "").replace("|", "\\|")
+        lines.append(f"| [{name.partition('/')[2]}]({name}.sse) | {about} | {options.get('profile', '')} |")
+    return "\n".join(lines) + "\n"
 
 
 class Wire(httpx.AsyncBaseTransport):

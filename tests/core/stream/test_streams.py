@@ -24,7 +24,7 @@ from app.core.sse import decoder
 from app.core.stream import chunk_reader, tool_calls
 from app.core.stream.event_batch import EventBatch
 from app.core.types.chunk import pieces_of
-from tests.streams.recording import NAMES, PLACE, Recording, load, play
+from tests.streams.recording import INDEX, NAMES, PLACE, Recording, index, load, play
 from tests.support import laws
 
 UPDATE = bool(os.environ.get("UPDATE_STREAMS"))
@@ -62,7 +62,7 @@ def test_events_that_pass_the_iterator_by_make_no_difference(name: str) -> None:
 
 
 def test_the_text_passes_the_iterator_by_from_its_second_piece_on() -> None:
-    recording, sent_at_once = load("real-llama-server-text"), list[EventBatch]()
+    recording, sent_at_once = load("llama_server/text"), list[EventBatch]()
     events, _ = asyncio.run(play(recording, ends_of_events(recording), sent_at_once))
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
     assert [event for batch in sent_at_once for event in batch] == deltas[1:]
@@ -116,4 +116,11 @@ def test_how_the_bytes_are_cut_makes_no_difference(name: str, places: list[int])
 
 
 def test_every_golden_file_has_its_recording() -> None:
-    assert sorted(path.name.removesuffix(".events.jsonl") for path in PLACE.glob("*.events.jsonl")) == NAMES
+    golden_files = PLACE.glob("*/*.events.jsonl")
+    assert sorted(f"{path.parent.name}/{path.name.removesuffix('.events.jsonl')}" for path in golden_files) == NAMES
+
+
+def test_streams_index_lists_every_recording() -> None:
+    if UPDATE:
+        INDEX.write_text(index(), encoding="utf-8")
+    assert INDEX.read_text(encoding="utf-8") == index()
