@@ -32,13 +32,14 @@ PROTOCOLS = {"app.backends", "app.tools"}
 PROTOCOLS |= {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".layered", ".usage")}
 ROOMS = ("*", "redaction", "bounded_json", "types", "items", "profile", "stream", "request", "history", "sse")
 CORE = {f"app.core.{room}" for room in ROOMS}
-BELOW = {"app", "app.errors", "app.importing", "app.pdf_reader"} | CORE
+BELOW = {"app", "app.errors", "app.extras", "app.importing", "app.pdf_reader"} | CORE
 TYPES = {"app", "app.core.bounded_json", "app.core.types", "app.errors"}
 STREAM = TYPES | {"app.core.items"}
 REQUEST = STREAM | {"app.core.profile", "app.core.stream"}
 LAYERS = {
     "app": set(),
     "app.errors": set(),
+    "app.extras": set(),
     "app.importing": set(),
     "app.pdf_reader": set(),
     "app.core": set(),

@@ -3,7 +3,7 @@ OpenTelemetry traces and metrics, by its semantic conventions for HTTP and for g
 
 A request is a span. Each request to a backend is a child span, whose context is propagated to the backend. With hosted
 tools each round is a span, the parent of those of its request to the backend and of its calls. Spans have no prompts or
-answers, and a failure of tracing never affects a response. This module needs the extra `antiphon[otel]`, and is
+answers, and a failure of tracing never affects a response. This module needs the extra `otel`, and is
 imported only if it is enabled.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/

@@ -39,6 +39,7 @@ from pydantic_settings import (
 
 from app.core.access import digest_of
 from app.core.prices import PriceList
+from app.extras import require_packages
 from app.settings.backend import BackendSettings, merged_profile
 from app.settings.keys import BudgetSettings, KeyName, KeySettings, PriceSettings
 from app.settings.loading import ENV_FILE, PREFIX, SettingsError, environment, read_toml, suggestion
@@ -255,8 +256,8 @@ class Settings(BaseSettings):
     metrics: PageAccess = "open"
     """Serve `GET /metrics`, for Prometheus: `open`, only with a `key` of ANTIPHON_API_KEYS, or `off`."""
     otel: bool = False
-    """Export traces and metrics by OpenTelemetry; needs `pip install 'antiphon[otel]'`. OpenTelemetry's own variables,
-    such as OTEL_EXPORTER_OTLP_ENDPOINT, set the destination."""
+    """Export traces and metrics by OpenTelemetry; needs the extra `otel`. OpenTelemetry's own variables, such as
+    OTEL_EXPORTER_OTLP_ENDPOINT, set the destination."""
 
     otel_content: bool = False
     """Add prompts and answers to the spans, as `gen_ai.input.messages` and `gen_ai.output.messages`; never those of
@@ -283,8 +284,8 @@ class Settings(BaseSettings):
     @field_validator("otel")
     @classmethod
     def _is_installed(cls, otel: bool) -> bool:
-        if otel and not (find_spec("opentelemetry") and find_spec("opentelemetry.sdk")):
-            raise ValueError("needs more packages: pip install 'antiphon[otel]'")
+        if otel:
+            require_packages(["opentelemetry.sdk"], "otel")
         return otel
 
     @field_validator("backend_overrides")

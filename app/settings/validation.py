@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from importlib.util import find_spec
 from ipaddress import ip_network
 from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, TypeAlias
@@ -30,6 +29,7 @@ from pydantic_settings import NoDecode
 
 from app.backends import BACKENDS
 from app.backends.profiles import load_profile
+from app.extras import require_packages
 from app.stores import STORES
 
 
@@ -120,8 +120,8 @@ def _store_url(url: str) -> str:
         return _importable(url, or_one_of=())
     if not separator or scheme not in STORES:
         raise ValueError(f"should begin with {', '.join(f'{name}://' for name in STORES)}, or be an import path")
-    if scheme in {"postgresql", "postgres"} and find_spec("asyncpg") is None:
-        raise ValueError("needs more packages: pip install 'antiphon[postgres]'")
+    if scheme in {"postgresql", "postgres"}:
+        require_packages(["asyncpg"], "postgres")
     return url
 
 

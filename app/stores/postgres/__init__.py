@@ -6,7 +6,7 @@ A store in PostgreSQL (13 or later), shared by any number of replicas of this se
 The query may have libpq's `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `host` and `target_session_attrs`, and the
 store's own: `max_connections`, `connect_timeout` and `timeout` in seconds, and `statement_cache_size`, which must be 0
 behind a PgBouncer with transaction pooling. The tables are created on first use, all named `antiphon_...`, in the first
-schema of the user's `search_path`. Requires `pip install 'antiphon[postgres]'`.
+schema of the user's `search_path`. Requires the extra `postgres`.
 """
 
 from __future__ import annotations

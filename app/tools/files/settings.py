@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator
 
+from app.extras import require_packages
 from app.tools.files import FILE_STORES
 from app.tools.validation import read_table
 
@@ -57,8 +57,8 @@ class FileSearchSettings(BaseModel):
             raise ValueError(f"should begin with {', '.join(f'{name}://' for name in FILE_STORES)}")
         if not separator and ":" not in url:
             raise ValueError("should be such as sqlite:///files.db")
-        if scheme in {"postgresql", "postgres"} and not find_spec("asyncpg"):
-            raise ValueError("needs more packages: pip install 'antiphon[files,postgres]'")
+        if scheme in {"postgresql", "postgres"}:
+            require_packages(["asyncpg"], "files", "postgres")
         return url
 
     @classmethod
@@ -68,9 +68,7 @@ class FileSearchSettings(BaseModel):
 
         `store_url` of the result is that of the variable `store_url_env`, if it is set in the table.
         """
-        missing = [package for package in ("apsw", "python_multipart", "sqlite_vec", "pypdf") if not find_spec(package)]
-        if missing:
-            raise ValueError("needs more packages: pip install 'antiphon[files]'")
+        require_packages(["apsw", "sqlite_vec", "pypdf", "docx"], "files")
         if not isinstance(name := table.get("store_url_env"), str):
             return read_table(cls, table)
         if "store_url" in table:

@@ -14,12 +14,12 @@ import re
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from app.errors import InvalidRequest
+from app.extras import require_packages
 from app.tools import Declaration, ToolHost
 from app.tools.guard import OutboundRefused, Reach, checked_url
 from app.tools.mcp.results import redactor_for
@@ -68,8 +68,7 @@ class MCPTool:
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPTool:
         """Create the tool from its table; raises `ValueError`."""
-        if find_spec("mcp") is None:
-            raise ValueError("needs more packages: pip install 'antiphon[mcp]'")
+        require_packages(["mcp"], "mcp")
         return cls(read_settings(table, host.environment, host.directory), host.max_result_chars)
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:

@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
-from importlib.util import find_spec
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.types.request import Item
 from app.errors import InvalidRequest
+from app.extras import require_packages
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost
 from app.tools.mcp import server_address
 from app.tools.mcp.results import outcome_of, redactor_for
@@ -80,8 +80,7 @@ class MCPCodeInterpreter:
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPCodeInterpreter:
         """Create the tool from its table; raises `ValueError`."""
         settings = read_table(MCPCodeSettings, table)
-        if find_spec("mcp") is None:
-            raise ValueError("needs more packages: pip install 'antiphon[mcp]'")
+        require_packages(["mcp"], "mcp")
         servers = read_settings(host.tables.get("mcp", {}), host.environment, host.directory).servers
         name = settings.provider.removeprefix("mcp:")
         if name not in servers:

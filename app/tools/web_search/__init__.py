@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -99,8 +98,6 @@ class WebSearchTool:
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> WebSearchTool:
         """Create the tool from its table; raises `ValueError`."""
         settings = read_table(WebSearchSettings, table)
-        if settings.open_pages and find_spec("trafilatura") is None:
-            raise ValueError("open_pages: needs more packages: pip install 'antiphon[web]'")
         if settings.provider in PROVIDERS:
             provider_class: Any = HTTPSearchProvider
         elif ":" in settings.provider:

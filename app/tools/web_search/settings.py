@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+from app.extras import require_packages
 
 
 class WebSearchSettings(BaseModel):
@@ -37,6 +39,13 @@ class WebSearchSettings(BaseModel):
     """Lets the model open web pages that it names, and search in them."""
     allow_private: bool = False
     """Lets these pages be on private addresses, and at `http://` URLs: for an operator's own network."""
+
+    @field_validator("open_pages")
+    @classmethod
+    def _can_read_pages(cls, open_pages: bool) -> bool:
+        if open_pages:
+            require_packages(["trafilatura"], "web")
+        return open_pages
 
     def key(self, environment: Mapping[str, str]) -> str | None:
         """Return the key of the service; raises `ValueError` where its variable is not set."""

@@ -5,7 +5,7 @@ The file store in PostgreSQL (13 or later): shared by any number of replicas.
 
 The query may have the options of a store of responses: see `app.stores.postgres`. The tables are created on first use,
 all named `antiphon_...`, in the first schema of the user's `search_path`; a store of responses may be in the same
-database. Embeddings need the extension `vector` (pgvector). Requires `pip install 'antiphon[files,postgres]'`.
+database. Embeddings need the extension `vector` (pgvector). Requires the extras `files` and `postgres`.
 """
 
 from __future__ import annotations

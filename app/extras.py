@@ -1,0 +1,72 @@
+"""Packages of the extras, and the command that installs them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+DISTRIBUTION = "antiphon"
+
+
+def require_packages(packages: Iterable[str], *extras: str) -> None:
+    """Raise `ValueError` with the command that installs these extras if one of their packages cannot be imported."""
+    if not all(map(_is_installed, packages)):
+        raise ValueError(f"needs more packages: {install_command(*extras)}")
+
+
+def install_command(*extras: str) -> str:
+    """
+    Return the shell command that adds extras to this installation.
+
+    It depends on where the server was installed from: a clone, a file, a repository or an index. See the PyPA's
+    specification of `direct_url.json`.
+    """
+    names = f"[{','.join(extras)}]"
+    clone = Path(__file__).parent.parent
+    if (clone / "pyproject.toml").is_file():
+        return f"{_pip_install()} -e '{_relative(clone)}{names}'"
+    origin = _origin()
+    return f"{_pip_install()} '{DISTRIBUTION}{names}{f' @ {origin}' if origin else ''}'"
+
+
+def _is_installed(package: str) -> bool:
+    with suppress(ModuleNotFoundError):  # of the package that it is in
+        return find_spec(package) is not None
+    return False
+
+
+def _origin() -> str | None:
+    """Return the URL that this server was installed from; None for an index."""
+    try:
+        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return None
+    if text is None:
+        return None
+    origin = json.loads(text)
+    if repository := origin.get("vcs_info"):
+        return f"{repository['vcs']}+{origin['url']}@{repository['commit_id']}"
+    return str(origin["url"])
+
+
+def _pip_install() -> str:
+    """Return the command that installs packages for this Python, which need not be the first one of the shell."""
+    found = shutil.which("pip")
+    if found and Path(found).parent == Path(sysconfig.get_path("scripts")):
+        return "pip install"
+    python = shlex.quote(_relative(Path(sys.executable)))
+    return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+
+
+def _relative(path: Path) -> str:
+    """Return a path as it may be typed in the current directory."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
