@@ -322,18 +322,22 @@ def _add_middleware(
 
 def about(settings: Settings, responses: Responses, caller: Caller) -> dict[str, Any]:
     """Return the configuration without secrets, as `GET /v1/antiphon/about` returns it to a caller."""
-    backend = responses.backend
-    unknown = [{"name": "default", "profile": backend.profile("").name, "url": None, "models": ["*"]}]
     return {
         "object": "antiphon.about",
         "version": __version__,
-        "backends": backend.describe() if isinstance(backend, Router) else unknown,
+        "backends": _describe(responses.backend),
         "store": {"kind": settings.store_url.partition("://")[0], "ttl": settings.store_ttl},
         "tools": responses.offered_tools(caller),
         "background": responses.has_background,
         "key_required": settings.has_keys,
         "metrics": settings.metrics != "off",
     }
+
+
+def _describe(backend: Backend) -> list[dict[str, object]]:
+    if isinstance(backend, Router):
+        return backend.describe()
+    return [{"name": "default", "profile": backend.profile("").name, "url": None, "models": ["*"]}]
 
 
 def build_metrics(settings: Settings) -> Metrics | None:

@@ -221,6 +221,19 @@ async def test_about_has_the_configuration_and_no_secret(tmp_path: Path) -> None
     assert not any(secret in answer.text for secret in ("pa55", "hidden", "user", str(tmp_path)))
 
 
+async def test_about_with_backends_of_named_models_lists_them() -> None:
+    backends = {name: {"backend": "demo", "models": [f"{name}-*"]} for name in ("large", "small")}
+    async with antiphon(backends=backends, tools={"demo": {}}) as url:
+        async with httpx.AsyncClient(base_url=f"{url}/v1") as client:
+            about = (await client.get("/antiphon/about")).raise_for_status().json()
+
+    assert [(backend["name"], backend["models"]) for backend in about["backends"]] == [
+        ("large", ["large-*"]),
+        ("small", ["small-*"]),
+    ]
+    assert about["tools"]
+
+
 def test_the_document_has_examples_of_the_endpoints() -> None:
     paths = create_app(settings()).openapi()["paths"]
     ours = {path: methods for path, methods in paths.items() if path.startswith("/v1/antiphon/")}

@@ -179,6 +179,19 @@ async def test_a_key_is_requested_stored_in_the_tab_and_discarded(browser: Brows
         assert await page.evaluate("sessionStorage['antiphon.key']") is None
 
 
+async def test_hosted_tools_that_cannot_be_read_are_not_said_to_be_none(browser: Browser) -> None:
+    async with antiphon(tools={"demo": {}}) as url, Studio.open(browser, url, refusals=(503,)) as studio:
+        tools = studio.page.get_by_role("group", name="Hosted tools")
+        await studio.page.locator("#options summary").first.click()
+        await expect(tools.get_by_role("checkbox")).to_have_count(1)
+        error = {"error": {"type": "server_error", "code": "server_error", "message": "Out of order.", "param": None}}
+        await studio.page.route("**/v1/antiphon/about", lambda route: route.fulfill(status=503, json=error))
+        await studio.page.reload()
+        await studio.page.locator("#options summary").first.click()
+        await expect(tools).to_contain_text("The tools of this server are not known: Out of order.")
+        await expect(tools.get_by_text("This server has none")).to_be_hidden()
+
+
 async def test_about_shows_what_is_configured_and_up(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url, path="/studio#/about") as studio:
         about = studio.page.locator("#about-body")

@@ -63,11 +63,13 @@ async function loadAbout() {
     const about = await getJson("antiphon/about");
     byId("hosted").replaceChildren(...about.tools.map((tool) => h("label", { class: "check" }, h("input", { type: "checkbox", value: JSON.stringify(tool) }), ` ${plain(tool.server_label ?? tool.type.replaceAll("_", " "))}`)));
     byId("hosted-none").hidden = about.tools.length > 0;
+    byId("hosted-problem").textContent = "";
     const demo = about.backends.some((backend) => backend.profile === "demo");
     byId("welcome-demo").hidden = !demo;
     byId("suggestions").replaceChildren(...(demo ? DEMO : ANY).map((suggestion) => h("li", {}, button(suggestion.label, () => talk.try(suggestion)))));
-  } catch {
-    // without it the page works all the same
+  } catch (error) {
+    byId("hosted-none").hidden = true;
+    byId("hosted-problem").textContent = `The tools of this server are not known: ${plain(error.message)}`; // the rest of the page works
   }
 }
 
