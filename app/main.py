@@ -50,10 +50,11 @@ from app.importing import import_object
 from app.observability import logging as logs
 from app.observability.labels import ModelLabels
 from app.observability.metrics import MULTIPROCESS, Metrics
-from app.responses import Caller, Responses
+from app.responses import Caller, GenerationOptions, Responses
 from app.responses.background import Background
 from app.responses.background.webhooks import WebhookEndpoint, Webhooks
 from app.responses.encryption import ContentCipher
+from app.responses.inspection import offered_tools
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
 from app.settings.loading import WORKERS_DIRECTORY, environment
 from app.settings.prompts import read_prompts
@@ -178,13 +179,13 @@ def create_app(
     tools = build_tools(settings)
     files = files_of(tools)
     containers = containers_of(tools, files)
-    responses = build_responses(
-        settings,
+    responses = Responses(
         backend,
         store,
+        generation_options(settings),
+        cipher=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
         background=background,
         observers=observers,
-        files=files.inputs if files else None,
         tools=tools,
     )
     auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect, settings.keys)
@@ -257,12 +258,9 @@ def _add_routes(
     app.include_router(router, include_in_schema=False)
 
 
-def build_responses(settings: Settings, backend: Backend, store: Store, **options: Any) -> Responses:
-    """Return `Responses` as configured by `settings`; `options` are its other arguments."""
-    return Responses(
-        backend,
-        store,
-        seals=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
+def generation_options(settings: Settings) -> GenerationOptions:
+    """Return the options of responses; raises `SettingsError` for prompts that cannot be read."""
+    return GenerationOptions(
         prompts=read_prompts(settings.prompts),
         compaction_prompt=settings.compaction_prompt,
         compact_threshold=settings.compact_threshold,
@@ -273,7 +271,6 @@ def build_responses(settings: Settings, backend: Backend, store: Store, **option
         max_input_tokens=settings.max_input_tokens,
         max_output_seconds=settings.max_output_seconds,
         tool_limits=settings.tool_limits(),
-        **options,
     )
 
 
@@ -327,7 +324,7 @@ def about(settings: Settings, responses: Responses, caller: Caller) -> dict[str,
         "version": __version__,
         "backends": _describe(responses.backend),
         "store": {"kind": settings.store_url.partition("://")[0], "ttl": settings.store_ttl},
-        "tools": responses.offered_tools(caller),
+        "tools": offered_tools(responses.tools, caller),
         "background": responses.has_background,
         "key_required": settings.has_keys,
         "metrics": settings.metrics != "off",
@@ -419,7 +416,7 @@ class SettingsReload:
         """Apply changed settings; if they are invalid, log why and change nothing."""
         try:
             change = compare_settings(self.settings, self.read())
-            prompts = read_prompts(change.settings.prompts)
+            options = generation_options(change.settings)
             self.router.renew(change.settings.served())
         except (SettingsError, ValueError, ImportError, AttributeError) as error:
             logger.error("settings not reloaded, since they are invalid: %s", error)
@@ -433,8 +430,7 @@ class SettingsReload:
             streams=new.limit_streams,
             streams_per_key=new.limit_streams_per_key,
         )
-        self.responses.replace_prompts(prompts)
-        self.responses.replace_limits(max_input_tokens=new.max_input_tokens, max_output_seconds=new.max_output_seconds)
+        self.responses.options = options
         if change.applied:
             logs.configure(new)  # always, since it redacts the new secrets, too
         if change.restart:

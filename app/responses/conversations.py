@@ -38,9 +38,9 @@ _DELETED = "deleted_"
 class Conversations:
     """The conversations of all callers; each is visible only to its owner. Unknown ids raise `NotFound`."""
 
-    def __init__(self, store: Store, seals: ContentCipher) -> None:
+    def __init__(self, store: Store, cipher: ContentCipher) -> None:
         self._store = store
-        self._seals = seals
+        self._cipher = cipher
         self._latest = 0
 
     async def create(
@@ -168,7 +168,7 @@ class Conversations:
             present.add(new[-1]["id"])
         warnings = Warnings()
         new, decrypted = await decrypt_input(
-            new, self._seals, owner, key=key, known=upstream, warnings=warnings, field="items"
+            new, self._cipher, owner, key=key, known=upstream, warnings=warnings, field="items"
         )
         return Turn({"id": new_id("added", key), "output": []}, new, upstream | decrypted)
 

@@ -1,20 +1,24 @@
-"""Endpoints beyond OpenAI's that show a caller its responses: lists, chains, and translated requests."""
+"""What a caller sees of responses without creating one: counts of tokens, lists, chains, translated requests."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from app.backends import Translation, Translator
+from app.backends import TokenCounter, Translation, Translator
+from app.core.access import hosted_names
 from app.core.history.context import Context
 from app.core.history.turns import Turn, request_of
 from app.core.types.ids import bucket_of
 from app.core.types.request import CreateResponse
+from app.core.types.token_estimate import estimate_chat
 from app.errors import InvalidRequest
 from app.responses import Responses
 from app.responses.off_loop import off_loop
 from app.responses.run import Caller
+from app.tools import DeclaringTool, HostedTool
 
 HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is queried, are not shown here."
 
@@ -39,13 +43,31 @@ class Inspection:
             "has_more": len(entries) > limit,
         }
 
+    async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
+        """Return the number of input tokens of a request, and whether the backend has counted them."""
+        responses = self._responses
+        request, context = await self._unstored(request, caller)
+        questions = responses.questions(request, context, caller, responses.options.model(request, context, caller))
+        chat, _ = await off_loop(questions.large, questions.first_request)
+        if isinstance(responses.backend, TokenCounter):
+            count = await responses.backend.count_tokens(chat)
+            if count is not None:
+                return count, True
+        return await off_loop(chat.large, estimate_chat, chat.body), False
+
+    async def _unstored(self, request: CreateResponse, caller: Caller) -> tuple[CreateResponse, Context]:
+        """Return a request with its prompt, and its conversation; the store need not be writable."""
+        request = self._responses.options.with_prompt(request)
+        return request, await self._responses.context(request.model_copy(update={"store": False}), caller)
+
     async def chain(self, response_id: str, caller: Caller) -> dict[str, Any]:
         """
         Return the responses up to a stored one, oldest first, each with the input items of its own turn; in `forks`
         the list entries of those that continue from any of them and are not on this path. Raises `NotFound`.
         """
-        current = await self._responses.retrieve(response_id, caller)  # also ends the run of a worker that has died
-        turns = await self._responses.stored_turns(response_id, caller)
+        stored = self._responses.stored
+        current = await stored.retrieve(response_id, caller)  # also ends the run of a worker that has died
+        turns = await stored.turns(response_id, caller)
         data = [{"response": turn.response, "input": turn.input} for turn in turns if "object" in turn.response]
         data[-1]["response"] = current
         path = {turn.response["id"] for turn in turns}
@@ -65,15 +87,13 @@ class Inspection:
 
     async def preview(self, request: CreateResponse, caller: Caller) -> dict[str, Any]:
         """Return the request that the backend would be sent; raises what creating the response would raise."""
-        request = self._responses.with_prompt(request)
-        unstored = request.model_copy(update={"store": False})  # nothing is stored, so the store need not be writable
-        context = await self._responses.context(unstored, caller)
+        request, context = await self._unstored(request, caller)
         return await self._translate(request, context, caller)
 
     async def _translate(self, request: CreateResponse, context: Context, caller: Caller) -> dict[str, Any]:
         responses = self._responses
         request, hosted = self._without_hosted_tools(request)
-        model = responses.model(request, context, caller)
+        model = responses.options.model(request, context, caller)
         questions = responses.questions(request, context, caller, model)
         chat, warnings = await off_loop(questions.large, questions.first_request)
         sent = Translation("default", chat.profile.name if chat.profile else "", None, chat.body, [])
@@ -84,10 +104,22 @@ class Inspection:
 
     def _without_hosted_tools(self, request: CreateResponse) -> tuple[CreateResponse, list[str]]:
         """Return a request without the hosted tools, which only their servers can list, and a warning if it had any."""
-        own = [tool for tool in request.tools if not self._responses.is_hosted(tool["type"])]
+        types = {name for tool in self._responses.tools.values() for name in tool.types}
+        own = [tool for tool in request.tools if tool["type"] not in types]
         if len(own) == len(request.tools):
             return request, []
         changes: dict[str, Any] = {"tools": own}
         if request.tool_choice not in ("auto", "none"):
             changes["tool_choice"] = "auto"  # it might name a tool that was left out
         return request.model_copy(update=changes), [HOSTED_LEFT_OUT]
+
+
+def offered_tools(tools: Mapping[str, HostedTool], caller: Caller) -> list[dict[str, object]]:
+    """Return declarations of the hosted tools that a caller may use, without secrets."""
+    return [
+        dict(declaration)
+        for name, tool in tools.items()
+        if isinstance(tool, DeclaringTool)
+        for declaration in tool.declarations(caller.key_names)
+        if caller.access.allows_tool(*hosted_names(declaration, name))
+    ]

@@ -51,13 +51,16 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
+from app.errors import Warnings
 
 __all__ = [
     "TOOLS",
     "Declaration",
     "DeclaringTool",
+    "FileTool",
     "HostedFunction",
     "HostedTool",
+    "InputFiles",
     "Outcome",
     "OutcomeStatus",
     "PreparingTool",
@@ -247,11 +250,27 @@ class ToolSession(Protocol):
 
 @runtime_checkable
 class DeclaringTool(Protocol):
-    """A hosted tool with several possible declarations, such as the servers of MCP."""
+    """A hosted tool that a caller can declare without ids of its own: the studio and `GET /antiphon/about` offer it."""
 
     def declarations(self, key_names: Collection[str]) -> Sequence[Mapping[str, object]]:
         """Return declarations that a caller may use in requests, without secrets; see `Declaration.key_names`."""
         ...
+
+
+class InputFiles(Protocol):
+    """The uploaded files that parts of items refer to."""
+
+    async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: Warnings) -> list[Item]:
+        """Return `items` with file contents for ids; raises `InvalidRequest` for unknown files of `new` items."""
+        ...
+
+
+@runtime_checkable
+class FileTool(Protocol):
+    """A hosted tool with uploaded files, to which the input of requests may refer."""
+
+    @property
+    def input_files(self) -> InputFiles: ...
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -103,6 +103,10 @@ class ImageGenerationTool:
     def __init__(self, settings: ImageSettings, api: ImagesAPI) -> None:
         self._settings = settings
         self._api = api
+
+    def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
+        """Return the declaration without options."""
+        return [{"type": "image_generation"}]
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> ImageGenerationTool:

@@ -123,7 +123,7 @@ async def followed(data: bytes, cuts: list[int], end: Step | None, *, at_once: b
         upstream.say(steps, *([end] if end else []))
         backend = OpenAIBackend(upstream.url, retries=0)
         try:
-            responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), seals=SEALS)
+            responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=SEALS)
             request = {"model": "m", "input": "Hi", "store": False, "tools": [{"type": "function", "name": "f"}]}
             run = await responses.create(CreateResponse.model_validate(request), Caller())
             async with asyncio.timeout(20):

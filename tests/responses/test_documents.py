@@ -14,6 +14,7 @@ from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Caller, Responses
 from app.responses.context.documents import PdfTexts
+from app.responses.inspection import Inspection
 from app.stores.memory import MemoryStore
 
 
@@ -78,7 +79,7 @@ async def test_the_text_of_a_pdf_is_sent_with_its_name_in_this_turn_and_the_next
     first = await answer(responses, input=[{"role": "user", "content": content}])
     told = 'Sum it up.\n<file name="report.pdf">\nProfit rose.\n\nCosts fell.\n</file>'
     assert backend.asked == [[{"role": "user", "content": told}]]
-    (kept,) = await responses.input_items(first, Caller())
+    (kept,) = await responses.stored.input_items(first, Caller())
     assert kept["content"] == content  # as it came
     await answer(responses, input="Shorter.", previous_response_id=first)
     assert backend.asked[1][0]["content"] == told
@@ -88,7 +89,7 @@ async def test_the_tokens_of_a_pdf_are_those_of_its_text() -> None:
     request = CreateResponse.model_validate(
         {"model": "m", "input": [{"role": "user", "content": [part(pdf("Fine."))]}]}
     )
-    count, _ = await responses_of(Listening()).count_tokens(request, Caller())
+    count, _ = await Inspection(responses_of(Listening())).count_tokens(request, Caller())
     assert 0 < count < 50
 
 

@@ -19,7 +19,7 @@ from app.backends.profiles import load_profile, profile_names
 from app.core.request import to_chat
 from app.core.types.request import CreateResponse, Event
 from app.errors import APIError, BackendError
-from app.responses import Caller, Responses
+from app.responses import Caller, GenerationOptions, Responses
 from app.stores.memory import MemoryStore
 from app.tools import ToolHost, ToolLimits
 from app.tools.demo import DemoTool
@@ -110,7 +110,8 @@ async def _play(
         lab.gate.set()  # else a call that waits does so until it is stopped
     backend = Scripted(*(answer.script() for answer in rounds), [delta(content="Done."), finish("stop")])
     tools = {"lab": LabTool(), "demo": DemoTool.from_settings({}, ToolHost())}
-    responses = Responses(backend, MemoryStore(ttl=60), tools=tools, tool_limits=ToolLimits(max_rounds=4))
+    options = GenerationOptions(tool_limits=ToolLimits(max_rounds=4))
+    responses = Responses(backend, MemoryStore(ttl=60), options, tools=tools)
     request = CreateResponse.model_validate(
         {
             "model": "m",
@@ -179,7 +180,7 @@ async def _check_replay(responses: Responses, response: dict[str, Any]) -> None:
     turn = await responses.store.all(f"anonymous:{response['id'][-24:]}")
     (record,) = turn.values()
     stored = json.loads(record)
-    assert (await responses.retrieve(response["id"], Caller()))["output"] == response["output"]
+    assert (await responses.stored.retrieve(response["id"], Caller()))["output"] == response["output"]
     items = [*stored["input"], *response["output"], {"type": "message", "role": "user", "content": "And?"}]
     request = CreateResponse.model_validate({"model": "m", "input": "And?", "tools": []})
     for name in profile_names():

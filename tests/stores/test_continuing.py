@@ -14,7 +14,7 @@ from app.core.history.turns import Turn
 from app.core.profile import Profile
 from app.core.types.request import CreateResponse
 from app.errors import APIError
-from app.responses import Caller, Responses
+from app.responses import Caller, GenerationOptions, Responses
 from app.responses.context.cache import MAX_AGE, HistoryCache, past_after
 from app.stores import Store
 from app.stores.memory import MemoryStore
@@ -32,7 +32,7 @@ class Worker:
 
     def __init__(self, store: Store, history_cache: int = 10_000_000) -> None:
         self.backend = Scripted([*ANSWER], profile=PROFILE)
-        self.responses = Responses(self.backend, store, history_cache=history_cache)
+        self.responses = Responses(self.backend, store, GenerationOptions(history_cache=history_cache))
 
     @property
     def cache(self) -> HistoryCache:
@@ -48,7 +48,7 @@ class Worker:
     async def heard(self, text: str, previous: str | None, caller: Caller) -> Any:
         """Return the messages that the model would be sent, or the error, without any cache."""
         request = CreateResponse.model_validate({"model": "m", "input": text, "previous_response_id": previous})
-        uncached = Responses(self.backend, self.responses.store, history_cache=0)
+        uncached = Responses(self.backend, self.responses.store, GenerationOptions(history_cache=0))
         try:
             context = await uncached.context(request, caller)
         except APIError as error:
@@ -89,7 +89,7 @@ async def test_what_another_process_deletes_is_gone_at_once(workers: list[Worker
     for turn in range(5):
         ids.append(await here.say(f"Message {turn}.", ids[-1]))
     assert ids[2]
-    await there.responses.delete(ids[2], ALICE)
+    await there.responses.stored.delete(ids[2], ALICE)
 
     with pytest.raises(APIError, match="not found"):
         await here.say("And now?", ids[-1])
@@ -159,7 +159,7 @@ async def test_a_model_is_sent_what_it_would_be_sent_without_a_cache(
 
 async def _deleted(worker: Worker, id: str) -> None:
     try:
-        await worker.responses.delete(id, ALICE)
+        await worker.responses.stored.delete(id, ALICE)
     except APIError as error:
         assert error.status == 404
 

@@ -156,7 +156,7 @@ async def play(
     backend = OpenAIBackend("http://backend/v1", profile=profile, http=wire, retries=0)
     tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
     asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
-    responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), seals=SEALS)
+    responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=SEALS)
     run = await responses.create(CreateResponse.model_validate(asked), Caller())
     events: list[Event] = []
     sink = Sink[EventBatch]()

@@ -124,14 +124,14 @@ class Passthrough:
         if (deployment := request.path_params.get("deployment")) and deployment != model:
             body, model = body.with_model(deployment), deployment
         if not model and endpoint in _GENERATES:
-            model = responses.default_model or ""
+            model = responses.options.default_model or ""
             if not model:
                 raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
             body = body.with_model(model)
         caller.access.check_model(model)
         prompt = chat_prompt(fields)
         if prompt:
-            responses.check_size(prompt)
+            responses.options.check_size(prompt)
         return RawRequest(
             endpoint,
             request.scope["query_string"].decode("latin-1"),
@@ -149,7 +149,7 @@ class Passthrough:
         response: Response = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
         all_observers = [*responses.observers, *observers]
         lifecycle = ResponseLifecycle(response, "passthrough", all_observers, answered_by=raw.answered_by)
-        return PassthroughExchange(backend, raw, fields, lifecycle, responses.max_output_seconds)
+        return PassthroughExchange(backend, raw, fields, lifecycle, responses.options.max_output_seconds)
 
 
 def _conversation(fields: dict[str, Any]) -> str:

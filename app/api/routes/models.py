@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.backends import Backend
+from app.errors import NotFound
+from app.responses import Caller
+
 # Fields in which servers report a context window; the configured size takes precedence over the trained one.
 _CONTEXT_FIELDS = (
     ("max_model_len",),  # vLLM, SGLang
@@ -75,3 +79,17 @@ def context_window(model: Mapping[str, Any]) -> int | None:
         if isinstance(value, int) and value > 0 and value is not True:
             return value
     return None
+
+
+async def allowed_models(backend: Backend, caller: Caller) -> list[dict[str, Any]]:
+    """Return the models of the backend's list that the caller's key may use."""
+    models = await backend.models(caller.key)
+    return [model for model in models if caller.access.allows_model(str(model["id"]))]
+
+
+async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, Any]:
+    """Return a model of the backend's list; raises `NotFound`."""
+    for model in await allowed_models(backend, caller):
+        if model["id"] == name:
+            return model
+    raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")

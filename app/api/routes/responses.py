@@ -21,16 +21,17 @@ from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
 from app.api.request_body import is_large_body, load_json, read_as, read_body, validate
-from app.api.routes.models import catalog
+from app.api.routes.models import allowed_models, catalog, find_model
 from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
 from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.replay import ReplayedBuilder
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import APIError, InvalidRequest, NotFound
-from app.responses import Caller, Run, allowed_models, find_model
+from app.responses import Caller, Run
 from app.responses.background import EventSubscription
 from app.responses.compaction import CompactResponse
+from app.responses.inspection import Inspection
 
 Stream = Annotated[str, Query(description="`true`: stream the events of a background response")]
 StartingAfter = Annotated[str | None, Query(description="the sequence number of the event to continue after")]
@@ -41,7 +42,8 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]+")  # not allowed in a header
 def routes(api: ApiContext) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(responses=ERRORS)
-    responses = api.responses
+    responses, stored = api.responses, api.responses.stored
+    inspection = Inspection(responses)
 
     def caller_of(request: Request) -> Caller:
         return api.auth.caller(request.headers)
@@ -56,24 +58,24 @@ def routes(api: ApiContext) -> APIRouter:
     ) -> Response:
         caller = caller_of(request)
         if stream.lower() in ("true", "1"):
-            subscription = await responses.follow(response_id, caller, parse_starting_after(starting_after))
+            subscription = await stored.follow(response_id, caller, parse_starting_after(starting_after))
             return subscription_stream(subscription, caller, api)
-        return await whole_response(await responses.retrieve(response_id, caller))
+        return await whole_response(await stored.retrieve(response_id, caller))
 
     @router.delete("/responses/{response_id}", summary="Delete a response")
     async def delete(request: Request, response_id: str) -> Response:
-        await responses.delete(response_id, caller_of(request))
+        await stored.delete(response_id, caller_of(request))
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     @router.post("/responses/{response_id}/cancel", summary="Cancel a background response")
     async def cancel(request: Request, response_id: str) -> Response:
-        return await sized_response(await responses.cancel(response_id, caller_of(request)))
+        return await sized_response(await stored.cancel(response_id, caller_of(request)))
 
     @router.get("/responses/{response_id}/input_items", summary="List the input items of a response")
     async def input_items(
         request: Request, response_id: str, query: Annotated[PageQuery, Depends(PageQuery)]
     ) -> Response:
-        items = await responses.input_items(response_id, caller_of(request))
+        items = await stored.input_items(response_id, caller_of(request))
         return await sized_response(page_of_items(items, query.page()))
 
     @router.post("/responses/compact", summary="Compact a conversation", openapi_extra=CREATE)
@@ -83,14 +85,14 @@ def routes(api: ApiContext) -> APIRouter:
         request.state.limit_headers = admission.headers()
         body = await read_body(request, CompactResponse, api.body_limits)
         async with admission.slot():
-            run = await responses.compact(body, caller, [admission])
+            run = await responses.create(body.triggering(), caller, observers=[admission])
             return await unless_disconnected(request, compacted_response(run))
 
     @router.post("/responses/input_tokens", summary="Count the tokens of an input", openapi_extra=CREATE)
     async def input_tokens(request: Request) -> Response:
         caller = caller_of(request)
         body = await read_body(request, CreateResponse, api.body_limits)
-        count, exact = await responses.count_tokens(body, caller)
+        count, exact = await inspection.count_tokens(body, caller)
         headers = {} if exact else {"x-antiphon-estimated": "true"}
         return json_response({"object": "response.input_tokens", "input_tokens": count}, headers)
 
@@ -196,7 +198,7 @@ async def replayed(api: ApiContext, response_id: str, body: CreateResponse, call
     """Return an earlier response as the request wants it; raises `InvalidRequest` if it is not stored any more."""
     headers = {idempotency.REPLAYED_HEADER: "true"}
     try:
-        stored = await api.responses.retrieve(response_id, caller)
+        stored = await api.responses.stored.retrieve(response_id, caller)
     except NotFound as error:
         message = "The response of this 'Idempotency-Key' was not stored or has been deleted, and cannot be sent again."
         raise InvalidRequest(
@@ -205,7 +207,7 @@ async def replayed(api: ApiContext, response_id: str, body: CreateResponse, call
     if not body.stream:
         return await whole_response(stored, headers)
     if stored["background"] and stored["status"] not in TERMINAL:
-        return subscription_stream(await api.responses.follow(response_id, caller), caller, api, headers)
+        return subscription_stream(await api.responses.stored.follow(response_id, caller), caller, api, headers)
     events = ReplayedBuilder(stored, reasoning=caller.dialect.reasoning("content")).replay()
     if events.large:
         return EventStream(
@@ -274,10 +276,10 @@ async def _farewell(run: Run) -> bytes:
 
 async def background_response(run: Run, caller: Caller, api: ApiContext, *, stream: bool) -> Response:
     """Start a run in the background, and return the queued response, or a stream of its events."""
-    response = await api.responses.launch(run)
+    response = await api.responses.stored.launch(run)
     if not stream:
         return await whole_response(response, _warning_headers(run))
-    subscription = await api.responses.follow(response["id"], caller)
+    subscription = await api.responses.stored.follow(response["id"], caller)
     return subscription_stream(subscription, caller, api, _warning_headers(run))
 
 

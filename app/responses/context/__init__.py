@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from app.core.history.approvals import answers_approvals
 from app.core.history.context import Context, NewInput, continue_past, join
@@ -25,14 +24,7 @@ from app.responses.conversations import Conversations, before
 from app.responses.encryption import ContentCipher, decrypt_input
 from app.responses.off_loop import MANY, are_large, off_loop
 from app.stores.layered import LayeredStore
-
-
-class InputFileSource(Protocol):
-    """The uploaded files that parts of items refer to."""
-
-    async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: Warnings) -> list[Item]:
-        """Return `items` with file contents for ids; raises `InvalidRequest` for unknown files of `new` items."""
-        ...
+from app.tools import InputFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +32,9 @@ class ContextLoader:
     """Loads the conversations of all callers."""
 
     conversations: Conversations
-    seals: ContentCipher
+    cipher: ContentCipher
     cache: HistoryCache
-    files: InputFileSource | None = None
+    files: InputFiles | None = None
 
     async def context(self, request: CreateResponse, owner: str, layers: LayeredStore) -> Context:
         """
@@ -154,7 +146,7 @@ class ContextLoader:
         warnings = Warnings()
         upstream = {**past.upstream}
         new = await lookup.resolved(items, past, upstream)
-        new, decrypted = await decrypt_input(new, self.seals, lookup.owner, key=key, known=upstream, warnings=warnings)
+        new, decrypted = await decrypt_input(new, self.cipher, lookup.owner, key=key, known=upstream, warnings=warnings)
         if not answers_approvals(new):
             return NewInput(new, upstream, decrypted, warnings=warnings)
         new = await lookup.with_stored_requests(new, past, upstream)

@@ -6,12 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.core.dialects import Dialect
 from app.core.history.approvals import ApprovedCall
-from app.core.history.context import Context
 from app.core.stream.event_builder import Upstream
 from app.core.types.hosted import HostedTools
-from app.core.types.request import CreateResponse, Item
+from app.core.types.request import Item
 from app.responses.compaction import CompactionOptions
 from app.responses.images import StoredImages
 from app.responses.tool_loop.approvals import Approvals
@@ -56,32 +54,3 @@ class LoopOptions:
         types = self.hosted().types
         tools = [tool for tool in choice["tools"] if not (last and tool["type"] in types)]
         return {**choice, "mode": "auto", "tools": tools} if tools else "none"
-
-
-def loop_options(
-    request: CreateResponse,
-    context: Context,
-    declared: Sequence[DeclaredTool],
-    limits: ToolLimits,
-    dialect: Dialect,
-    approvals: Approvals,
-    images: StoredImages,
-    compaction: CompactionOptions | None = None,
-) -> LoopOptions:
-    """Return the options that a request sets for its hosted tools."""
-    return LoopOptions(
-        limits=limits,
-        declared=declared,
-        items=context.items,
-        upstream=context.upstream,
-        tool_choice=request.tool_choice,
-        include=frozenset(request.include),
-        parallel=request.parallel_tool_calls,
-        max_tool_calls=request.max_tool_calls,
-        max_output_tokens=request.max_output_tokens,
-        approved=context.approvals,
-        approvals=approvals,
-        images=images,
-        shows_tool_usage=dialect.schema,
-        compaction=compaction,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import mimetypes
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any, Literal
 
@@ -105,6 +105,13 @@ class CodeInterpreter:
 
     def __init__(self, containers: Containers) -> None:
         self.containers = containers
+
+    def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
+        """Return declarations with a container that is made for the response."""
+        return [
+            {"type": "code_interpreter", "container": {"type": "auto"}},
+            {"type": "shell", "environment": {"type": "container_auto"}},
+        ]
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> HostedTool:

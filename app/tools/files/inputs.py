@@ -23,7 +23,7 @@ _IMAGES = (  # the first bytes of each format
 )
 
 
-class InputFiles:
+class StoredFiles:
     """Replaces the file ids in content parts by the content of the files."""
 
     def __init__(self, store: FileStore) -> None:

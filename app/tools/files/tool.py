@@ -15,7 +15,7 @@ from app.tools import Declaration, HostedFunction, Outcome, Report, Source, Tool
 from app.tools.files import FILE_STORES, FileStore, FilesUnavailable, VectorsUnsupported
 from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion.worker import Ingestion
-from app.tools.files.inputs import InputFiles
+from app.tools.files.inputs import StoredFiles
 from app.tools.files.settings import EmbeddingsSettings, FileSearchSettings
 from app.tools.files.uploads import Files
 from app.tools.files.vector_stores import VectorStores
@@ -76,7 +76,7 @@ class FileSearch:
             store, store.vector_stores, embeddings, lease=settings.lease, timeout=settings.parse_timeout
         )
         self.files = Files(store, max_bytes=settings.max_file_bytes, max_owner_bytes=settings.max_key_bytes)
-        self.inputs = InputFiles(store)
+        self.input_files = StoredFiles(store)
         self.vector_stores = VectorStores(store.vector_stores, self._ingestion.wake, embeddings)
 
     @classmethod

@@ -10,7 +10,7 @@ result becomes a `url_citation`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any, Literal
 
@@ -93,6 +93,10 @@ class WebSearchTool:
     def __init__(self, settings: WebSearchSettings, provider: SearchProvider) -> None:
         self._settings = settings
         self._provider = provider
+
+    def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
+        """Return the declaration without options."""
+        return [{"type": "web_search"}]
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> WebSearchTool:

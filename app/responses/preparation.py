@@ -1,0 +1,187 @@
+"""The preparation of one response: the options of all responses, and what its request makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from app.core.access import hosted_names
+from app.core.history.context import Context
+from app.core.prompt_template import PromptLibrary
+from app.core.request import FRAMEWORK_EVENTS
+from app.core.stream.citations import noted_sources
+from app.core.stream.event_builder import EventBuilder
+from app.core.types.ids import new_id
+from app.core.types.request import CreateResponse, Response
+from app.core.types.token_estimate import estimate_chat
+from app.errors import InvalidRequest
+from app.responses.compaction import CompactionBuilder, CompactionOptions
+from app.responses.context.cache import HISTORY_CACHE
+from app.responses.encryption import ContentCipher, EncryptingEventBuilder
+from app.responses.generate import Deadline
+from app.responses.images import StoredImages
+from app.responses.run import Caller
+from app.responses.tool_loop.approvals import Approvals
+from app.responses.tool_loop.options import LoopOptions
+from app.responses.tool_loop.sessions import DeclaredTool, open_tool
+from app.stores.layered import LayeredStore
+from app.tools import Declaration, HostedTool, ToolLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions:
+    """How all responses are generated: see the settings of these names."""
+
+    prompts: PromptLibrary = field(default_factory=PromptLibrary)
+    compaction_prompt: str = ""
+    compact_threshold: int = 100_000
+    reasoning: Literal["auto", "content", "summary", "both"] = "auto"
+    strict: bool = False
+    default_model: str | None = None
+    max_input_tokens: int = 0
+    max_output_seconds: float = 0
+    history_cache: int = HISTORY_CACHE  # read at the start only
+    tool_limits: ToolLimits = field(default_factory=ToolLimits)
+
+    def with_prompt(self, request: CreateResponse) -> CreateResponse:
+        """
+        Return a request with the instructions of its prompt template before its own.
+
+        Raises `NotFound` for an unknown template, and `InvalidRequest` for wrong variables.
+        """
+        prompt = request.prompt
+        if prompt is None:
+            return request
+        template = self.prompts.find(prompt.id, prompt.version)
+        texts = [template.render(prompt.variables or {}), request.instructions]
+        return request.model_copy(
+            update={
+                "instructions": "\n\n".join(text for text in texts if text),
+                "model": request.model or template.model,
+                "prompt": prompt.model_copy(update={"version": template.version}),
+            }
+        )
+
+    def model(self, request: CreateResponse, context: Context, caller: Caller) -> str:
+        """
+        Return the model of a request.
+
+        Raises `InvalidRequest` if there is none, and `PermissionDenied` if the caller's key may not use it.
+        """
+        model = request.model or context.model or self.default_model
+        if not model:
+            raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
+        caller.access.check_model(model)
+        return model
+
+    def check_size(self, body: Mapping[str, object]) -> None:
+        """Raise `InvalidRequest` if the prompt of a Chat Completions request exceeds this server's limit."""
+        if not self.max_input_tokens or (tokens := estimate_chat(body)) <= self.max_input_tokens:
+            return
+        message = f"The input is about {tokens} tokens long, and this server takes {self.max_input_tokens}."
+        raise InvalidRequest(message, param="input", code="context_length_exceeded")
+
+    def deadline(self) -> Deadline | None:
+        """Return the deadline of an answer that is asked for next; None if there is none."""
+        return Deadline(self.max_output_seconds) if self.max_output_seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """One response that is prepared. `layers`: the store, with the memory of the caller's connection, if any."""
+
+    request: CreateResponse
+    caller: Caller
+    context: Context
+    response: Response
+    layers: LayeredStore
+    options: GenerationOptions
+    cipher: ContentCipher
+
+    def builder(self) -> EventBuilder:
+        """Return the builder of the response's events."""
+        builder = self._builder()
+        builder.framework_events = FRAMEWORK_EVENTS in self.request.include
+        if sources := noted_sources(self.context.upstream):
+            builder.cite(sources)
+        return builder
+
+    def _builder(self) -> EventBuilder:
+        request, caller, response = self.request, self.caller, self.response
+
+        def make_id(prefix: str) -> str:
+            return new_id(prefix, self.context.key)
+
+        if self.context.compacts:
+            seal = partial(self.cipher.seal, "compaction", caller.owner)
+            return CompactionBuilder(response, new_id=make_id, seal=seal)
+        # Raw reasoning is shown as a summary if the caller requests one, else as content.
+        summary = request.reasoning and request.reasoning.summary
+        setting = self.options.reasoning
+        shown = caller.dialect.reasoning(setting if setting != "auto" else "summary" if summary else "content")
+        if "reasoning.encrypted_content" in request.include:
+            seal = partial(self.cipher.seal, "reasoning", caller.owner)
+            return EncryptingEventBuilder(response, new_id=make_id, reasoning=shown, seal=seal)
+        return EventBuilder(response, new_id=make_id, reasoning=shown)
+
+    def loop_options(self, tools: Mapping[str, HostedTool], *, generate: bool) -> LoopOptions | None:
+        """
+        Return the options of the tool loop; None if the response is a single answer, or none (`generate` is False).
+
+        Raises `InvalidRequest` for a declaration of a hosted tool that is invalid.
+        """
+        request, context = self.request, self.context
+        declared = self._declared(tools) if generate else []
+        if context.approvals and not declared:
+            message = "The tools whose calls are approved have to be among the request's 'tools' again."
+            raise InvalidRequest(message, param="tools")
+        compacting = self._compaction() if generate else None
+        if not declared and not compacting:
+            return None
+        return LoopOptions(
+            limits=self.options.tool_limits,
+            declared=declared,
+            items=context.items,
+            upstream=context.upstream,
+            tool_choice=request.tool_choice,
+            include=frozenset(request.include),
+            parallel=request.parallel_tool_calls,
+            max_tool_calls=request.max_tool_calls,
+            max_output_tokens=request.max_output_tokens,
+            approved=context.approvals,
+            approvals=Approvals(self.layers.store, self.caller.owner),
+            images=StoredImages(self.layers, self.caller.owner, context.images),
+            shows_tool_usage=self.caller.dialect.schema,
+            compaction=compacting,
+        )
+
+    def _declared(self, tools: Mapping[str, HostedTool]) -> list[DeclaredTool]:
+        """Return the declarations that hosted tools serve; raises `InvalidRequest` for an invalid one."""
+        request, caller = self.request, self.caller
+        declared: list[DeclaredTool] = []
+        if self.context.compacts or not tools:
+            return declared
+        for position, tool in enumerate(request.tools):
+            declaration = Declaration(
+                tool=tool,
+                secrets=request.tool_secrets.restore(tool),
+                place=f"tools[{position}]",
+                owner=caller.owner,
+                response_id=self.response["id"],
+                chain=self.context.key,
+                include=frozenset(request.include),
+                key_names=caller.key_names,
+            )
+            if opened := open_tool(tools, declaration, position):
+                caller.access.check_tool(*hosted_names(tool, opened.name), param=f"{declaration.place}.type")
+                declared.append(opened)
+        return declared
+
+    def _compaction(self) -> CompactionOptions | None:
+        """Return when to compact the conversation within the response; None if the request does not configure it."""
+        if self.context.compacts or not (management := self.request.context_management):
+            return None
+        threshold = min(entry.compact_threshold or self.options.compact_threshold for entry in management)
+        return CompactionOptions(threshold, partial(self.cipher.seal, "compaction", self.caller.owner))

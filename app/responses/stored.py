@@ -1,0 +1,172 @@
+"""Stored responses: retrieve, follow, list the input items, delete, cancel, and store those that end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from app.core.history.context import Context
+from app.core.history.turns import Turn, input_item, recorded_request
+from app.core.profile import Profile
+from app.core.request import known_extra_parameters
+from app.core.types.ids import bucket_of
+from app.core.types.request import TERMINAL, CreateResponse, Item, Response
+from app.errors import InvalidRequest, NotFound
+from app.responses.background import Background, EventSubscription
+from app.responses.background.worker import SaveTurn
+from app.responses.context import ContextLoader
+from app.responses.images import load_images, turn_changes
+from app.responses.off_loop import are_large, off_loop
+from app.responses.preparation import Preparation
+from app.responses.run import Caller, Run, Storage
+from app.stores import Change, Store, apply_with, images_bucket
+from app.stores.event_log import RunKey
+from app.stores.layered import LayeredStore
+
+
+class StoredResponses:
+    """The stored responses of all callers; each is visible only to its owner. Unknown ids raise `NotFound`."""
+
+    def __init__(self, store: Store, loader: ContextLoader, background: Background | None) -> None:
+        """Without `background` no response can run in the background."""
+        self._store = store
+        self._loader = loader
+        self._background = background
+
+    async def launch(self, run: Run) -> Response:
+        """Start a run with `background: true` as a task; returns the queued response."""
+        assert self._background
+        return await self._background.launch(run)
+
+    async def retrieve(self, response_id: str, caller: Caller) -> Response:
+        """Return a stored response."""
+        return (await self._load_shown(response_id, caller)).response
+
+    async def follow(self, response_id: str, caller: Caller, after: int = -1) -> EventSubscription:
+        """
+        Return the events of a background response after a sequence number, whether it is running or has ended.
+
+        Raises `InvalidRequest` if its events are not stored.
+        """
+        response = (await self._load(response_id, caller)).response
+        if self._background is None or not response["background"]:
+            raise InvalidRequest("Only responses created with `background: true` can be streamed.", param="stream")
+        subscription = await self._background.follow(_run_key(response_id, caller), after)
+        if subscription is None:
+            raise InvalidRequest(
+                "The events of this response are no longer stored. Retrieve it without `stream`.", param="stream"
+            )
+        return subscription
+
+    async def input_items(self, response_id: str, caller: Caller) -> list[Item]:
+        """Return the input items of a stored response, of its own turn, oldest first."""
+        return (await self._load_shown(response_id, caller)).input
+
+    async def turns(self, response_id: str, caller: Caller) -> list[Turn]:
+        """Return the turns up to a response, oldest first; raises `NotFound` also if an earlier one is missing."""
+        path, _ = await self.path(response_id, caller)
+        return [await load_images(self._store, caller.owner, turn) for turn in path]
+
+    async def path(self, response_id: str, caller: Caller) -> tuple[list[Turn], Context]:
+        """Return the turns up to a response, without their images, and the conversation of its request."""
+        return await self._loader.stored(response_id, caller.owner, LayeredStore(None, self._store))
+
+    async def delete(self, response_id: str, caller: Caller) -> None:
+        """Delete a stored response; responses that continue from it cannot be continued any more."""
+        bucket = bucket_of(caller.owner, response_id)
+        deleted = bucket is not None and await self._store.apply(
+            Change(bucket, {}, delete=[response_id], requires=response_id),
+            Change(images_bucket(bucket), {}, delete=[response_id]),
+        )
+        self._loader.cache.remove_with(caller.owner, response_id)
+        if bucket and self._background:  # last: a process that ends the run of a dead worker checks the response first
+            await self._background.delete(RunKey(bucket, response_id))
+        if not deleted:
+            raise _not_found(response_id)
+
+    async def cancel(self, response_id: str, caller: Caller) -> Response:
+        """
+        Cancel a background response and return it; one that has ended is returned unchanged.
+
+        Raises `InvalidRequest` for a response that was not created in the background.
+        """
+        response = await self.retrieve(response_id, caller)
+        if not response["background"]:
+            message = "Cannot cancel a synchronous response. Only one created with `background: true` can be cancelled."
+            raise InvalidRequest(message)
+        if response["status"] in TERMINAL or self._background is None:
+            return response
+        await self._background.cancel(_run_key(response_id, caller))
+        return await self.retrieve(response_id, caller)
+
+    def check_background(self, request: CreateResponse) -> None:
+        """Raise `InvalidRequest` for a request for a response in the background that is not possible."""
+        if request.background and not request.store:
+            raise InvalidRequest("Background responses have to be stored: leave out `store`.", param="background")
+        if request.background and self._background is None:
+            raise InvalidRequest("This server has no background responses.", param="background")
+
+    def storage(self, preparation: Preparation, profile: Profile) -> Storage | None:
+        """Return how a response is stored when it ends, with the profile of its backend; None if it is not stored."""
+        request, caller, context = preparation.request, preparation.caller, preparation.context
+        layers = preparation.layers
+        if not request.store and layers.memory is None:
+            return None
+        save: SaveTurn = partial(self._save, caller, layers)
+        if request.background and self._background:
+            save = partial(self._background.save, _run_key(preparation.response["id"], caller))
+        added = [input_item(item, context.key) for item in context.new]
+        recorded = recorded_request(request, known_extra_parameters(profile.request))
+        addition = partial(self._loader.conversations.addition, request, caller.owner)
+        return Storage(save, addition, added, recorded)
+
+    async def _save(
+        self, caller: Caller, layers: LayeredStore, turn: Turn, addition: Sequence[Change], *, again: bool
+    ) -> None:
+        """
+        Store a turn with its addition to a conversation, or in the memory of its connection.
+
+        It can be continued from when this returns. Deleted objects stay deleted: a turn that may have been stored
+        before (`again`) is only replaced, and a deleted conversation is not added to.
+        """
+        response_id = turn.response["id"]
+        bucket = bucket_of(caller.owner, response_id)
+        assert bucket
+        stored = turn.response["store"]
+        requires = response_id if again and stored else None
+        changes = await turn_changes(bucket, turn, requires=requires, listed=stored)
+        if stored:
+            await apply_with(layers.store, changes, addition)
+            await self._loader.cache_turn(caller.owner, turn, changes[0].put[response_id])
+        else:
+            await layers.remember(*changes)
+
+    async def _load_shown(self, response_id: str, caller: Caller) -> Turn:
+        """Return a stored turn with its images."""
+        return await load_images(self._store, caller.owner, await self._load(response_id, caller))
+
+    async def _load(self, response_id: str, caller: Caller) -> Turn:
+        bucket = bucket_of(caller.owner, response_id)
+        record = await self._store.get(bucket, response_id) if bucket else None
+        if bucket is None or record is None:
+            raise _not_found(response_id)
+        turn = await off_loop(are_large([record]), Turn.of, record)
+        if turn.response["status"] in TERMINAL or self._background is None:
+            return turn
+        # It should be running; otherwise it has just ended, or its worker has died.
+        if not await self._background.ended(RunKey(bucket, response_id)):
+            return turn
+        record = await self._store.get(bucket, response_id)
+        if record is None:
+            raise _not_found(response_id)
+        return Turn.of(record)
+
+
+def _run_key(response_id: str, caller: Caller) -> RunKey:
+    bucket = bucket_of(caller.owner, response_id)
+    assert bucket
+    return RunKey(bucket, response_id)
+
+
+def _not_found(response_id: str) -> NotFound:
+    return NotFound(f"Response with id '{response_id}' not found.", param="response_id")
