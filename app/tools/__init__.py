@@ -51,6 +51,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
+from app.core.types.tool_usage import Counts
 from app.errors import Warnings
 
 __all__ = [
@@ -171,7 +172,7 @@ class Outcome:
     fields: Mapping[str, object] = field(default_factory=dict)
     status: OutcomeStatus = "completed"
     sources: Sequence[Source] = ()
-    usage: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    usage: Counts = field(default_factory=dict)
     begun: bool = True
 
     @classmethod

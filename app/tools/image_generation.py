@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.core.profile import TransportOptions
 from app.core.redaction import redact
 from app.core.types.request import Item
+from app.core.types.tool_usage import Counts, image_usage
 from app.errors import InvalidRequest, StoreUnavailable
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost, ToolSession
 from app.tools.guard import GuardedTransport, OutboundRefused
@@ -305,16 +306,9 @@ def _result_of(answer: Mapping[str, object]) -> str:
     raise ImageFailed("The backend returned no image in base64.")
 
 
-def _usage(answer: Mapping[str, object]) -> dict[str, dict[str, int]]:
+def _usage(answer: Mapping[str, object]) -> dict[str, Counts]:
     usage = answer.get("usage")
-    if not isinstance(usage, dict):
-        return {}
-    counts = {name: usage[name] for name in ("input_tokens", "output_tokens", "total_tokens") if _is_count(usage, name)}
-    return {"image_gen": counts} if counts else {}
-
-
-def _is_count(usage: Mapping[str, Any], name: str) -> bool:
-    return isinstance(usage.get(name), int) and usage[name] >= 0
+    return {"image_gen": image_usage(usage)} if isinstance(usage, dict) else {}
 
 
 class ImagesAPI:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from openai.types.responses.response import ToolUsage
 
 from app.stores.memory import MemoryStore
 from tests.responses.test_tool_loop import client, events_of, hello, made
@@ -98,7 +99,7 @@ async def test_what_tools_used_is_counted_for_clients_of_openai() -> None:
         spec = (await http.post("/responses", json=body)).json()
         ours = (await http.post("/responses", json=body, headers=OPENAI)).json()
     assert "tool_usage" not in spec
-    assert ours["tool_usage"] == {"web_search": {"num_requests": 2}}
+    assert ToolUsage.model_validate(ours["tool_usage"]).web_search.num_requests == 2
 
 
 async def test_invalid_arguments_are_reported_to_the_model() -> None:

@@ -12,6 +12,7 @@ import openai
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
+from openai.types.responses.response import ToolUsage
 from starlette.datastructures import UploadFile
 
 from app.main import create_app
@@ -117,9 +118,8 @@ async def test_an_image_is_made(images: ImagesServer) -> None:
     }
     assert headers["authorization"] == "Bearer sk-art"
     assert PNG not in json.dumps(backend.asked[-1]["messages"])
-    assert response.to_dict()["tool_usage"] == {
-        "image_gen": {"input_tokens": 10, "output_tokens": 20, "total_tokens": 30}
-    }
+    usage = ToolUsage.model_validate(response.to_dict()["tool_usage"]).image_gen
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (10, 20, 30)
 
 
 async def test_models_that_the_operator_names_may_be_chosen(images: ImagesServer) -> None:

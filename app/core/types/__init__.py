@@ -136,7 +136,7 @@ class Response(TypedDict, total=False):
     frequency_penalty: float
     truncation: str
     usage: Usage | None
-    tool_usage: Mapping[str, Mapping[str, int]]
+    tool_usage: Mapping[str, object]  # see `tool_usage.py`
     metadata: dict[str, str]
 
 

@@ -25,6 +25,7 @@ from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstre
 from app.core.types import Response, Usage
 from app.core.types.request import TERMINAL, Item
 from app.core.types.token_estimate import estimate_chat
+from app.core.types.tool_usage import complete_tool_usage
 from app.core.types.usage import added_usage, usage_of
 from app.errors import APIError, BackendError, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle, RoundRecord
@@ -321,7 +322,7 @@ class ToolLoop:
         response = self.builder.response
         response["usage"] = self._usage or usage_of(None, {}, [])
         if self._options.shows_tool_usage and self._calls.usage:
-            response["tool_usage"] = {name: dict(counts) for name, counts in self._calls.usage.items()}
+            response["tool_usage"] = complete_tool_usage(self._calls.usage)
 
     def usage(self) -> Usage:
         """Return the usage so far, with an estimate for the unfinished round."""

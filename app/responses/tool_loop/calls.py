@@ -25,6 +25,7 @@ from app.core.stream.event_types import ToolBinding
 from app.core.types import with_fields
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import TERMINAL, Item
+from app.core.types.tool_usage import Counts, added_counts
 from app.errors import StoreUnavailable, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle
 from app.responses.generate import Deadline, DeadlineExceeded
@@ -60,7 +61,7 @@ class HostedCalls:
         """`warnings` are those of the response, to which `warn` adds."""
         self.started = 0  # the number of calls that were started
         self.repeats = False  # whether the model has made the same call `SAME_CALLS` times
-        self.usage: dict[str, Counter[str]] = {}  # `tool_usage` of the response
+        self.usage: Counts = {}  # what the calls have used, for the `tool_usage` of the response
         self._builder = builder
         self._options = options
         self._warnings = warnings
@@ -234,8 +235,7 @@ class HostedCalls:
             notes["sources"] = sources
         if not kind.call_id:  # otherwise its output is an item of its own
             self.note(call.item["id"], **notes)
-        for name, counts in outcome.usage.items():
-            self.usage.setdefault(name, Counter()).update(counts)
+        self.usage = added_counts(self.usage, outcome.usage)
         self._builder.end_call(call, outcome.status, fields)
         failed = outcome.status != "completed"
         error = outcome.output if failed and isinstance(outcome.output, str) else None
