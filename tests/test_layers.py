@@ -74,6 +74,8 @@ LAYERS = {
     | {"app.observability", "app.responses", "app.settings", "app.tools.files"}
     | {"app.tools.code_interpreter"},
     "app.studio": {"app"},
+    # It knows other servers' API, and nothing of this one.
+    "app.verify": {"app"},
 }
 TOP = {"app.main", "app.cli", "app.__main__"}  # they join the parts, and may import everything; nothing imports them
 

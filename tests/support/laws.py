@@ -1,11 +1,10 @@
 """
-What holds of every stream, whatever the backend sends. The spec's schema is asked through `openresponses-types`, and
-OpenAI's, for what only that has, through `openai`.
+What holds of every stream, whatever the backend sends: the laws of `antiphon verify`, and types that others wrote. The
+spec's schema is asked through `openresponses-types`, and OpenAI's, for what only that has, through `openai`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import typing
 from typing import Any
@@ -15,7 +14,8 @@ from openresponses_types import types
 from pydantic import BaseModel, TypeAdapter
 
 from app.core.stream.event_builder import TERMINAL_EVENTS
-from app.core.types.request import TERMINAL, Event
+from app.core.types.request import Event
+from app.verify.laws import breaches_of
 
 # OpenAI's names for what the spec calls otherwise, and what it has beside.
 _OPENAI = {
@@ -56,15 +56,34 @@ SCHEMA = _models()
 
 
 def check(events: list[Event]) -> None:
-    """Hold every law of the stream against a whole one."""
-    numbered(events)
-    framed(events)
-    items_added_and_done_once(events)
-    parts_open_and_close(events)
-    deltas_are_the_whole(events)
-    incomplete_is_told(events)
+    """Hold every law of the stream against a whole one, what only Antiphon promises, and the types."""
+    broken = [f"{law.name}: {breach.message} (event {breach.event})" for law, breach in breaches_of(_as_said(events))]
+    assert broken == []
+    antiphons_own(events)
     for event in events:
         valid(event)
+
+
+def antiphons_own(events: list[Event]) -> None:
+    """What only this server promises: usage even of a failed response, an event for each failure, and no other cuts."""
+    response = events[-1]["response"]
+    names = [event["type"] for event in events]
+    assert ("response.queued" in names) == bool(events[0]["response"]["background"])
+    assert names[-1] == TERMINAL_EVENTS.get(response["status"], f"response.{response['status']}")
+    assert response["usage"] is not None
+    assert ("error" in names) == (response["status"] == "failed")
+    cut = [item for item in response["output"] if item.get("status", "completed") not in ("completed", "failed")]
+    assert not (cut and response["status"] == "completed")
+    assert all(item["type"] in _CALLS for item in cut if item is not response["output"][-1])
+
+
+def _as_said(events: list[Event]) -> list[Event]:
+    """
+    The events without the arguments of an `mcp_call` whose model wrote no object: there, `done` has one nevertheless,
+    which the deltas do not join to.
+    """
+    wrapped = {event["item_id"] for event in events if str(event.get("arguments", "")).startswith('{"_raw": ')}
+    return [event for event in events if event.get("item_id") not in wrapped]
 
 
 def valid(event: Event) -> None:
@@ -113,110 +132,3 @@ def _cites_files(event: Event) -> bool:
     annotations = [event.get("annotation"), *event.get("part", {}).get("annotations", ())]
     annotations += [one for part in event.get("item", {}).get("content", ()) for one in part.get("annotations", ())]
     return any(one and one["type"] != "url_citation" for one in annotations)
-
-
-def numbered(events: list[Event]) -> None:
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-
-
-def framed(events: list[Event]) -> None:
-    names = [event["type"] for event in events]
-    queued = ["response.queued"] if events[0]["response"]["background"] else []
-    opening = ["response.created", *queued, "response.in_progress"]
-    assert names[: len(opening)] == opening
-    terminal = [name for name in names if name.removeprefix("response.") in TERMINAL]
-    assert terminal == names[-1:]
-    last = events[-1]["response"]
-    assert names[-1] == TERMINAL_EVENTS.get(last["status"], f"response.{last['status']}")
-    assert last["usage"] is not None
-    assert ("error" in names) == (last["status"] == "failed")
-
-
-_NEVER_CHANGING = ("id", "type", "call_id", "name", "namespace", "execution")
-
-
-def items_added_and_done_once(events: list[Event]) -> None:
-    added = [event for event in events if event["type"] == "response.output_item.added"]
-    done = {event["output_index"]: event["item"] for event in events if event["type"] == "response.output_item.done"}
-    assert [event["output_index"] for event in added] == list(range(len(added)))
-    assert len(done) == len(added) == sum(event["type"] == "response.output_item.done" for event in events)
-    assert [done[index] for index in sorted(done)] == events[-1]["response"]["output"]
-    for event in added:
-        item = done[event["output_index"]]
-        assert all(event["item"].get(name) == item.get(name) for name in _NEVER_CHANGING)
-    ids = [item["id"] for item in done.values()]
-    assert len(set(ids)) == len(ids)
-    calls = [item for item in done.values() if not item["type"].endswith("_output")]
-    call_ids = [item["call_id"] for item in calls if "call_id" in item]
-    assert len(set(call_ids)) == len(call_ids)
-
-
-def parts_open_and_close(events: list[Event]) -> None:
-    """Every part is added once, at the next index, before its first delta, and done once, before its item."""
-    opened: dict[tuple[str, str, int], bool] = {}
-    done_items = set()
-    for event in events:
-        if event["type"] == "response.output_item.done":
-            done_items.add(event["item"]["id"])
-        if "item_id" in event:
-            assert event["item_id"] not in done_items
-        for position in ("content_index", "summary_index"):
-            if position not in event:
-                continue
-            key = (event["item_id"], position, event[position])
-            if event["type"].endswith("part.added"):
-                assert key not in opened
-                assert event[position] == sum(other[:2] == key[:2] for other in opened)
-                opened[key] = True
-            else:
-                assert opened[key]
-            if event["type"].endswith("part.done"):
-                opened[key] = False
-    assert not any(opened.values())
-
-
-def deltas_are_the_whole(events: list[Event]) -> None:
-    """Deltas joined equal the `done` text, and that equals the item."""
-    pieces: dict[tuple[Any, ...], str] = {}
-    wholes: dict[tuple[Any, ...], str] = {}
-    for event in events:
-        if event["type"].startswith("response.shell_call_output_content"):
-            continue  # two streams at once, which the item has as one list
-        where = tuple(event.get(name) for name in ("item_id", "content_index", "summary_index"))
-        kind = event["type"].rpartition(".")[0]
-        if kind.startswith("response.shell_call_output"):
-            continue  # what commands print, which is an object
-        if event["type"].endswith(".delta") and "item_id" in event:
-            pieces[kind, *where] = pieces.get((kind, *where), "") + event["delta"]
-        elif event["type"].endswith(".done") and "item_id" in event and "part" not in event:
-            wholes[kind, *where] = next(
-                event[name] for name in ("text", "refusal", "arguments", "input", "code") if name in event
-            )
-    told = {key: _as_written(text) for key, text in wholes.items() if text and not (text == "{}" and key not in pieces)}
-    assert told == pieces
-    items = {item["id"]: item for item in events[-1]["response"]["output"]}
-    for (_, id, content, summary), text in wholes.items():
-        item = items[id]
-        if content is not None:
-            part = item["content"][content]
-        elif summary is not None:
-            part = item["summary"][summary]
-        else:
-            part = {"text": next(item[name] for name in ("input", "arguments", "code") if name in item)}
-        assert text == part.get("text", part.get("refusal"))
-
-
-def _as_written(text: str) -> str:
-    """The arguments of an `mcp_call` are an object for certain, whatever the model wrote."""
-    if not text.startswith('{"_raw": '):
-        return text
-    raw: str = json.loads(text)["_raw"]
-    return raw
-
-
-def incomplete_is_told(events: list[Event]) -> None:
-    """A response is not complete if an item is cut; and only calls may be cut beside the last item."""
-    response = events[-1]["response"]
-    cut = [item for item in response["output"] if item.get("status", "completed") not in ("completed", "failed")]
-    assert not (cut and response["status"] == "completed")
-    assert all(item["type"] in _CALLS for item in cut if item is not response["output"][-1])

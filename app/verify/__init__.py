@@ -1,0 +1,1 @@
+"""Holds any Responses server against the specification: `antiphon verify URL`."""

@@ -1,0 +1,85 @@
+"""What a law of the stream is, and how it reads events that may be wrong in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+StreamEvent: TypeAlias = Mapping[str, Any]
+StreamEvents: TypeAlias = Sequence[StreamEvent]
+
+
+class Breach(NamedTuple):
+    """Where a law is broken: what is wrong, and the index of the event that breaks it, if it is one event."""
+
+    message: str
+    event: int | None = None
+
+
+class StreamLaw(NamedTuple):
+    """A law: its name, its sentence, where that stands, and the function that yields its breaches."""
+
+    name: str
+    title: str
+    law: str
+    source: str
+    breaches: Callable[[StreamEvents], Iterator[Breach]]
+
+
+TERMINAL_STATUS = {
+    "response.completed": ("completed",),
+    "response.incomplete": ("incomplete", "cancelled"),
+    "response.failed": ("failed", "cancelled"),
+}
+
+STREAM_LAWS: list[StreamLaw] = []
+
+
+def stream_law(
+    name: str, title: str, law: str, source: str
+) -> Callable[[Callable[[StreamEvents], Iterator[Breach]]], Callable[[StreamEvents], Iterator[Breach]]]:
+    """Register a function as a law; `law` is its sentence, and `source` where that stands."""
+
+    def register(breaches: Callable[[StreamEvents], Iterator[Breach]]) -> Callable[[StreamEvents], Iterator[Breach]]:
+        STREAM_LAWS.append(StreamLaw(name, title, law, source, breaches))
+        return breaches
+
+    return register
+
+
+def event_type(event: StreamEvent) -> str:
+    """Return the type of an event, "" if it has none."""
+    return str(event.get("type", ""))
+
+
+def response_of(event: StreamEvent) -> Mapping[str, Any]:
+    """Return the response in an event, {} if there is none."""
+    response = event.get("response")
+    return response if isinstance(response, Mapping) else {}
+
+
+def item_of(event: StreamEvent) -> Mapping[str, Any]:
+    """Return the item in an event, {} if there is none."""
+    item = event.get("item")
+    return item if isinstance(item, Mapping) else {}
+
+
+def items_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the output items of a response."""
+    output = response.get("output")
+    return [item for item in output if isinstance(item, Mapping)] if isinstance(output, list) else []
+
+
+def final_response(events: StreamEvents) -> Mapping[str, Any]:
+    """Return the response of the last terminal event, {} if there is none."""
+    return next((response_of(event) for event in reversed(events) if event_type(event) in TERMINAL_STATUS), {})
+
+
+def items_added(events: StreamEvents) -> Iterator[tuple[int, StreamEvent]]:
+    """Return the events that add an item, with their indexes."""
+    return ((at, event) for at, event in enumerate(events) if event_type(event) == "response.output_item.added")
+
+
+def items_done(events: StreamEvents) -> Iterator[tuple[int, StreamEvent]]:
+    """Return the events that end an item, with their indexes."""
+    return ((at, event) for at, event in enumerate(events) if event_type(event) == "response.output_item.done")
