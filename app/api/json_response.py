@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.core.bounded_json import is_large, pieces_of_json
+from app.core.bounded_json import dumps, is_large, pieces_of_json
 from app.core.types import request
 from app.core.types.response import is_large_response
 from app.responses.off_loop import off_loop
@@ -17,7 +16,7 @@ from app.responses.off_loop import off_loop
 
 def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
     """Return a 200 response with a small `value` as its JSON body."""
-    return Response(orjson.dumps(value), headers=headers, media_type="application/json")
+    return Response(dumps(value), headers=headers, media_type="application/json")
 
 
 async def whole_response(response: request.Response, headers: Mapping[str, str] | None = None) -> Response:

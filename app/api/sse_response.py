@@ -36,7 +36,7 @@ class EventStream(Response, Generic[T]):
 
     After `heartbeat` seconds without a write (0: never) it sends the bytes that `beat` returns. If the client
     disconnects, the body is closed at once. If the server shuts down and its grace period is over, the body is closed
-    and the bytes that `farewell` returns are sent last.
+    and the bytes that `farewell` returns are sent last. If an item cannot be encoded, those that `breaks` returns are.
     """
 
     media_type = "text/event-stream"
@@ -53,6 +53,7 @@ class EventStream(Response, Generic[T]):
         heartbeat: float,
         beat: Callable[[], bytes],
         farewell: Callable[[], Awaitable[bytes]] | None = None,
+        breaks: Callable[[Exception], Awaitable[bytes]] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status_code = 200
@@ -67,6 +68,7 @@ class EventStream(Response, Generic[T]):
         self._heartbeat = heartbeat
         self._beat = beat
         self._farewell = farewell
+        self._breaks = breaks
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._last_write = 0.0  # in loop time
         self._unsent = b""  # what a slow client blocks
@@ -140,6 +142,12 @@ class EventStream(Response, Generic[T]):
             await _write(send, self._end, more=False)
         except APIError as error:  # the rest of a large item cannot be read: the server closes the connection
             logger.warning("stream cut off", extra={"reason": str(error)})
+        except Exception as error:
+            if self._breaks is None or self._rest or isinstance(error, OSError):
+                raise
+            self._stop()
+            await self._body.aclose()
+            await _write(send, self._unsent + await self._breaks(error), more=False)
         finally:
             await self._body.aclose()
 

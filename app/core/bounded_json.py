@@ -10,7 +10,6 @@ large documents decode and encode long strings in pieces, so that other threads 
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import re
@@ -103,6 +102,7 @@ _COUNTED = 256 * 1024  # bytes or characters of which the values are counted at 
 _PIECE = 1024 * 1024  # bytes that are decoded at once: smaller blocks of memory are not returned when they are freed
 _SHORT = 256  # bytes of strings that are decoded with the document
 _MANY = 5000  # values after which `is_large` stops counting
+_LEVELS = 250  # of objects and arrays; orjson encodes no more than 254
 
 # Bytes that decoded strings may take in memory, if that is more than 2.5 times their document: one character beyond the
 # BMP makes all others of its string take four bytes.
@@ -261,6 +261,34 @@ def _counts(value: Any, most_characters: int, most_values: int) -> tuple[int, in
     return characters, seen
 
 
+def dumps(value: Any) -> bytes:
+    """
+    Encode a value like `orjson.dumps`, also one that JSON, or orjson, has no form for.
+
+    What comes from other servers' libraries may have integers of more than 64 bits, which become floats, or unpaired
+    surrogates, which become U+FFFD. What is no JSON becomes null: an answer with it can still be ended, and stored.
+    """
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return orjson.dumps(_encodable(value))
+
+
+def _encodable(value: Any, levels: int = _LEVELS) -> Any:
+    """Return a copy of a value that can be encoded."""
+    if not levels:
+        return None
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_encodable(str(name)): _encodable(inner, levels - 1) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(inner, levels - 1) for inner in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return float(value) if abs(value) <= sys.float_info.max else None
+    return value if value is None or isinstance(value, (int, float, orjson.Fragment)) else None
+
+
 class EncodedJSON(NamedTuple):
     """JSON that is to be a part of a document: what `orjson.Fragment` is for `orjson.dumps`."""
 
@@ -282,8 +310,7 @@ def to_json(value: Any) -> str:
     It has a space after each comma and colon, as models write JSON; not if it is large.
     """
     if is_large(value):
-        with contextlib.suppress(TypeError):  # unpaired surrogates, integers of more than 64 bits
-            return dumps_in_pieces(value).decode()
+        return dumps_in_pieces(value).decode()
     return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
 
 
@@ -305,7 +332,7 @@ def pieces_of_json(value: Any) -> Iterator[bytes]:
 def pieces_of_text(text: str) -> Iterator[bytes]:
     """Yield the JSON of a string without its quotation marks, in pieces."""
     for at in range(0, len(text), LONG):
-        yield orjson.dumps(text[at : at + LONG])[1:-1]
+        yield dumps(text[at : at + LONG])[1:-1]
 
 
 def parts_of_json(value: Any) -> Iterator[bytes | str]:
@@ -321,10 +348,10 @@ def parts_of_json(value: Any) -> Iterator[bytes | str]:
         begin = b"{"
         for names in _batches(value.keys(), value.values()):
             if _is_heavy(heavy := value[names[0]]):
-                yield begin + orjson.dumps({names[0]: None})[1:-5]
+                yield begin + dumps({names[0]: None})[1:-5]
                 yield from parts_of_json(heavy)
             else:
-                yield begin + orjson.dumps({name: value[name] for name in names})[1:-1]
+                yield begin + dumps({name: value[name] for name in names})[1:-1]
             begin = b","
         yield b"}" if value else b"{}"
     elif isinstance(value, (list, tuple)):
@@ -334,11 +361,11 @@ def parts_of_json(value: Any) -> Iterator[bytes | str]:
                 yield begin
                 yield from parts_of_json(batch[0])
             else:
-                yield begin + orjson.dumps(batch)[1:-1]
+                yield begin + dumps(batch)[1:-1]
             begin = b","
         yield b"]" if value else b"[]"
     else:
-        yield orjson.dumps(value)
+        yield dumps(value)
 
 
 def _batches(keys: Iterable[T], values: Iterable[Any]) -> Iterator[list[T]]:

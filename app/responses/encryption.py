@@ -18,14 +18,13 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-import orjson
 import zstandard
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from app.core.bounded_json import LARGE, dumps_in_pieces, is_large, loads_in_pieces
+from app.core.bounded_json import LARGE, dumps, dumps_in_pieces, is_large, loads_in_pieces
 from app.core.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.core.items.readings import NOTES
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, resolve_upstream
@@ -134,7 +133,7 @@ def _associated_data(kind: str, owner: str) -> bytes:
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
-    return dumps_in_pieces(content) if is_large(content) else orjson.dumps(content)
+    return dumps_in_pieces(content) if is_large(content) else dumps(content)
 
 
 _PIECE = 512 * 1024  # characters of base64, four for three bytes, in a piece: each holds the GIL

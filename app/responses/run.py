@@ -25,7 +25,7 @@ from app.errors import APIError
 from app.observability import log_context
 from app.observability.lifecycle import ResponseLifecycle, clock
 from app.responses import compaction
-from app.responses.background.worker import SaveTurn
+from app.responses.background.worker import UNEXPECTED, LeaseLost, SaveTurn
 from app.responses.generate import Generation
 from app.stores import Change
 from app.stores.event_log import RunKey
@@ -82,6 +82,7 @@ class Run:
         self.key = RunKey(f"{caller.owner}:{context.key}", self.response["id"])
         self._builder = generation.builder
         self._context = context
+        self._opened = False  # whether an event was yielded, so that errors have to be events
         self._ended = False  # whether the terminal event was emitted
         self._may_be_stored = False
         self._generation = generation
@@ -97,22 +98,28 @@ class Run:
     async def events(
         self, open_after: float | None = None, sink: Sink[EventBatch] | None = None
     ) -> AsyncGenerator[EventBatch, None]:
-        """Generate the response. Raises `APIError` for errors before the first event; see `respond`."""
+        """Generate the response. Raises errors before the first event, usually `APIError`; later ones are events."""
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
         logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
         self._log_content("request content", body=self._generation.body)
         with self.watched():
-            async with contextlib.aclosing(self._generation.events(open_after, sink)) as answer:
-                async for events in answer:
-                    if response["output"]:
-                        lifecycle.first = clock()
-                    self._emit_warnings()
-                    events.extend(builder.take())
-                    yield events
-                    if lifecycle.first:
-                        break
-                async for events in answer:  # after the first output: no work per batch
-                    yield events
+            try:
+                async with contextlib.aclosing(self._generation.events(open_after, sink)) as answer:
+                    async for events in answer:
+                        if response["output"]:
+                            lifecycle.first = clock()
+                        self._emit_warnings()
+                        events.extend(builder.take())
+                        self._opened = True
+                        yield events
+                        if lifecycle.first:
+                            break
+                    async for events in answer:  # after the first output: no work per batch
+                        yield events
+            except Exception as error:
+                if not self._opened:
+                    raise
+                self._generation.abort(_failure(error))
             lifecycle.last = clock()
             lifecycle.failure = builder.failure
             if usage := self._usage():
@@ -151,8 +158,17 @@ class Run:
 
         Returns the events that were not yielded yet. Does nothing if the terminal event was yielded.
         """
-        if self._ended:
-            return EventBatch()
+        return EventBatch() if self._ended else await self._stop(error)
+
+    async def break_off(self, cause: Exception) -> EventBatch:
+        """
+        End the response as failed after `events` was closed, because an event could not be sent; returns the last ones.
+
+        It fails even if that was the terminal event.
+        """
+        return await self._stop(_failure(cause))
+
+    async def _stop(self, error: APIError | None) -> EventBatch:
         self._generation.abort(error)
         if usage := self._usage():
             self._lifecycle.charge(usage)
@@ -161,6 +177,7 @@ class Run:
         if self._lifecycle.ended:
             self._log_end()
         self._builder.end()
+        self._ended = True
         return self._builder.take()
 
     def turn(self) -> Turn:
@@ -233,8 +250,23 @@ class Run:
         again, self._may_be_stored = self._may_be_stored, True
         try:
             await self._storage.save(turn, await self._storage.addition(turn), again=again)
-        except APIError as error:
-            logger.warning("response not stored", extra={"response_id": self.response["id"], "reason": str(error)})
-            self._builder.fail(error)
-            with contextlib.suppress(APIError):  # if it was stored after all, it has to match the stream
-                await self._storage.save(self.turn(), [], again=True)
+        except LeaseLost:
+            raise
+        except Exception as error:
+            failure = _failure(error)
+            logger.warning("response not stored", extra={"response_id": self.response["id"], "reason": failure.reason})
+            self._builder.fail(failure)
+            try:
+                await self._storage.save(self.turn(), [], again=True)  # if it was stored, it has to match the stream
+            except LeaseLost:
+                raise
+            except Exception as again:
+                _failure(again)
+
+
+def _failure(error: Exception) -> APIError:
+    """Return the error with which a response ends because of an exception; one that is a bug is logged."""
+    if isinstance(error, APIError):
+        return error
+    logger.error("unexpected error", exc_info=error)
+    return APIError(UNEXPECTED)

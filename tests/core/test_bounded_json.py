@@ -17,6 +17,7 @@ from app.core.bounded_json import (
     TextsTooLarge,
     TooManyValues,
     check_values,
+    dumps,
     dumps_in_pieces,
     is_large,
     loads_in_pieces,
@@ -155,3 +156,21 @@ def test_what_is_large_is_so_by_its_text_or_its_values(monkeypatch: pytest.Monke
     assert not is_large([{"role": "user", "content": [{"type": "text", "text": "a" * 1000}]}] * 100)
     assert is_large([{"role": "user", "content": "a" * 1000}] * (LARGE // 1000 + 1))
     assert is_large([1] * 10_000)
+
+
+def test_what_json_has_no_form_for_is_mended_in_a_value_of_any_size() -> None:
+    value = {
+        "n": [2**70, -(2**70), 10**400, 1.5, True],
+        "half \ud83d": ("\ude00", "\ud83d\ude00"),
+        "no": [object(), None],
+    }
+    mended = {
+        "n": [2.0**70, -(2.0**70), None, 1.5, True],
+        "half \ufffd": ["\ufffd", "\U0001f600"],
+        "no": [None, None],
+    }
+    assert json.loads(dumps(value)) == mended
+    assert json.loads(dumps_in_pieces({"large": "x" * bounded_json.LONG * 2, **value}))["n"] == mended["n"]
+    endless: list[Any] = []
+    endless.append(endless)
+    assert dumps(endless).startswith(b"[[[[")

@@ -132,7 +132,7 @@ async def calling(url: str) -> AsyncIterator[Caller]:
 def ended(response: dict[str, Any]) -> Ended:
     """What a response that has ended came to."""
     assert response["status"] in TERMINAL
-    text = "".join(part["text"] for item in response["output"] for part in item["content"])
+    text = "".join(part["text"] for item in response["output"] for part in item.get("content", ()))
     incomplete = response["incomplete_details"] or {}
     return Ended(response["status"], (response["error"] or {}).get("code") or incomplete.get("reason"), text)
 

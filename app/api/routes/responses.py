@@ -256,6 +256,7 @@ async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
         heartbeat=api.heartbeat,
         beat=_beat(caller, run.keepalive),
         farewell=lambda: _farewell(run),
+        breaks=lambda error: _broken_off(run, error),
         headers=_warning_headers(run),
     )
 
@@ -272,6 +273,10 @@ async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 async def _farewell(run: Run) -> bytes:
     return encoder.encode_sse(await run.stop(STOPPED)) + encoder.DONE_FRAME
+
+
+async def _broken_off(run: Run, error: Exception) -> bytes:
+    return encoder.encode_sse(await run.break_off(error)) + encoder.DONE_FRAME
 
 
 async def background_response(run: Run, caller: Caller, api: ApiContext, *, stream: bool) -> Response:

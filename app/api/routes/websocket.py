@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import orjson
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from app.api.context import ApiContext
@@ -22,7 +21,7 @@ from app.api.errors import refuse, report
 from app.api.request_body import body_too_large, is_large_body
 from app.api.routes.websocket_frames import Create, envelope, read_frame
 from app.api.uvicorn.websocket import SERVICE_RESTART
-from app.core.bounded_json import pieces_of_json
+from app.core.bounded_json import dumps, pieces_of_json
 from app.core.dialects import dialect_of
 from app.core.stream.event_batch import EventBatch
 from app.core.types.ids import bucket_of
@@ -207,10 +206,18 @@ class WebSocketConnection:
     async def _send_run(self, run: Run, stream_id: str | None) -> None:
         """Send the events of a response; raises `APIError` if it fails before the first one."""
         async with contextlib.aclosing(run.events(self._api.open_after)) as events:
-            await self._send_events(await anext(events), stream_id)
-            async with self._heartbeat(run, stream_id):
-                async for batch in events:
-                    await self._send_events(batch, stream_id)
+            first = await anext(events)
+            try:
+                await self._send_events(first, stream_id)
+                async with self._heartbeat(run, stream_id):
+                    async for batch in events:
+                        await self._send_events(batch, stream_id)
+                return
+            except WebSocketDisconnect:
+                raise
+            except Exception as error:  # an event could not be encoded
+                broken = error
+        await self._send_events(await run.break_off(broken), stream_id)
 
     @contextlib.asynccontextmanager
     async def _heartbeat(self, run: Run, stream_id: str | None) -> AsyncIterator[None]:
@@ -248,7 +255,7 @@ class WebSocketConnection:
 
     async def _send(self, frame: Mapping[str, Any]) -> None:
         try:
-            await self._websocket.send_text(orjson.dumps(frame).decode())
+            await self._websocket.send_text(dumps(frame).decode())
         except RuntimeError as error:  # the other task has received the disconnect
             raise WebSocketDisconnect(1006) from error
 

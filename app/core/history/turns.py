@@ -12,9 +12,7 @@ import itertools
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import orjson
-
-from app.core.bounded_json import dumps_in_pieces, is_large, loads_in_pieces
+from app.core.bounded_json import dumps, dumps_in_pieces, is_large, loads_in_pieces
 from app.core.items import OUTPUTS, id_prefix
 from app.core.stream.event_builder import Upstream
 from app.core.types.ids import new_id
@@ -44,12 +42,12 @@ class Turn(NamedTuple):
         if same := {id: name for id, text in texts if (name := _name_of(text, self.upstream.get(id)))}:
             others = {id: _without(name, self.upstream[id]) for id, name in same.items()}
             turn |= {"upstream": {**self.upstream, **others}, _TEXT_FIELDS: same}
-        return dumps_in_pieces(turn) if in_pieces else orjson.dumps(turn)
+        return dumps_in_pieces(turn) if in_pieces else dumps(turn)
 
     def entry(self) -> bytes:
         """Return the entry of this turn in a list of responses, as JSON."""
         response = self.response
-        return orjson.dumps({**{name: response.get(name) for name in _LISTED}, "preview": preview(self.input)})
+        return dumps({**{name: response.get(name) for name in _LISTED}, "preview": preview(self.input)})
 
     @staticmethod
     def of(record: bytes) -> Turn:

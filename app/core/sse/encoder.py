@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import orjson
-
-from app.core.bounded_json import pieces_of_json
+from app.core.bounded_json import dumps, pieces_of_json
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import Event
 
@@ -30,5 +28,5 @@ def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:
             fields, number, deltas = entry
             encoded.append(fields.sse(number, deltas))
         else:
-            encoded.append(b"event: %b\ndata: %b\n\n" % (entry["type"].encode(), orjson.dumps(entry)))
+            encoded.append(b"event: %b\ndata: %b\n\n" % (entry["type"].encode(), dumps(entry)))
     return b"".join(encoded)

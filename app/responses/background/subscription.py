@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 
@@ -15,6 +16,8 @@ from app.core.types.request import Event
 from app.errors import APIError, NotFound, StoreUnavailable
 from app.responses.background.worker import persist
 from app.stores.event_log import Batch, EventLog, RunKey
+
+logger = logging.getLogger(__name__)
 
 GONE = "The events of this response are no longer stored."
 
@@ -58,6 +61,9 @@ class EventSubscription:
                 yield self._error(NotFound(GONE))
         except StoreUnavailable as error:
             yield self._error(error)
+        except Exception:
+            logger.exception("unexpected error", extra={"response_id": self._run.id})
+            yield self._error(APIError("The server had an error while it was reading the events of this response."))
 
     def pieces(self, data: bytes, dialect: Dialect) -> AsyncGenerator[bytes, None] | None:
         """
