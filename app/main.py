@@ -46,6 +46,7 @@ from app.api.uvicorn import shutdown
 from app.backends import BACKENDS, Backend
 from app.backends.routing.replicas import RoutingHooks
 from app.backends.routing.router import Router
+from app.core.types.hosted import needs_table
 from app.importing import import_object
 from app.observability import logging as logs
 from app.observability.labels import ModelLabels
@@ -228,7 +229,7 @@ def create_app(
     passed = passthrough_routes(api, "/v1", "") if settings.passthrough else []
     app.router.routes.extend(passed)
     app.more_paths = passthrough_operations("/v1") if settings.passthrough else {}
-    errors.install(app)
+    errors.install(app, _absent(settings, files, containers))
     _add_middleware(app, settings, api, metrics, tracing, passed)
     return app
 
@@ -256,6 +257,25 @@ def _add_routes(
     router.include_router(inspection_routes(api, partial(about, settings, api.responses)))
     app.include_router(router, prefix="/v1", tags=["responses"])
     app.include_router(router, include_in_schema=False)
+
+
+def _absent(settings: Settings, files: FileSearch | None, containers: Containers | None) -> dict[str, str]:
+    """Return why endpoints are not served, by the beginning of their paths."""
+    absent: dict[str, str] = {}
+    if not files:
+        absent |= dict.fromkeys(("/files", "/vector_stores"), f"files {needs_table('tools.file_search')}")
+    if not containers:
+        provider = "with the provider bubblewrap"
+        absent["/containers"] = f"containers {needs_table('tools.code_interpreter')}, {provider}"
+    if not settings.passthrough:
+        absent |= dict.fromkeys(passthrough_operations(""), "those of backends are off (ANTIPHON_PASSTHROUGH)")
+    absent |= {f"/v1{path}": reason for path, reason in absent.items()}
+    if not settings.studio:
+        absent["/studio"] = "the studio is off (ANTIPHON_STUDIO)"
+    for path, access in pages_of(settings).items():
+        if access == "off":
+            absent[path] = f"it is off (ANTIPHON_{'METRICS' if path == '/metrics' else 'DOCS'})"
+    return absent
 
 
 def generation_options(settings: Settings) -> GenerationOptions:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from functools import partial
 from typing import cast
 
 import orjson
@@ -49,10 +51,14 @@ def report(error: APIError) -> None:
         logger.warning("request failed", extra={"status": error.status, **error.log_fields()})
 
 
-def install(app: FastAPI) -> None:
-    """Install handlers for all errors that routes raise."""
+def install(app: FastAPI, absent: Mapping[str, str] = {}) -> None:
+    """
+    Install handlers for all errors that routes raise.
+
+    `absent`: why endpoints are not there, by the beginning of their paths, such as `/v1/files`.
+    """
     app.add_exception_handler(APIError, _api_error)
-    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(HTTPException, partial(_http_exception, absent))
     not_found = app.router.default
 
     async def no_route(scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,12 +81,14 @@ async def _api_error(request: Request, error: Exception) -> Response:
     return api_error(request, cast(APIError, error))
 
 
-async def _http_exception(request: Request, error: Exception) -> Response:
+async def _http_exception(absent: Mapping[str, str], request: Request, error: Exception) -> Response:
     """Return the response to what the framework refuses itself: an unknown path, or a method that a path lacks."""
     status = cast(HTTPException, error).status_code
     endpoint = f"{request.method} {request.url.path}"
     if status == 404:
-        return error_response(NotFound(f"There is no {endpoint} here.", code="unknown_url"))
+        path = f"{request.url.path}/"
+        reason = next((f": {why}" for start, why in absent.items() if path.startswith(f"{start}/")), "")
+        return error_response(NotFound(f"There is no {endpoint} here{reason}.", code="unknown_url"))
     if status == 405:
         not_allowed = InvalidRequest(f"{endpoint} is not allowed.", code="method_not_allowed", status=405)
         response = error_response(not_allowed)

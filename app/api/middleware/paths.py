@@ -12,7 +12,7 @@ import re
 _SLASHES = re.compile("//+")
 _BASE = re.compile(r"(?:/openai)?(/v1)*(?=/)")
 _API = re.compile(
-    r"(?:/v1)?/(?:responses|models|conversations|antiphon"
+    r"(?:/v1)?/(?:responses|models|conversations|files|vector_stores|containers|antiphon"
     r"|chat|completions|embeddings|rerank|moderations|images|audio|deployments)(?:/|$)"
 )
 

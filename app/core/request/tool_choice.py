@@ -8,7 +8,7 @@ from typing import Any
 
 from app.core.profile import RequestOptions
 from app.core.request.tool_types import TOOL_TYPES
-from app.core.request.tools import Function, ToolSet, namespace_of
+from app.core.request.tools import Function, ToolSet, namespace_of, why_not_run
 from app.core.request.translation_context import TranslationContext
 from app.core.types.hosted import UNNAMED
 from app.errors import InvalidRequest, label
@@ -38,8 +38,14 @@ def choose(choice: Any, offered: ToolSet, context: TranslationContext) -> Choice
     if choice["type"] in offered.hosted_types:
         return _one_of_hosted(offered.find_hosted(choice), offered, context)
     if choice["type"] not in TOOL_TYPES:
-        raise _impossible(f"tools of the type {label(choice['type'])} cannot be run here")
+        raise _impossible(_why_not_chosen(choice["type"], context))
     return _named(offered.find(*_tool_key(choice)), offered, context)
+
+
+def _why_not_chosen(type_: str, context: TranslationContext) -> str:
+    if all(tool["type"] != type_ for tool in context.request.tools):
+        return f"there is no tool of type {label(type_)} in the request's 'tools'"
+    return f"tools of type {label(type_)} {why_not_run(type_)}"
 
 
 _NO_TOOL = "there is no tool that this server can offer to the model"

@@ -24,7 +24,7 @@ from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
 from app.core.request.translation_context import TranslationContext
 from app.core.stream.event_types import ToolBinding
 from app.core.types import list_field
-from app.core.types.hosted import NO_PARAMETERS, UNNAMED, HostedFunction
+from app.core.types.hosted import HOSTED_TABLES, NO_PARAMETERS, UNNAMED, HostedFunction, needs_table
 from app.core.types.request import Item
 from app.errors import InvalidRequest, did_you_mean, label
 
@@ -271,7 +271,22 @@ def _entries(
         elif kind and kind.name and kind.offered(tool):
             yield _Entry(UNNAMED, kind.name, tool, where, found)
         else:
-            unoffered(f"Tools of type {label(type_)} cannot be offered to this backend", type_, where)
+            unoffered(_why_unoffered(type_, in_request=bool(place)), type_, where)
+
+
+def _why_unoffered(type_: object, *, in_request: bool) -> str:
+    """Return why a tool cannot be offered, as a sentence without a full stop."""
+    if type_ in TOOL_TYPES and type_ not in HOSTED_TABLES:
+        return f"A tool of type {label(type_)} has no valid name"
+    if type_ in HOSTED_TABLES and not in_request:
+        return f"Tools of type {label(type_)} are run only if they are in the request's 'tools'"
+    return f"Tools of type {label(type_)} {why_not_run(type_)}"
+
+
+def why_not_run(type_: object) -> str:
+    """Return why this server does not run tools of a type, as the end of a sentence on them."""
+    table = HOSTED_TABLES.get(type_) if isinstance(type_, str) else None
+    return needs_table(table) if table else "are not known here"
 
 
 def _inner(namespace: ToolFields, unoffered: _Unoffered, place: str, found: bool) -> Iterator[_Entry]:

@@ -8,6 +8,20 @@ from dataclasses import dataclass, field
 # The namespace of functions without a name of their own, such as the tool search.
 UNNAMED = ""
 
+# The table of the settings that configures each type of tool that the server runs.
+HOSTED_TABLES: Mapping[str, str] = {
+    "code_interpreter": "tools.code_interpreter",
+    "file_search": "tools.file_search",
+    "image_generation": "tools.image_generation",
+    "mcp": "tools.mcp",
+    "shell": "tools.code_interpreter",
+    "tool_search": "tools.mcp",
+    "web_search": "tools.web_search",
+    "web_search_2025_08_26": "tools.web_search",
+    "web_search_preview": "tools.web_search",
+    "web_search_preview_2025_03_11": "tools.web_search",
+}
+
 NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
 
 
@@ -36,6 +50,11 @@ class HostedFunction:
     def server_label(self) -> str:
         """The server's label in an approval request."""
         return str(self.fields.get("server_label") or self.namespace or self.item.removesuffix("_call"))
+
+
+def needs_table(table: str) -> str:
+    """Return the end of a sentence on tools, or endpoints, that need a table in the settings."""
+    return f"need a table [{table}] in the settings of this server"
 
 
 @dataclass(frozen=True, slots=True)

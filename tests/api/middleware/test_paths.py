@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 from openai import AsyncAzureOpenAI
@@ -43,6 +45,14 @@ async def test_everything_else_is_there_too() -> None:
         for path in ("/openai/v1/models/", "/v1/v1/models", f"/v1//responses/{response['id']}/"):
             assert (await client.get(f"{url}{path}")).status_code == 200, path
         assert (await client.get(f"{url}/openai/responses/{response['id']}/input_items/")).json()["data"]
+
+
+@pytest.mark.parametrize("path", ["/v1/files/", "/openai/v1/files", "/v1/v1/vector_stores/", "//v1//files"])
+async def test_files_are_there_without_a_redirect(path: str, tmp_path: Path) -> None:
+    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    async with antiphon(tools=tools) as url, httpx.AsyncClient(timeout=60, trust_env=False) as client:
+        answer = await client.get(f"{url}{path}")
+    assert (answer.status_code, answer.json()["object"]) == (200, "list")
 
 
 async def test_a_socket_is_opened_there_too() -> None:

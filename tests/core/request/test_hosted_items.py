@@ -258,4 +258,5 @@ def test_a_screenshot_is_an_image() -> None:
 def test_a_shell_in_a_container_is_not_the_clients() -> None:
     chat = ask(tools=[{"type": "shell", "environment": {"type": "container_auto"}}], hosted=NO_HOSTED_TOOLS)
     assert "tools" not in chat.body
-    assert chat.warnings == ("Tools of type 'shell' cannot be offered to this backend; left out.",)
+    [warning] = chat.warnings
+    assert "[tools.code_interpreter]" in warning

@@ -50,12 +50,12 @@ NAMESPACE = {"type": "namespace", "name": "n", "tools": [{"type": "function", "n
         (
             {"tools": [{"type": "function", "name": "a"}, {"type": "web_search"}]},
             "tools[1]",
-            "Tools of type 'web_search' cannot be offered to this backend.",
+            "Tools of type 'web_search' need a table [tools.web_search] in the settings of this server.",
         ),
         (
             {"tools": [{"type": "fuction", "name": "a"}]},
             "tools[0]",
-            "Tools of type 'fuction' cannot be offered to this backend. Did you mean 'function'?",
+            "Tools of type 'fuction' are not known here. Did you mean 'function'?",
         ),
         (
             {"tools": [NAMESPACE]},

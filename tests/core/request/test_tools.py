@@ -11,8 +11,11 @@ from app.core.profile import Profile
 from app.core.request import ChatTranslation, to_chat
 from app.core.request.tool_types import stripped
 from app.core.stream.event_types import ToolBinding
+from app.core.types.hosted import HOSTED_TABLES
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
+from app.importing import import_object
+from app.tools import TOOLS
 
 NO_PARAMETERS = {"type": "object", "properties": {}}
 
@@ -98,12 +101,32 @@ def test_the_schemas_of_the_caller_stay_as_they_were() -> None:
 
 
 def test_tools_that_cannot_be_offered_are_left_out_with_a_warning() -> None:
-    hosted = ["web_search", "mcp", "code_interpreter", "tool_search"]
-    chat = ask([A, *({"type": type} for type in hosted)])
+    chat = ask([A, {"type": "web_search"}, {"type": "shell", "environment": {"type": "container_auto"}}, {"type": "x"}])
     assert names(chat) == ["a"]
-    assert chat.warnings == tuple(
-        f"Tools of type '{type}' cannot be offered to this backend; left out." for type in hosted
+    assert chat.warnings == (
+        "Tools of type 'web_search' need a table [tools.web_search] in the settings of this server; left out.",
+        "Tools of type 'shell' need a table [tools.code_interpreter] in the settings of this server; left out.",
+        "Tools of type 'x' are not known here; left out.",
     )
+
+
+def test_hosted_tools_declared_several_times_are_one_warning() -> None:
+    chat = ask([A, SEARCH, SEARCH, {"type": "web_search_preview"}])
+    assert [warning.split()[3] for warning in chat.warnings] == ["'web_search'", "'web_search_preview'"]
+
+
+def test_hosted_tools_in_items_are_left_out_with_where_they_belong() -> None:
+    items = [{"type": "additional_tools", "tools": [SEARCH]}, {"type": "message", "role": "user", "content": "Hi"}]
+    assert ask([A], input=items).warnings == (
+        "Tools of type 'web_search' are run only if they are in the request's 'tools'; left out.",
+    )
+
+
+def test_every_type_of_a_hosted_tool_names_its_table() -> None:
+    for name, path in TOOLS.items():
+        if name != "demo":  # which serves the types of the others, to try them out
+            for type in import_object(path).types:
+                assert HOSTED_TABLES[type] == f"tools.{name}"
 
 
 def test_tools_of_which_none_can_be_offered_are_no_tools() -> None:
@@ -286,6 +309,10 @@ def test_a_choice_of_what_is_not_among_the_tools_is_refused(tools: Any, choice: 
 
 SEARCH = {"type": "web_search"}
 NOTHING = "This tool_choice cannot be kept: there is no tool that this server can offer to the model."
+UNCONFIGURED = (
+    "This tool_choice cannot be kept: tools of type 'web_search' need a table [tools.web_search] in the settings of "
+    "this server."
+)
 
 
 @pytest.mark.parametrize(
@@ -293,8 +320,18 @@ NOTHING = "This tool_choice cannot be kept: there is no tool that this server ca
     [
         ([], "required", NOTHING),
         ([SEARCH], "required", NOTHING),
-        ([SEARCH], SEARCH, "This tool_choice cannot be kept: tools of the type 'web_search' cannot be run here."),
-        ([A, SEARCH], SEARCH, "This tool_choice cannot be kept: tools of the type 'web_search' cannot be run here."),
+        ([SEARCH], SEARCH, UNCONFIGURED),
+        ([A, SEARCH], SEARCH, UNCONFIGURED),
+        (
+            [A],
+            SEARCH,
+            "This tool_choice cannot be kept: there is no tool of type 'web_search' in the request's 'tools'.",
+        ),
+        (
+            [{"type": "x"}],
+            {"type": "x"},
+            "This tool_choice cannot be kept: tools of type 'x' are not known here.",
+        ),
         ([SEARCH], allowed(SEARCH, mode="required"), NOTHING),
         ([A, SEARCH], allowed(SEARCH, mode="required"), NOTHING),
         (
