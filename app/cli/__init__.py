@@ -4,6 +4,7 @@ The command line.
     antiphon serve --backend-url http://localhost:8000/v1
     antiphon check
     antiphon probe http://localhost:8000/v1
+    antiphon verify http://localhost:8080/v1
     antiphon settings > .env
     antiphon reload
     antiphon chat --model qwen3
@@ -194,6 +195,36 @@ def probe_backend(
         raise typer.Exit(1) from None
     typer.echo(logs.printable(f"{report.table()}\n\n# For the file of settings:\n{report.settings(name)}", keep="\n"))
     typer.echo(f"\n# The same, as variables:\n{report.variables()}")
+
+
+@cli.command("verify")
+def verify(
+    url: Annotated[str, typer.Argument(help="Base URL of a Responses server.")],
+    model: Annotated[str | None, typer.Option(help="Model to use; by default the first one listed.")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="The key to send.")] = None,
+    second_api_key: Annotated[str | None, typer.Option(help="The key of another user, to check isolation.")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Checks to run; may be repeated.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Checks to leave out.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="A file to write the results to, as JSON.")] = None,
+    junit_file: Annotated[Path | None, typer.Option("--junit", help="The same, as JUnit's XML.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 60,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests to send at a time.")] = 4,
+) -> None:
+    """Check that a Responses server keeps the specification; exit 1 if it does not, 2 if nothing could be tried."""
+    from app.cli.verify import run_checks
+
+    status = run_checks(
+        url,
+        model=model,
+        key=api_key,
+        second_key=second_api_key,
+        only=only or [],
+        skip=skip or [],
+        files=(json_file, junit_file),
+        seconds=timeout,
+        concurrency=concurrency,
+    )
+    raise typer.Exit(status)
 
 
 @cli.command("settings")

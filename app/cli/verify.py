@@ -1,0 +1,55 @@
+"""`antiphon verify`: checks any Responses server, prints what was found, and writes it to files."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from app.verify.report import VerifyProgress, as_json, as_junit, print_report
+from app.verify.runner import NothingToVerify, verify_server
+
+
+def run_checks(
+    url: str,
+    *,
+    model: str | None,
+    key: str | None,
+    second_key: str | None,
+    only: list[str],
+    skip: list[str],
+    files: tuple[Path | None, Path | None],
+    seconds: float,
+    concurrency: int,
+) -> int:
+    """
+    Check a server, print the report, and return the exit status: 1 if a check failed, 2 if nothing could be tried.
+
+    `files` are those for the report as JSON and as JUnit's XML.
+    """
+    console = Console()
+    try:
+        with VerifyProgress(console) as progress:
+            report = asyncio.run(
+                verify_server(
+                    url,
+                    model=model,
+                    key=key,
+                    second_key=second_key,
+                    only=only,
+                    skip=skip,
+                    seconds=seconds,
+                    concurrency=concurrency,
+                    progress=progress.ended,
+                )
+            )
+    except NothingToVerify as error:
+        typer.echo(f"antiphon: {error}", err=True)
+        return 2
+    for path, write in zip(files, (as_json, as_junit), strict=True):
+        if path:
+            path.write_text(write(report), encoding="utf-8")
+    print_report(report, console)
+    return 1 if report.summary["fail"] else 0

@@ -1,0 +1,153 @@
+"""One request and what came back, as it came: for the checks, and for whoever has to repeat it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+_SHOWN = 2000  # characters of a request that are printed
+
+
+class ServerSentEvent(NamedTuple):
+    """An event of an event stream: its fields, and what was wrong with its lines."""
+
+    name: str | None
+    data: str
+    id: str | None = None
+
+
+@dataclass
+class HTTPExchange:
+    """A request and its answer. `error` says why there is no answer, or not all of it."""
+
+    method: str
+    url: str
+    body: object = None  # bytes are sent as they are, anything else as JSON
+    key: str | None = None  # the name of the variable with the key
+    status: int = 0  # 0: there was no answer
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content: bytes = b""
+    error: str = ""
+    frames: list[dict[str, Any]] = field(default_factory=list)  # of a WebSocket
+    sent: list[object] = field(default_factory=list)  # on a WebSocket
+
+    @property
+    def ok(self) -> bool:
+        """Whether the server answered with success."""
+        return 200 <= self.status < 300 and not self.error
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON, None if it is none."""
+        try:
+            return json.loads(self.content)
+        except ValueError:
+            return None
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """The body as a JSON object, {} if it is none."""
+        document = self.json
+        return document if isinstance(document, dict) else {}
+
+    @property
+    def content_type(self) -> str:
+        """The media type of the body."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def server_sent(self) -> list[ServerSentEvent]:
+        """The events of the body as an event stream."""
+        return list(read_events(self.content))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events of a stream or of a WebSocket that are JSON objects."""
+        if self.frames:
+            return self.frames
+        documents = (_parsed(event.data) for event in self.server_sent if event.data != "[DONE]")
+        return [document for document in documents if isinstance(document, dict)]
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """The response: the body, or that of the last event that has one; {} if there is none."""
+        if not self.frames and self.content_type != "text/event-stream":
+            return self.object
+        found = (event["response"] for event in reversed(self.events) if isinstance(event.get("response"), dict))
+        return next(found, {})
+
+    @property
+    def output(self) -> list[dict[str, Any]]:
+        """The output items of the response."""
+        items = self.response.get("output")
+        return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+    @property
+    def refusal(self) -> dict[str, Any]:
+        """The error of the answer: that of the body, of a WebSocket's frame, or of a failed response."""
+        for document in (self.object, *self.frames[-1:], self.response):
+            if isinstance(document.get("error"), dict):
+                return dict(document["error"])
+        detail = self.object.get("detail") or self.object.get("error") or self.object.get("message")
+        return {"message": detail if isinstance(detail, str) else json.dumps(detail) if detail else ""}
+
+    def curl(self) -> str:
+        """Return the request as a command of a shell."""
+        if self.sent:
+            lines = "\n".join(f"> {_shortened(json.dumps(frame, ensure_ascii=False))}" for frame in self.sent)
+            return f"websocat {self.url}{self._authorization()}\n{lines}"
+        words = ["curl", "-sN"] + (["-X", self.method] if self.method not in ("GET", "POST") else [])
+        data = ""
+        if self.body is not None:
+            text = self.body.decode(errors="replace") if isinstance(self.body, bytes) else _written(self.body)
+            data = f" -H 'Content-Type: application/json' -d {shlex.quote(_shortened(text))}"
+        elif self.method == "POST":
+            words += ["-X", "POST"]
+        return f"{' '.join(words)} {shlex.quote(self.url)}{self._authorization()}{data}"
+
+    def _authorization(self) -> str:
+        return f' -H "Authorization: Bearer ${self.key}"' if self.key else ""
+
+    def outcome(self) -> str:
+        """Return what came, in one line."""
+        if self.error:
+            return self.error
+        message = str(self.refusal.get("message") or "")
+        return f"HTTP {self.status}{f': {message[:200]}' if message else ''}"
+
+
+def _written(body: object) -> str:
+    """Return a body as JSON; lone surrogates are escaped."""
+    text = json.dumps(body, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(body)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
+
+
+def _parsed(data: str) -> object:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None
+
+
+def read_events(content: bytes) -> Iterator[ServerSentEvent]:
+    """Yield the events of an event stream, as the HTML standard reads it; one without a blank line after it is none."""
+    text = content.decode("utf-8", errors="replace").removeprefix("\ufeff")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    fields: dict[str, list[str]] = {}
+    for line in lines[:-1]:
+        if line == "":
+            if "data" in fields:
+                names, ids = fields.get("event"), fields.get("id")
+                data = "\n".join(fields["data"])
+                yield ServerSentEvent(names[-1] if names else None, data, ids[-1] if ids else None)
+            fields = {}
+        elif not line.startswith(":"):
+            name, _, value = line.partition(":")
+            fields.setdefault(name, []).append(value.removeprefix(" "))

@@ -1,0 +1,192 @@
+"""
+What many checks look at: each is asked for once (`await server.once(samples.text)`), so that all checks together send
+few requests. Prompts are such that any model follows them, as far as a model has to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.verify.exchange import HTTPExchange
+from app.verify.rows import Unclear
+from app.verify.server import VerifiedServer, given
+
+SAY_HELLO = "Say hello."
+COUNT = "Count from 1 to 200, separated by commas."
+ASK_WEATHER = "What is the weather in Paris?"
+WORDS = "Remember these words: alpha bravo charlie delta echo foxtrot golf hotel india juliett kilo lima mike november."
+LIMIT = 400  # tokens of an answer: more than anything here needs, for a model that goes on for ever
+
+WEATHER_TOOL: dict[str, Any] = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Get the current weather for a location.",
+    "parameters": {
+        "type": "object",
+        "properties": {"location": {"type": "string", "description": "A city, such as Paris."}},
+        "required": ["location"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+TIME_TOOL: dict[str, Any] = {
+    "type": "function",
+    "name": "get_time",
+    "description": "Get the current time in UTC.",
+    "parameters": {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+    "strict": True,
+}
+CUSTOM_TOOL: dict[str, Any] = {"type": "custom", "name": "write_note", "description": "Write a note of plain text."}
+PERSON: dict[str, Any] = {
+    "type": "json_schema",
+    "name": "person",
+    "strict": True,
+    "schema": {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    },
+}
+# A red heart is not needed to see whether an image is accepted: one pixel is.
+PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
+    "rkJggg=="
+)
+
+
+def user_message(content: object) -> dict[str, Any]:
+    """Return a message of the user."""
+    return {"type": "message", "role": "user", "content": content}
+
+
+def called(exchange: HTTPExchange, type: str = "function_call") -> list[dict[str, Any]]:
+    """Return the calls in the output of a response."""
+    return [item for item in exchange.output if item.get("type") == type]
+
+
+def spoken(exchange: HTTPExchange) -> str:
+    """Return the text of the messages of a response."""
+    parts = [part for item in exchange.output if item.get("type") == "message" for part in _parts(item.get("content"))]
+    return "".join(str(part.get("text") or "") for part in parts if part.get("type") == "output_text")
+
+
+def _parts(content: object) -> list[dict[str, Any]]:
+    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+
+
+def input_tokens(exchange: HTTPExchange) -> int:
+    """Return how many tokens the model was given; raises `Unclear` if the server does not say."""
+    usage = exchange.response.get("usage")
+    tokens = usage.get("input_tokens") if isinstance(usage, dict) else None
+    if not isinstance(tokens, int) or not tokens:
+        raise Unclear("The usage has no input_tokens, by which one could see what the model was given.", exchange)
+    return tokens
+
+
+def response_id(exchange: HTTPExchange) -> str:
+    """Return the id of a response; raises `Unclear` if it has none."""
+    id = given(exchange).response.get("id")
+    if not id or not isinstance(id, str):
+        raise Unclear("The response has no id.", exchange)
+    return id
+
+
+async def text(server: VerifiedServer) -> HTTPExchange:
+    return await server.respond(input=[user_message(SAY_HELLO)], max_output_tokens=LIMIT)
+
+
+async def text_stream(server: VerifiedServer) -> HTTPExchange:
+    return await server.stream(input=[user_message(SAY_HELLO)], max_output_tokens=LIMIT)
+
+
+async def cut_off(server: VerifiedServer) -> HTTPExchange:
+    return await server.respond(input=COUNT, max_output_tokens=16)
+
+
+async def cut_off_stream(server: VerifiedServer) -> HTTPExchange:
+    return await server.stream(input=COUNT, max_output_tokens=16)
+
+
+_CALL = {"input": ASK_WEATHER, "tools": [WEATHER_TOOL], "tool_choice": "required", "max_output_tokens": LIMIT}
+
+
+async def call(server: VerifiedServer) -> HTTPExchange:
+    return await _until_called(server, stream=False)
+
+
+async def call_stream(server: VerifiedServer) -> HTTPExchange:
+    return await _until_called(server, stream=True)
+
+
+async def _until_called(server: VerifiedServer, *, stream: bool) -> HTTPExchange:
+    for _ in range(3):
+        exchange = await server.respond(**_CALL, stream=stream)
+        if called(exchange) or not exchange.ok:
+            break
+    return exchange
+
+
+def the_call(exchange: HTTPExchange, type: str = "function_call") -> dict[str, Any]:
+    """Return the call of a response; raises `Unclear` if the model did not call."""
+    calls = called(given(exchange, "tools", "tool_choice"), type)
+    if not calls:
+        raise Unclear("The model did not call the tool that it had to call, three times.", exchange)
+    return calls[0]
+
+
+_CUSTOM = {
+    "input": "Write the note: hello.",
+    "tools": [CUSTOM_TOOL],
+    "tool_choice": "required",
+    "max_output_tokens": LIMIT,
+}
+
+
+async def custom(server: VerifiedServer) -> HTTPExchange:
+    return await server.respond(**_CUSTOM)
+
+
+async def custom_stream(server: VerifiedServer) -> HTTPExchange:
+    return await server.stream(**_CUSTOM)
+
+
+_FORMAT = {"input": "Give me a person as JSON.", "text": {"format": PERSON}, "max_output_tokens": LIMIT}
+
+
+async def person(server: VerifiedServer) -> HTTPExchange:
+    return await server.respond(**_FORMAT)
+
+
+async def person_stream(server: VerifiedServer) -> HTTPExchange:
+    return await server.stream(**_FORMAT)
+
+
+_THINK = {"input": "Think, then answer: what is 2+2?", "reasoning": {"effort": "low"}, "max_output_tokens": 4 * LIMIT}
+
+
+async def thought(server: VerifiedServer) -> HTTPExchange:
+    return await server.respond(**_THINK, include=["reasoning.encrypted_content"])
+
+
+async def thought_stream(server: VerifiedServer) -> HTTPExchange:
+    return await server.stream(**_THINK)
+
+
+async def stored(server: VerifiedServer) -> HTTPExchange:
+    return await server.respond(
+        input=[user_message(WORDS)],
+        instructions="Answer in one short sentence.",
+        store=True,
+        metadata={"purpose": "verify"},
+        max_output_tokens=LIMIT,
+    )
+
+
+async def stored_stream(server: VerifiedServer) -> HTTPExchange:
+    return await server.stream(input=[user_message(WORDS)], store=True, max_output_tokens=LIMIT)
+
+
+# What the laws of the stream are held against.
+STREAMS = (text_stream, cut_off_stream, call_stream, custom_stream, person_stream, thought_stream, stored_stream)
+RESPONSES = (text, cut_off, call, person, thought, stored)

@@ -1,0 +1,297 @@
+"""The server that is verified: how it is asked, what was asked before, and what it stores and has to delete again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
+
+from app.verify.exchange import HTTPExchange
+from app.verify.rows import Broken, Unclear, Unsupported
+
+RequestFields = dict[str, Any]
+
+_TRIES = 3
+_LONGEST_WAIT = 20.0  # seconds to wait when the server says that it is busy
+_NOT_THERE = (404, 405, 426, 501)
+_PLAIN = re.compile(
+    r"\b(un|not |n't |not yet )(supported|implemented|available|enabled|support)|not ?implemented", re.I
+)
+_TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+KEY, SECOND_KEY = "API_KEY", "SECOND_API_KEY"
+
+
+class VerifiedServer:
+    """
+    A Responses server at a base URL.
+
+    `requests` counts what was sent. Everything that the server stored is in `stored` until it is deleted.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        key: str | None = None,
+        second_key: str | None = None,
+        timeout: float = 60,
+        concurrency: int = 4,
+    ) -> None:
+        """`timeout` is in seconds, for a whole answer; `concurrency` is how many requests are open at once."""
+        self.url = url.rstrip("/")
+        self.model = model
+        self.requests = 0
+        self.stored: dict[str, None] = {}
+        self.keys = {name: value for name, value in ((KEY, key), (SECOND_KEY, second_key)) if value}
+        self._timeout = timeout
+        self._free = asyncio.Semaphore(concurrency)
+        self._once: dict[Callable[..., Any], asyncio.Future[Any]] = {}
+        self._http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10), follow_redirects=True)
+
+    async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
+        """Return what a function of this server returns, calling it once for all checks."""
+        if ask not in self._once:
+            self._once[ask] = asyncio.ensure_future(ask(self))
+        return await asyncio.shield(self._once[ask])
+
+    def forget(self) -> None:
+        """Forget what was asked once, as it was asked in vain."""
+        self._once.clear()
+
+    def body(self, **fields: Any) -> RequestFields:
+        """Return the body of a request for a response. It is not stored unless `store` says so."""
+        return {"model": self.model, "input": "Say hello.", "store": False, **fields}
+
+    async def respond(self, **fields: Any) -> HTTPExchange:
+        """Ask for a response, as one JSON document unless `stream` says otherwise."""
+        return await self.send("POST", "/responses", self.body(**fields))
+
+    async def stream(self, **fields: Any) -> HTTPExchange:
+        """Ask for a response as a stream."""
+        return await self.respond(**fields, stream=True)
+
+    async def get(self, path: str, *, key: str | None = KEY) -> HTTPExchange:
+        """Ask for a resource."""
+        return await self.send("GET", path, key=key)
+
+    async def delete(self, path: str, *, key: str | None = KEY) -> HTTPExchange:
+        """Delete a resource."""
+        return await self.send("DELETE", path, key=key)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        key: str | None = KEY,
+        headers: dict[str, str] | None = None,
+        until: Callable[[bytes], bool] | None = None,
+    ) -> HTTPExchange:
+        """
+        Send a request and return the exchange, whatever comes; a busy server is asked again.
+
+        `key` is the name of the key to show. The answer is read until `until` says that it is enough.
+        """
+        for last in range(_TRIES):
+            exchange = HTTPExchange(method, f"{self.url}{path}", body, key if key in self.keys else None)
+            async with self._free:
+                await self._exchange(exchange, headers or {}, until)
+            wait = exchange.headers.get("retry-after", "")
+            if exchange.status not in (429, 503) or not wait.isdigit() or last == _TRIES - 1:
+                break
+            await asyncio.sleep(min(int(wait), _LONGEST_WAIT))
+        self._note(exchange, path)
+        return exchange
+
+    async def _exchange(
+        self, exchange: HTTPExchange, headers: dict[str, str], until: Callable[[bytes], bool] | None
+    ) -> None:
+        self.requests += 1
+        content = exchange.body if isinstance(exchange.body, bytes) else None
+        if exchange.body is not None and content is None:
+            content = json.dumps(exchange.body).encode()
+        sent = {"accept": "*/*"} | ({"content-type": "application/json"} if content is not None else {})
+        sent |= {"authorization": f"Bearer {self.keys[exchange.key]}"} if exchange.key else {}
+        try:
+            async with (
+                asyncio.timeout(self._timeout),
+                self._http.stream(exchange.method, exchange.url, content=content, headers=sent | headers) as answer,
+            ):
+                exchange.status, exchange.headers = answer.status_code, answer.headers
+                async for data in answer.aiter_bytes():
+                    exchange.content += data
+                    if until and until(exchange.content):
+                        break
+        except TimeoutError:
+            exchange.error = f"There was no end of the answer within {self._timeout:g} seconds."
+        except httpx.HTTPError as error:
+            exchange.error = f"The connection failed: {type(error).__name__}{f': {error}' if str(error) else ''}."
+
+    def _note(self, exchange: HTTPExchange, path: str) -> None:
+        """Remember what the server has stored now."""
+        if exchange.method != "POST" or not exchange.ok:
+            return
+        if path == "/responses":
+            self.note_response(exchange.response)
+        elif path == "/conversations" and isinstance(exchange.object.get("id"), str):
+            self.stored[f"/conversations/{exchange.object['id']}"] = None
+
+    def note_response(self, response: dict[str, Any]) -> None:
+        """Remember a response that the server has stored, if it has."""
+        if isinstance(response.get("id"), str) and response.get("store") is not False:
+            self.stored[f"/responses/{response['id']}"] = None
+
+    @asynccontextmanager
+    async def websocket(self, *, key: str | None = KEY) -> AsyncIterator[SocketTurns]:
+        """Open a WebSocket. Raises `Unsupported` if the server has none, and `Unclear` if there is no answer."""
+        url = re.sub(r"^http", "ws", f"{self.url}/responses")
+        name = key if key in self.keys else None
+        headers = {"Authorization": f"Bearer {self.keys[name]}"} if name else {}
+        exchange = HTTPExchange("GET", url, key=name, sent=["(the handshake)"])
+        self.requests += 1
+        try:
+            socket = await connect(
+                url, additional_headers=headers, max_size=None, open_timeout=self._timeout, proxy=None
+            )
+        except InvalidStatus as error:
+            exchange.status = error.response.status_code
+            refused = Unsupported if exchange.status in (*_NOT_THERE, 400, 403) else Broken
+            raise refused(f"The handshake is answered with HTTP {exchange.status}.", exchange) from None
+        except InvalidHandshake as error:
+            raise Broken(f"The handshake is no WebSocket's: {error}.", exchange) from None
+        except (OSError, TimeoutError) as error:
+            raise Unclear(f"There is no connection: {type(error).__name__}.", exchange) from None
+        try:
+            yield SocketTurns(self, socket, url, name)
+        finally:
+            await socket.close()
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for a whole answer."""
+        return self._timeout
+
+    async def clean_up(self) -> list[str]:
+        """Delete what was stored, and return the paths of what could not be deleted."""
+        left: list[str] = []
+
+        async def remove(path: str) -> None:
+            if (await self.delete(path)).status not in (200, 202, 204, 404):
+                left.append(path)
+
+        paths = list(self.stored)
+        if paths:
+            await remove(paths[0])
+        if left:  # it deletes nothing
+            return paths
+        await asyncio.gather(*map(remove, paths[1:]))
+        return left
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        for asked in self._once.values():
+            asked.cancel()
+        await asyncio.gather(*self._once.values(), return_exceptions=True)
+        await self._http.aclose()
+
+
+class SocketTurns:
+    """A WebSocket to the server, on which one turn follows another."""
+
+    def __init__(self, server: VerifiedServer, socket: ClientConnection, url: str, key: str | None) -> None:
+        self._server = server
+        self._socket = socket
+        self._url = url
+        self._key = key
+
+    async def turn(self, **fields: Any) -> HTTPExchange:
+        """Ask for a response, and return everything up to its terminal event, or the error."""
+        return await self.frames({"type": "response.create", **self._server.body(**fields)})
+
+    async def frames(self, *messages: object, turns: int = 1) -> HTTPExchange:
+        """Send messages, text as it is and anything else as JSON; return the frames of the turns that follow."""
+        exchange = HTTPExchange("GET", self._url, key=self._key, sent=list(messages), status=101)
+        self._server.requests += 1
+        try:
+            async with asyncio.timeout(self._server.timeout):
+                for message in messages:
+                    await self._socket.send(message if isinstance(message, str) else json.dumps(message))
+                while turns:
+                    frame = await self._socket.recv()
+                    exchange.content += frame.encode() if isinstance(frame, str) else frame
+                    document = _document(frame)
+                    exchange.frames.append(document)
+                    ended = document.get("type") in _TERMINAL or _refuses(document)
+                    turns -= ended
+        except TimeoutError:
+            exchange.error = f"There was no end of the turn within {self._server.timeout:g} seconds."
+        except WebSocketException as error:
+            exchange.error = f"The connection ended: {error}."
+        self._server.note_response(exchange.response)
+        return exchange
+
+
+def _refuses(frame: dict[str, Any]) -> bool:
+    """Tell whether a frame refuses a turn; an error within a response is followed by its terminal event."""
+    return frame.get("type") == "error" and ("status" in frame or "sequence_number" not in frame)
+
+
+def _document(frame: str | bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(frame)
+    except ValueError:
+        document = None
+    return document if isinstance(document, dict) else {"type": f"(not a JSON object) {frame[:200]!r}"}
+
+
+def says_unsupported(exchange: HTTPExchange, *fields: str) -> bool:
+    """Return whether a server says plainly that it does not have something: by its status, or naming a field."""
+    refusal = exchange.refusal
+    told = " ".join(str(refusal.get(name) or "") for name in ("message", "param", "code", "type"))
+    if exchange.status in _NOT_THERE:
+        return True
+    if exchange.status in (400, 403, 422):
+        return bool(_PLAIN.search(told)) or any(re.search(rf"\b{re.escape(field)}\b", told) for field in fields)
+    return exchange.status >= 500 and bool(_PLAIN.search(told))
+
+
+def answered(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
+    """
+    Return an exchange that a check is about if the server answered it with success.
+
+    Raises `Unsupported` if it says plainly that it has no such thing, which `fields` name, and `Broken` otherwise.
+    """
+    if exchange.ok:
+        return exchange
+    if says_unsupported(exchange, *fields):
+        raise Unsupported(exchange.outcome(), exchange)
+    raise Broken(f"The request is answered with {exchange.outcome()}", exchange)
+
+
+def given(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
+    """Return an exchange that a check needs, and another check is about; raises `Unsupported` or `Unclear`."""
+    if exchange.ok:
+        return exchange
+    if says_unsupported(exchange, *fields):
+        raise Unsupported(exchange.outcome(), exchange)
+    raise Unclear(f"There is no answer to judge: {exchange.outcome()}", exchange)
+
+
+async def cooperating(
+    ask: Callable[[], Awaitable[HTTPExchange]], did: Callable[[HTTPExchange], bool], told: str, *fields: str
+) -> HTTPExchange:
+    """Ask up to three times, until the model did as it was told; raises `Unclear` if it never did."""
+    for _ in range(_TRIES):
+        exchange = given(await ask(), *fields)
+        if did(exchange):
+            return exchange
+    raise Unclear(f"The model was told to {told}, and did not, {_TRIES} times.", exchange)
