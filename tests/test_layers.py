@@ -30,12 +30,24 @@ LONGEST_FUNCTION = 60
 # and `app.backends.*` are the backends and what they share.
 PROTOCOLS = {"app.backends", "app.tools"}
 PROTOCOLS |= {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".layered", ".usage")}
-ROOMS = ("*", "redaction", "bounded_json", "types", "items", "profile", "stream", "request", "history", "sse")
+ROOMS = (
+    "*",
+    "charsets",
+    "redaction",
+    "bounded_json",
+    "types",
+    "items",
+    "profile",
+    "stream",
+    "request",
+    "history",
+    "sse",
+)
 CORE = {f"app.core.{room}" for room in ROOMS}
 BELOW = {"app", "app.errors", "app.extras", "app.importing", "app.pdf_reader"} | CORE
 TYPES = {"app", "app.core.bounded_json", "app.core.types", "app.errors"}
 STREAM = TYPES | {"app.core.items"}
-REQUEST = STREAM | {"app.core.profile", "app.core.stream"}
+REQUEST = STREAM | {"app.core.charsets", "app.core.profile", "app.core.stream"}
 LAYERS = {
     "app": set(),
     "app.errors": set(),
@@ -44,6 +56,7 @@ LAYERS = {
     "app.pdf_reader": set(),
     "app.core": set(),
     "app.core.*": STREAM | {"app.core.stream"},
+    "app.core.charsets": {"app"},
     "app.core.redaction": {"app"},
     "app.core.bounded_json": {"app"},
     "app.core.types": {"app", "app.errors", "app.core.redaction", "app.core.bounded_json"},

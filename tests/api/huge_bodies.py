@@ -106,6 +106,13 @@ def files() -> bytes:
     return three({"role": "user", "content": [file]})
 
 
+def encoded(charset: str) -> bytes:
+    """Text files that name their charset, and are no UTF-8."""
+    data = base64.b64encode(b"\xe9-" + b"word" * (SIZE // 16 * 3)).decode()
+    file = {"type": "input_file", "filename": "a.txt", "file_data": f"data:text/plain;charset={charset};base64,{data}"}
+    return three({"role": "user", "content": [file]})
+
+
 def descriptions() -> bytes:
     """Tools with large descriptions."""
     tools = [{"type": "function", "name": f"f{index}", "description": "word " * (SIZE // 5)} for index in range(3)]
@@ -167,10 +174,15 @@ ROWS = {
     "large calls, translated": Row(large_calls, to="/v1/antiphon/translation"),
     "custom calls": Row(custom_calls),
     "files": Row(files),
+    "files in windows-1252": Row(lambda: encoded("windows-1252")),
+    "files in punycode": Row(lambda: encoded("punycode")),
+    "files in idna": Row(lambda: encoded("idna")),
+    "files in undefined": Row(lambda: encoded("undefined")),
     "descriptions of tools": Row(descriptions),
     "messages of a conversation": Row(conversation, to="/v1/conversations"),
     "texts of one message": Row(parts, values=3 * SIZE // 640),
     "Chinese": Row(lambda: text("\u4f60".encode())),
+    "spaces that are no blanks, counted": Row(lambda: message("\u3000" * 300_000), to="/v1/responses/input_tokens"),
     "60 MB of text": Row(lambda: text(b"word ", LARGE)),
     "60 MB of messages": Row(lambda: messages(LARGE), values=3 * MANY),
     "as many messages, but short ones": Row(lambda: messages(MANY * 5), "http", 200, "60 MB of messages", 3 * MANY),

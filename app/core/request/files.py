@@ -16,13 +16,14 @@ from html import escape
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from app.core.charsets import codec_of, declared_charset, decoded
+
 # Fields that are added to a part before it is translated, since extracting text takes long: the text of a PDF, or the
 # reason why there is none.
 PDF_TEXT: Final = "antiphon:text"
 PDF_ERROR: Final = "antiphon:text_error"
 
 _URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,", re.IGNORECASE)
-_CHARSET = re.compile(r"charset=\"?([\w.:-]+)", re.IGNORECASE)
 _URL_SAFE = str.maketrans("-_", "+/")
 _PADDING = "=" + string.whitespace
 _PIECE = 512 * 1024  # characters or bytes
@@ -54,7 +55,7 @@ def file_text(part: Mapping[str, object]) -> str | None:
     data = part.get("file_data")
     if not isinstance(data, str) or not data or is_pdf(part):
         return None
-    media_type, charset = _declared(data)
+    media_type, codec = _declared(data)
     is_declared = _DECLARED.match(media_type) is not None
     head = _decoded(data, limit=_HEAD)
     if head is None or (not _bom(head) and _NOT_IN_TEXT.search(head)):
@@ -69,7 +70,7 @@ def file_text(part: Mapping[str, object]) -> str | None:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        return content.decode(charset or "cp1252", "replace") if is_declared else None
+        return decoded(content, codec or "cp1252") if is_declared else None
 
 
 def as_text(part: Mapping[str, object], text: str) -> str:
@@ -80,15 +81,12 @@ def as_text(part: Mapping[str, object], text: str) -> str:
 
 
 def _declared(data: str) -> tuple[str, str | None]:
-    """Return the media type of a data URL ("" for anything else), and its charset if Python has it."""
+    """Return the media type of a data URL ("" for anything else), and the codec of its charset."""
     match = _URL.match(data)
     if match is None:
         return "", None
-    charset = _CHARSET.search(match[2])
-    try:
-        return (match[1] or "text/plain").lower(), codecs.lookup(charset[1]).name if charset else None
-    except LookupError:
-        return (match[1] or "text/plain").lower(), None
+    charset = declared_charset(match[2])
+    return (match[1] or "text/plain").lower(), codec_of(charset) if charset else None
 
 
 def _decoded(data: str, limit: int | None = None) -> bytes | None:

@@ -23,7 +23,7 @@ _SAMPLE = 100_000  # characters that are counted; the rest is extrapolated
 # Scripts without spaces (Chinese, Japanese, Korean, Thai and others), and emoji.
 _WIDE = r"\u0e00-\u0fff\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00010000-\U0010ffff"
 _PIECES = re.compile(
-    rf"(?P<word>[A-Za-z]+)|(?P<digits>[0-9]+)|(?P<sign>[!-/:-@\[-`{{-~]+)|(?P<space>\s*\n\s*|[ \t]{{2,}})"
+    rf"(?P<word>[A-Za-z]+)|(?P<digits>[0-9]+)|(?P<sign>[!-/:-@\[-`{{-~]+)|(?P<space>[^\S\n]*+\n\s*+|[^\S\n]{{2,}}+)"
     rf"|(?P<wide>[{_WIDE}])|(?P<letters>[^\s!-~{_WIDE}]+)"
 )
 _PER_TOKEN = {"word": 7, "digits": 3, "sign": 2, "space": 16, "wide": 1, "letters": 3}  # characters

@@ -1,0 +1,61 @@
+"""
+Decode texts by the charset that they declare: one of those of web pages and old documents.
+
+Python has decoders that must not be used for a text of somebody else: `punycode` takes quadratic time, `idna` and
+`undefined` raise errors, and others do not decode text at all. Those listed here take linear time.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from encodings.aliases import aliases
+from functools import cache
+
+_OF_ONE_BYTE = frozenset(
+    f"""
+    cp437 cp850 cp852 cp866 cp874 cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 koi8_r koi8_u
+    mac_cyrillic mac_roman {" ".join(f"iso8859_{part}" for part in range(2, 17) if part != 12)}
+    """.split()
+)
+_OTHERS = {"ascii", "big5", "big5hkscs", "cp932", "cp949", "euc_jp", "euc_kr", "gb18030", "gb2312", "gbk", "iso2022_jp"}
+_OTHERS |= {"latin_1", "shift_jis", "tis_620", "utf_8", "utf_16", "utf_16_be", "utf_16_le"}
+_CODECS = _OF_ONE_BYTE | _OTHERS
+# As browsers read them: a text that declares one of these often has the quotation marks and dashes of Windows.
+_IN_BROWSERS = {"ascii": "cp1252", "latin_1": "cp1252", "iso8859_9": "cp1254", "gb2312": "gbk", "tis_620": "cp874"}
+_DECLARED = re.compile(r"charset\s*=\s*\"?([\w.:-]+)", re.IGNORECASE | re.ASCII)
+_SEPARATORS = re.compile(r"[^a-z0-9]+")
+
+
+def _label(name: str) -> str:
+    return _SEPARATORS.sub("", name.lower())
+
+
+_LABELS = {_label(name): name for name in _CODECS} | {_label(name): of for name, of in aliases.items() if of in _CODECS}
+_LABELS |= {"macintosh": "mac_roman", "windows874": "cp874", "iso88598i": "iso8859_8"}
+
+
+def codec_of(charset: str) -> str | None:
+    """Return Python's name of a charset; None if it is unknown, or not one for texts of somebody else."""
+    label = _label(charset[:40])
+    codec = _LABELS.get(label) or _LABELS.get(label.removeprefix("x"))
+    return _IN_BROWSERS.get(codec, codec) if codec else None
+
+
+def declared_charset(media_type: str) -> str | None:
+    """Return the charset that a media type declares, such as `text/html; charset=utf-8`; None if it declares none."""
+    match = _DECLARED.search(media_type)
+    return match[1] if match else None
+
+
+def decoded(data: bytes, codec: str) -> str:
+    """Decode a text by a codec of `codec_of`; bytes that are invalid are replaced."""
+    if codec in _OF_ONE_BYTE:
+        return codecs.charmap_decode(data, "strict", _characters(codec))[0]
+    return data.decode(codec, "replace")
+
+
+@cache
+def _characters(codec: str) -> str:
+    """Return the characters of all bytes: with these, a byte without one takes no longer than any other."""
+    return bytes(range(256)).decode(codec, "replace")
