@@ -16,7 +16,7 @@ Annotation: TypeAlias = Mapping[str, Any]
 # Models also write several numbers in one mark, or the name of the source after the number.
 _MARK = re.compile(r"【([0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19})(?:†[^【】\n]{0,100})?】")
 _BEGINNING = re.compile(r"【(?:[0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19}(?: ?[,;] ?)?(?:†[^【】\n]{0,100})?)?\Z")
-_LONGEST = 300  # characters of a mark
+_LONGEST = 300  # characters of a mark, and of the spaces before it
 _NUMBER = re.compile(r"[0-9]+")
 
 
@@ -97,4 +97,5 @@ def _certain(text: str) -> int:
     opening = text.rfind("【", max(0, end - _LONGEST))
     if opening >= 0 and _BEGINNING.match(text, opening):
         end = opening
-    return len(text[:end].rstrip(" "))
+    spaces = max(0, end - _LONGEST)
+    return spaces + len(text[spaces:end].rstrip(" "))

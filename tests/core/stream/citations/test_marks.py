@@ -95,6 +95,14 @@ def test_only_what_may_be_a_mark_is_held_back() -> None:
     assert marks.feed("【1†" + "y" * 101) == ["【1†" + "y" * 101]
 
 
+def test_only_so_many_spaces_are_held_back() -> None:
+    marks = CitationMarks(SOURCES)
+    emitted = [piece for _ in range(1000) for piece in marks.feed("    ")]
+    assert len("".join(map(str, emitted))) == 3700
+    assert marks.feed("【1】")[0] == SOURCES["1"]
+    assert marks.end() == ""
+
+
 OPERATIONS = st.lists(
     st.tuples(st.sampled_from(["text", "text", "text", "reasoning", "refusal", "call"]), st.sampled_from(PIECES)),
     max_size=30,
