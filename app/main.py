@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import logging
 import math
-import multiprocessing
-import os
 import signal
-import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -22,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from app import __version__
+from app import __version__, process
 from app.api import errors
 from app.api.accounting import Accounting
 from app.api.accounting.journal import UsageJournal, default_directory
@@ -69,14 +63,20 @@ from app.stores.memory.counters import MemoryCounters
 from app.stores.memory.usage import MemoryUsage
 from app.stores.purging import purging
 from app.stores.usage import UsageStore
-from app.tools import TOOLS, HostedTool, PreparingTool, ToolHost
+from app.tools import (
+    TOOLS,
+    AccompaniedTool,
+    HostedTool,
+    LinkedTool,
+    PreparingTool,
+    ResourceTool,
+    StartingTool,
+    ToolHost,
+)
 from app.tools.guard import GuardedTransport
-from app.tools.search import ToolSearch
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
-    from app.tools.code_interpreter.containers import Containers
-    from app.tools.files.tool import FileSearch
 
 logger = logging.getLogger(__name__)
 
@@ -100,54 +100,23 @@ ABOUT: dict[str, Any] = {
 }
 
 
+# The routes of what hosted tools have, by `ResourceTool.resources`; the packages that they need are extras.
+RESOURCES = {
+    "files": "app.api.routes.files:routes",
+    "vector_stores": "app.api.routes.vector_stores:routes",
+    "containers": "app.api.routes.containers:container_routes",
+}
+
+
 def app_factory() -> FastAPI:
     """Return the application for the settings of the environment; uvicorn calls it in each process."""
     settings = load_settings()
     logs.configure(settings)
-    end_with_parent()
-    map_large_blocks()
+    process.end_with_parent()
+    process.map_large_blocks()
     app = create_app(settings, reload=load_settings)
-    collect_seldom()
+    process.collect_seldom()
     return app
-
-
-def collect_seldom() -> None:
-    """
-    Run the garbage collector less often, and never for the objects that exist now, which live as long as the process.
-
-    Those of a stream are freed by reference counting. By default all would be traversed every few reads.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_LARGE_BLOCK = 288 * 1024  # bytes; more than asyncio allocates for each read of a socket
-_FREE = 1024 * 1024  # bytes at the end of the heap that may be free: otherwise each such read would extend the heap
-
-
-def map_large_blocks() -> None:
-    """
-    Return each large block to the system when it is freed, where the C library is glibc.
-
-    By default glibc keeps blocks of up to 32 MiB in its heap once one has been freed, and a request of 8 MiB, which is
-    copied and encoded, takes the process twice the memory that is in use at any time.
-    """
-    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK)
-        mallopt(_TRIM_THRESHOLD, _FREE)
-
-
-def end_with_parent() -> None:
-    """If this process is a worker, stop it when its parent ends: otherwise it would hold on to the port."""
-    if parent := multiprocessing.parent_process():
-
-        def watch() -> None:
-            parent.join()
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        threading.Thread(target=watch, name="antiphon-parent", daemon=True).start()
 
 
 def create_app(
@@ -178,8 +147,6 @@ def create_app(
     store = measured
     limits = build_limits(settings, metrics)
     tools = build_tools(settings)
-    files = files_of(tools)
-    containers = containers_of(tools, files)
     responses = Responses(
         backend,
         store,
@@ -210,9 +177,9 @@ def create_app(
             stack.push_async_callback(accounting.aclose)
             stack.push_async_callback(backend.aclose)
             stack.push_async_callback(labels.aclose)
-            if files:
-                files.start()
             for tool in tools.values():
+                if isinstance(tool, StartingTool):
+                    tool.start()
                 stack.push_async_callback(tool.aclose)
             if reload and isinstance(backend, Router):
                 hangup = SettingsReload(settings, reload, backend, auth, limits, responses, accounting)
@@ -224,32 +191,24 @@ def create_app(
 
     document = None if settings.docs == "off" else "/openapi.json"
     app = Documented(**ABOUT, openapi_url=document, lifespan=lifespan)
-    _add_routes(app, settings, api, files, containers)
+    _add_routes(app, settings, api)
     _add_pages(app, responses, settings, metrics)
     passed = passthrough_routes(api, "/v1", "") if settings.passthrough else []
     app.router.routes.extend(passed)
     app.more_paths = passthrough_operations("/v1") if settings.passthrough else {}
-    errors.install(app, _absent(settings, files, containers))
+    errors.install(app, _absent(settings, responses.tools))
     _add_middleware(app, settings, api, metrics, tracing, passed)
     return app
 
 
-def _add_routes(
-    app: FastAPI, settings: Settings, api: ApiContext, files: FileSearch | None, containers: Containers | None
-) -> None:
+def _add_routes(app: FastAPI, settings: Settings, api: ApiContext) -> None:
     """Add the endpoints of the API, with and without the prefix `/v1`."""
     router = response_routes.routes(api)
     router.include_router(conversations.routes(api))
-    if files:
-        from app.api.routes import files as file_routes  # what they need is an extra
-        from app.api.routes import vector_stores
-
-        router.include_router(file_routes.routes(api, files.files))
-        router.include_router(vector_stores.routes(api, files.vector_stores))
-    if containers:
-        from app.api.routes.containers import container_routes
-
-        router.include_router(container_routes(api, containers))
+    for name, path in RESOURCES.items():
+        for tool in api.responses.tools.values():
+            if isinstance(tool, ResourceTool) and name in tool.resources:
+                router.include_router(import_object(path)(api, tool.resources[name]))
     connections = websocket.ConnectionLimits(
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
     )
@@ -259,12 +218,13 @@ def _add_routes(
     app.include_router(router, include_in_schema=False)
 
 
-def _absent(settings: Settings, files: FileSearch | None, containers: Containers | None) -> dict[str, str]:
+def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, str]:
     """Return why endpoints are not served, by the beginning of their paths."""
     absent: dict[str, str] = {}
-    if not files:
+    served = {name for tool in tools.values() if isinstance(tool, ResourceTool) for name in tool.resources}
+    if "files" not in served:
         absent |= dict.fromkeys(("/files", "/vector_stores"), f"files {needs_table('tools.file_search')}")
-    if not containers:
+    if "containers" not in served:
         provider = "with the provider bubblewrap"
         absent["/containers"] = f"containers {needs_table('tools.code_interpreter')}, {provider}"
     if not settings.passthrough:
@@ -500,23 +460,25 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
         environment=environment(),
         max_result_chars=limits.max_result_chars,
         tables=settings.tool_tables(),
+        store_url=settings.store_url,
         workers_directory=Path(directory) if (directory := environment().get(WORKERS_DIRECTORY)) else None,
     )
     tools: dict[str, HostedTool] = {}
     for name, table in settings.tool_tables().items():
         table = dict(table)
         path = table.pop("tool", TOOLS.get(name))
-        url = table.get("store_url") or host.environment.get(str(table.get("store_url_env")))
-        if name == "file_search" and url == settings.store_url and settings.store_url.startswith("sqlite:"):
-            raise SettingsError(["tools.file_search.store_url: should be another file than that of ANTIPHON_STORE_URL"])
         if not isinstance(path, str):
             raise SettingsError([f"tools.{name}: there is no such tool; known are {', '.join(sorted(TOOLS))}"])
         try:
             tools[name] = import_object(path).from_settings(table, host)
         except (ValueError, ImportError, AttributeError) as error:
             raise SettingsError([f"tools.{name}: {error}"]) from None
-    if "mcp" in tools:
-        tools.setdefault("tool_search", ToolSearch())  # searches for deferred functions of MCP servers
+    for tool in list(tools.values()):
+        if isinstance(tool, AccompaniedTool):
+            tools |= {name: other for name, other in tool.companions().items() if name not in tools}
+    for tool in tools.values():
+        if isinstance(tool, LinkedTool):
+            tool.link(tools)
     return tools
 
 
@@ -529,28 +491,6 @@ async def prepare_tools(settings: Settings) -> None:
                     await tool.prepare()
                 except ValueError as error:
                     raise SettingsError([f"tools.{name}: {error}"]) from None
-
-
-def files_of(tools: Mapping[str, HostedTool]) -> FileSearch | None:
-    """Return the tool that has uploaded files and vector stores; None if it is not configured."""
-    if "file_search" not in tools:
-        return None
-    from app.tools.files.tool import FileSearch  # its packages are an extra
-
-    return next((tool for tool in tools.values() if isinstance(tool, FileSearch)), None)
-
-
-def containers_of(tools: Mapping[str, HostedTool], files: FileSearch | None) -> Containers | None:
-    """Return the containers of the code interpreter, with access to uploaded files; None if it is not configured."""
-    if "code_interpreter" not in tools:
-        return None
-    from app.tools.code_interpreter.tool import CodeInterpreter
-
-    tool = next((tool for tool in tools.values() if isinstance(tool, CodeInterpreter)), None)
-    if tool is None:
-        return None
-    tool.containers.uploads = files.files if files else None
-    return tool.containers
 
 
 def build_memory(settings: Settings) -> Store:

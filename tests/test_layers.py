@@ -54,6 +54,7 @@ LAYERS = {
     "app.extras": set(),
     "app.importing": set(),
     "app.pdf_reader": set(),
+    "app.process": set(),
     "app.core": set(),
     "app.core.*": STREAM | {"app.core.stream"},
     "app.core.charsets": {"app"},

@@ -56,18 +56,22 @@ from app.errors import Warnings
 
 __all__ = [
     "TOOLS",
+    "AccompaniedTool",
     "Declaration",
     "DeclaringTool",
     "FileTool",
     "HostedFunction",
     "HostedTool",
     "InputFiles",
+    "LinkedTool",
     "Outcome",
     "OutcomeStatus",
     "PreparingTool",
     "Report",
     "ReportedItem",
+    "ResourceTool",
     "Source",
+    "StartingTool",
     "ToolCall",
     "ToolHost",
     "ToolLimits",
@@ -109,6 +113,7 @@ class ToolHost:
     )  # environment variables, for settings such as `api_key_env`
     max_result_chars: int = 60_000  # shown to the model for one call; the loop cuts longer results
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of all tools, by name
+    store_url: str = ""  # the store of responses
     workers_directory: Path | None = None  # private to the workers of this server; None where there is only one
 
 
@@ -255,6 +260,43 @@ class DeclaringTool(Protocol):
 
     def declarations(self, key_names: Collection[str]) -> Sequence[Mapping[str, object]]:
         """Return declarations that a caller may use in requests, without secrets; see `Declaration.key_names`."""
+        ...
+
+
+@runtime_checkable
+class AccompaniedTool(Protocol):
+    """A hosted tool that brings others with it."""
+
+    def companions(self) -> Mapping[str, HostedTool]:
+        """Return these tools, by names that tables of the settings may take instead."""
+        ...
+
+
+@runtime_checkable
+class LinkedTool(Protocol):
+    """A hosted tool that uses another one where there is one."""
+
+    def link(self, tools: Mapping[str, HostedTool]) -> None:
+        """Look for it among all tools, which are by the names of their tables; called once, before any other use."""
+        ...
+
+
+@runtime_checkable
+class StartingTool(Protocol):
+    """A hosted tool with tasks of its own."""
+
+    def start(self) -> None:
+        """Start them, in the event loop of the server; `aclose` ends them."""
+        ...
+
+
+@runtime_checkable
+class ResourceTool(Protocol):
+    """A hosted tool with objects that the API shows: `RESOURCES` in `main.py` names their routes."""
+
+    @property
+    def resources(self) -> Mapping[str, object]:
+        """What the routes need, by the name of the resource, such as `files`."""
         ...
 
 

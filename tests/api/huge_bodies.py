@@ -29,7 +29,8 @@ import httpx
 import orjson
 import zstandard
 
-from app.main import collect_seldom, create_app, map_large_blocks
+from app.main import create_app
+from app.process import collect_seldom, map_large_blocks
 from app.responses.encryption import MARK
 from tests.support.loop_holds import watched_loop
 from tests.support.serving import serving, settings

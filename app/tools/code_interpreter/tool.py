@@ -14,7 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.core.types.request import Item
 from app.errors import APIError, InvalidRequest, NotFound
 from app.importing import import_object
-from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
+from app.tools import (
+    Declaration,
+    HostedFunction,
+    HostedTool,
+    Outcome,
+    Report,
+    ResourceTool,
+    Source,
+    ToolCall,
+    ToolHost,
+    ToolSession,
+)
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.containers import (
     Container,
@@ -24,6 +35,7 @@ from app.tools.code_interpreter.containers import (
     SandboxChannel,
 )
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
+from app.tools.files.uploads import Files
 from app.tools.validation import read_declaration, read_table
 
 MAX_MOUNTS = 50  # files per declaration
@@ -105,6 +117,16 @@ class CodeInterpreter:
 
     def __init__(self, containers: Containers) -> None:
         self.containers = containers
+
+    @property
+    def resources(self) -> dict[str, object]:
+        """The containers."""
+        return {"containers": self.containers}
+
+    def link(self, tools: Mapping[str, HostedTool]) -> None:
+        """Let containers use uploaded files, if there are some."""
+        uploads = (tool.resources.get("files") for tool in tools.values() if isinstance(tool, ResourceTool))
+        self.containers.uploads = next((files for files in uploads if isinstance(files, Files)), None)
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
         """Return declarations with a container that is made for the response."""

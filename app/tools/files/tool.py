@@ -83,6 +83,8 @@ class FileSearch:
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> FileSearch:
         """Create the tool from its table; raises `ValueError` for an invalid table."""
         settings = FileSearchSettings.from_table(table, host.environment)
+        if settings.store_url == host.store_url and host.store_url.startswith("sqlite:"):
+            raise ValueError("store_url: should be another file than that of ANTIPHON_STORE_URL")
         embeddings = _embeddings(settings.embeddings, host) if settings.embeddings else None
         return cls(_store(settings.store_url), settings, embeddings, max_result_chars=host.max_result_chars)
 
@@ -91,6 +93,11 @@ class FileSearch:
         if self._embeddings:
             with suppress(FilesUnavailable):  # it may be available later
                 await self._store.prepare_vectors()
+
+    @property
+    def resources(self) -> dict[str, object]:
+        """The files and the vector stores."""
+        return {"files": self.files, "vector_stores": self.vector_stores}
 
     def start(self) -> None:
         """Start indexing files into vector stores, in the background."""

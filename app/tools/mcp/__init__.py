@@ -20,12 +20,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.errors import InvalidRequest
 from app.extras import require_packages
-from app.tools import Declaration, ToolHost
+from app.tools import Declaration, HostedTool, ToolHost
 from app.tools.guard import OutboundRefused, Reach, checked_url
 from app.tools.mcp.results import redactor_for
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
 from app.tools.mcp.session import MCPSession, open_connection, opened
 from app.tools.mcp.settings import Approval, MCPServer, MCPSettings, ToolFilter, read_settings
+from app.tools.search import ToolSearch
 
 T = TypeVar("T")
 
@@ -70,6 +71,10 @@ class MCPTool:
         """Create the tool from its table; raises `ValueError`."""
         require_packages(["mcp"], "mcp")
         return cls(read_settings(table, host.environment, host.directory), host.max_result_chars)
+
+    def companions(self) -> dict[str, HostedTool]:
+        """Return the search for deferred functions of MCP servers."""
+        return {"tool_search": ToolSearch()}
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
         """Return a declaration for each server that the operator lets a caller use."""
