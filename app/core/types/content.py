@@ -16,7 +16,6 @@ from pydantic_core import CoreSchema, PydanticKnownError
 from pydantic_core.core_schema import no_info_after_validator_function
 from typing_extensions import TypedDict
 
-TOLERANT = ConfigDict(extra="allow")
 _MB = 1024 * 1024
 
 
@@ -46,30 +45,32 @@ Text = Annotated[str, _MaxLength(10 * _MB)]
 TypeName = Annotated[str, StringConstraints(min_length=1)]
 
 
-class TextPart(TypedDict):
+class Tolerant(TypedDict):
+    """An object with unknown fields, which are kept."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+
+class TextPart(Tolerant):
     """`input_text`, `output_text` and other text parts: some clients send one instead of the other."""
 
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: str
     text: Text
 
 
-class RefusalPart(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class RefusalPart(Tolerant):
     type: str
     refusal: Text
 
 
-class ImagePart(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class ImagePart(Tolerant):
     type: str
     image_url: NotRequired[Annotated[str, _MaxLength(20 * _MB)] | None]
     file_id: NotRequired[str | None]
     detail: NotRequired[Literal["low", "high", "auto", "original"] | None]
 
 
-class FilePart(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class FilePart(Tolerant):
     type: str
     filename: NotRequired[str | None]
     file_data: NotRequired[Annotated[str, _MaxLength(32 * _MB)] | None]
@@ -77,28 +78,24 @@ class FilePart(TypedDict):
     file_id: NotRequired[str | None]
 
 
-class Audio(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class Audio(Tolerant):
     data: str
     format: str
 
 
-class AudioPart(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class AudioPart(Tolerant):
     type: str
     input_audio: Audio
 
 
-class VideoPart(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class VideoPart(Tolerant):
     type: str
     video_url: str
 
 
-class Unknown(TypedDict):
+class Unknown(Tolerant):
     """A value of an unknown type: an extension (`vendor:type`) or a newer type."""
 
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: TypeName
     id: NotRequired[Annotated[str | None, BeforeValidator(lambda id: id if isinstance(id, str) else None)]]
     call_id: NotRequired[str | None]

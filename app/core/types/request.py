@@ -25,7 +25,6 @@ from pydantic import (
     model_validator,
 )
 from pydantic.functional_validators import BeforeValidator
-from typing_extensions import TypedDict
 
 from app.core.bounded_json import TooManyValues, check_values
 from app.core.redaction import ToolSecrets, without_credentials
@@ -34,7 +33,7 @@ from app.core.types import Item as Item
 from app.core.types import Part as Part
 from app.core.types import Response as Response
 from app.core.types import with_fields
-from app.core.types.content import TEXT_OR_LIST, TOLERANT, Content, ContentPart, Text, TypeName, Unknown, tag_of
+from app.core.types.content import TEXT_OR_LIST, Content, ContentPart, Text, Tolerant, TypeName, Unknown, tag_of
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
@@ -42,8 +41,7 @@ CallId = Annotated[str, StringConstraints(min_length=1)]
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
 
 
-class MessageItem(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class MessageItem(Tolerant):
     type: NotRequired[Literal["message"] | None]
     id: NotRequired[str | None]
     role: Literal["user", "assistant", "system", "developer"]
@@ -52,8 +50,7 @@ class MessageItem(TypedDict):
     phase: NotRequired[str | None]
 
 
-class FunctionCallItem(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class FunctionCallItem(Tolerant):
     type: Literal["function_call"]
     id: NotRequired[str | None]
     call_id: CallId
@@ -62,8 +59,7 @@ class FunctionCallItem(TypedDict):
     status: NotRequired[str | None]
 
 
-class FunctionCallOutputItem(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class FunctionCallOutputItem(Tolerant):
     type: Literal["function_call_output", "custom_tool_call_output"]
     id: NotRequired[str | None]
     call_id: CallId
@@ -71,10 +67,9 @@ class FunctionCallOutputItem(TypedDict):
     status: NotRequired[str | None]
 
 
-class UncalledOutputItem(TypedDict):
+class UncalledOutputItem(Tolerant):
     """Output of a tool that was not called by the model: it has the tool's `name` instead of a `call_id`."""
 
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["function_call_output"]
     id: NotRequired[str | None]
     call_id: NotRequired[None]
@@ -83,8 +78,7 @@ class UncalledOutputItem(TypedDict):
     status: NotRequired[str | None]
 
 
-class CustomToolCallItem(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class CustomToolCallItem(Tolerant):
     type: Literal["custom_tool_call"]
     id: NotRequired[str | None]
     call_id: CallId
@@ -92,8 +86,7 @@ class CustomToolCallItem(TypedDict):
     input: Text
 
 
-class ReasoningItem(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class ReasoningItem(Tolerant):
     type: Literal["reasoning"]
     id: NotRequired[str | None]
     summary: NotRequired[list[ContentPart] | None]
@@ -101,23 +94,20 @@ class ReasoningItem(TypedDict):
     encrypted_content: NotRequired[str | None]
 
 
-class ItemReference(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class ItemReference(Tolerant):
     type: NotRequired[Literal["item_reference"] | None]
     id: Annotated[str, StringConstraints(min_length=1)]
 
 
-class CompactionItem(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class CompactionItem(Tolerant):
     type: Literal["compaction"]
     id: NotRequired[str | None]
     encrypted_content: Text
 
 
-class AgentMessageItem(TypedDict):
+class AgentMessageItem(Tolerant):
     """A message between Codex's agents."""
 
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: Literal["agent_message"]
     id: NotRequired[str | None]
     content: NotRequired[Content | None]
@@ -127,8 +117,7 @@ class AgentMessageItem(TypedDict):
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-class ConfigurationUpdateItem(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class ConfigurationUpdateItem(Tolerant):
     type: Literal["configuration_update"]
     id: NotRequired[str | None]
     reasoning: NotRequired[dict[Literal["effort"], Effort | None] | None]  # the only part that can be updated
@@ -170,8 +159,7 @@ InputItem = Annotated[
 Input = Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[InputItem], Tag("<list>")], TEXT_OR_LIST]
 
 
-class FunctionTool(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class FunctionTool(Tolerant):
     type: Literal["function"]
     name: FunctionName
     description: NotRequired[str | None]
@@ -179,8 +167,7 @@ class FunctionTool(TypedDict):
     strict: NotRequired[StrictBool | None]
 
 
-class CustomTool(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class CustomTool(Tolerant):
     type: Literal["custom"]
     name: FunctionName
     description: NotRequired[str | None]
@@ -197,16 +184,14 @@ Tool = Annotated[
 ]
 
 
-class NamedTool(TypedDict):
+class NamedTool(Tolerant):
     """`{"type": "function", "name": ...}`, or another type of tool without a name."""
 
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
     type: TypeName
     name: NotRequired[str | None]
 
 
-class AllowedTools(TypedDict):
-    __pydantic_config__ = TOLERANT  # type: ignore[misc]
+class AllowedTools(Tolerant):
     type: Literal["allowed_tools"]
     mode: NotRequired[Literal["none", "auto", "required"] | None]
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=128)]
