@@ -47,7 +47,7 @@ class APIError(Exception):
         *,
         param: str | None = None,
         code: str | None = None,
-        type: str | None = None,
+        error_type: str | None = None,
         status: int | None = None,
         retry_after: float | None = None,
     ) -> None:
@@ -55,7 +55,7 @@ class APIError(Exception):
         self.message = message
         self.param = param
         self.code = code or self.code
-        self.type = type or self.type
+        self.type = error_type or self.type
         self.status = status or self.status
         self.retry_after = retry_after
 

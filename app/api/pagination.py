@@ -104,7 +104,7 @@ def page_of_items(items: list[Item], page: Page, unknown_cursor: type[APIError] 
     }
 
 
-def _index(ids: list[str], id: str, param: str, unknown_cursor: type[APIError]) -> int:
-    if id not in ids:
-        raise unknown_cursor(f"Invalid '{param}': no item with id '{id}' here.", param=param)
-    return ids.index(id)
+def _index(ids: list[str], cursor: str, param: str, unknown_cursor: type[APIError]) -> int:
+    if cursor not in ids:
+        raise unknown_cursor(f"Invalid '{param}': no item with id '{cursor}' here.", param=param)
+    return ids.index(cursor)

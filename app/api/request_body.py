@@ -179,14 +179,14 @@ _CODES = {
 _BOUNDS = {"greater_than_equal": ("ge", "below_min"), "less_than_equal": ("le", "above_max")}
 
 
-def _code(type: str, context: Mapping[str, object]) -> str:
+def _code(error_type: str, context: Mapping[str, object]) -> str:
     """Return OpenAI's error code for an error type of pydantic."""
-    if bound := _BOUNDS.get(type):
+    if bound := _BOUNDS.get(error_type):
         name, violation = bound
         return f"{'integer' if isinstance(context[name], int) else 'decimal'}_{violation}_value"
-    if type == "too_long" and context["field_type"] == "Dictionary":
+    if error_type == "too_long" and context["field_type"] == "Dictionary":
         return "object_above_max_properties"
-    return _CODES.get(type) or ("invalid_type" if type.endswith("_type") else "invalid_value")
+    return _CODES.get(error_type) or ("invalid_type" if error_type.endswith("_type") else "invalid_value")
 
 
 def field_path(location: tuple[int | str, ...]) -> str:

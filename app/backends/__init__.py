@@ -169,7 +169,7 @@ class RefusedRequest(BackendError):
             error.message,
             param=error.param,
             code=error.code,
-            type=error.type,
+            error_type=error.type,
             status=error.status,
             retry_after=error.retry_after,
         )

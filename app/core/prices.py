@@ -27,20 +27,20 @@ class Price(NamedTuple):
     @classmethod
     def per_million(
         cls,
-        input: Decimal,
+        fresh_input: Decimal,
         output: Decimal,
         cached_input: Decimal | None = None,
         cache_write: Decimal | None = None,
     ) -> Price:
         """Return the price from those per million tokens; those for the cache default to the price of input."""
-        cached = input if cached_input is None else cached_input
-        written = input if cache_write is None else cache_write
-        return cls(*(int(price * 10**6) for price in (input, cached, output, written)))
+        cached = fresh_input if cached_input is None else cached_input
+        written = fresh_input if cache_write is None else cache_write
+        return cls(*(int(price * 10**6) for price in (fresh_input, cached, output, written)))
 
-    def cost(self, input: int, cached: int, output: int, written: int = 0) -> int:
-        """Return the cost of numbers of tokens, in nanos; `input` includes those read from and written to a cache."""
-        written = min(written, input - cached)
-        fresh = self.input * (input - cached - written)
+    def cost(self, input_tokens: int, cached: int, output: int, written: int = 0) -> int:
+        """Return the cost of numbers of tokens, in nanos; `input_tokens` has those of the cache."""
+        written = min(written, input_tokens - cached)
+        fresh = self.input * (input_tokens - cached - written)
         return (fresh + self.cached_input * cached + self.cache_write * written + self.output * output + 500) // 1000
 
 

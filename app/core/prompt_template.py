@@ -68,19 +68,21 @@ class PromptLibrary:
     def __len__(self) -> int:
         return len(self._templates)
 
-    def find(self, id: str, version: str | None) -> PromptTemplate:
+    def find(self, prompt_id: str, version: str | None) -> PromptTemplate:
         """Return a template, the newest version if none is named; raises `NotFound`."""
-        versions = self._templates.get(id)
+        versions = self._templates.get(prompt_id)
         if not versions:
             hint = (
-                did_you_mean(id, self._templates) if self._templates else " The server has none: set ANTIPHON_PROMPTS."
+                did_you_mean(prompt_id, self._templates)
+                if self._templates
+                else " The server has none: set ANTIPHON_PROMPTS."
             )
-            raise NotFound(f"There is no prompt '{id[:128]}'.{hint}", param="prompt.id", code="prompt_not_found")
+            raise NotFound(f"There is no prompt '{prompt_id[:128]}'.{hint}", param="prompt.id", code="prompt_not_found")
         if version is None:
             return versions[-1]
         for template in versions:
             if template.version == version:
                 return template
         known = ", ".join(template.version for template in versions if template.version) or "none"
-        message = f"The prompt '{id}' has no version '{version[:64]}'. Its versions: {known}."
+        message = f"The prompt '{prompt_id}' has no version '{version[:64]}'. Its versions: {known}."
         raise NotFound(message, param="prompt.version", code="prompt_not_found")

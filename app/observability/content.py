@@ -29,8 +29,8 @@ def input_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     role = str(message.get("role"))
     if role == "tool":
-        id, content = message.get("tool_call_id"), message.get("content")
-        response = {"type": "tool_call_response", "id": id, "response": content}
+        call_id, content = message.get("tool_call_id"), message.get("content")
+        response = {"type": "tool_call_response", "id": call_id, "response": content}
         return {"role": role, "parts": [response]}
     parts: list[dict[str, Any]] = []
     if reasoning := message.get("reasoning_content"):
@@ -46,13 +46,13 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:
-    type = str(part.get("type"))
+    part_type = str(part.get("type"))
     if isinstance(text := part.get("text") or part.get("refusal"), str):
         return {"type": "text", "content": text}
-    value = part.get(type)
+    value = part.get(part_type)
     fields = value if isinstance(value, dict) else {"url": value}
     url = fields.get("url") or fields.get("file_data")
-    modality = _MODALITIES.get(type, type)
+    modality = _MODALITIES.get(part_type, part_type)
     if file_id := fields.get("file_id"):
         return {"type": "file", "modality": modality, "file_id": file_id}
     if isinstance(url, str) and not url.startswith("data:"):
@@ -62,12 +62,12 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "blob", "modality": modality, "mime_type": media_type[1] if media_type else None, "content": ""}
 
 
-def _call(id: str | None, name: str | None, arguments: str | None) -> dict[str, Any]:
+def _call(call_id: str | None, name: str | None, arguments: str | None) -> dict[str, Any]:
     """Return the part for a call, whose arguments are an object in the conventions, unless they are no JSON."""
     parsed: object = arguments
     with contextlib.suppress(orjson.JSONDecodeError):
         parsed = orjson.loads(arguments or "null")
-    return {"type": "tool_call", "id": id, "name": name or "", "arguments": parsed}
+    return {"type": "tool_call", "id": call_id, "name": name or "", "arguments": parsed}
 
 
 class OutputMessage:
@@ -86,9 +86,9 @@ class OutputMessage:
                 self._feed(delta)
 
     def _feed(self, delta: Mapping[str, Any]) -> None:
-        for field, type in (("reasoning_content", "reasoning"), ("content", "text"), ("refusal", "text")):
+        for field, part_type in (("reasoning_content", "reasoning"), ("content", "text"), ("refusal", "text")):
             if isinstance(text := delta.get(field), str):
-                self._texts.setdefault(type, []).append(text)
+                self._texts.setdefault(part_type, []).append(text)
         for fragment in delta.get("tool_calls") or ():
             function = fragment.get("function") or {}
             call = self._calls.setdefault(fragment.get("index"), {"id": None, "name": None, "arguments": ""})
@@ -98,7 +98,7 @@ class OutputMessage:
 
     def messages(self, finish_reason: str | None) -> list[dict[str, Any]]:
         """Return the message, in a list; empty if there was none."""
-        parts = [{"type": type, "content": "".join(texts)} for type, texts in self._texts.items()]
+        parts = [{"type": part_type, "content": "".join(texts)} for part_type, texts in self._texts.items()]
         parts = [part for part in parts if part["content"]] + [_call(**call) for call in self._calls.values()]
         reason = _FINISH_REASONS.get(finish_reason, finish_reason)
         return [{"role": "assistant", "parts": parts, "finish_reason": reason}] if parts else []

@@ -107,13 +107,13 @@ class ResponseLifecycle:
     def round(self, number: int) -> Iterator[ObservedRound]:
         """Notify the observers of a round of a response with hosted tools, which ends with the context."""
         record = RoundRecord(self.response, number)
-        round = ObservedRound(
+        observed = ObservedRound(
             record, [observer.on_round(record) for observer in self.observers if isinstance(observer, RoundObserver)]
         )
         try:
-            yield round
+            yield observed
         finally:
-            for observation in round.observations:
+            for observation in observed.observations:
                 observation.end()
 
     def charge(self, usage: Usage) -> None:

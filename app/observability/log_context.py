@@ -41,7 +41,7 @@ def reset(line: RequestLine | None = None, /, **ids: str) -> None:
 
 def bind(**ids: str | None) -> None:
     """Add ids to those of this task; None removes one."""
-    _IDS.set({name: id for name, id in {**_IDS.get(), **ids}.items() if id is not None})
+    _IDS.set({name: value for name, value in {**_IDS.get(), **ids}.items() if value is not None})
 
 
 def fields() -> Mapping[str, str]:

@@ -341,15 +341,15 @@ def _ended(span: Span, scope: Scope, method: str) -> None:
     ):  # the same route with and without the prefix
         span.update_name(f"{method} {route}")
         span.set_attribute("http.route", route)
-    if id := log_context.fields().get("response_id"):
-        span.set_attributes({"gen_ai.response.id": id, **_conversation()})
+    if value := log_context.fields().get("response_id"):
+        span.set_attributes({"gen_ai.response.id": value, **_conversation()})
     span.end()
 
 
 def _conversation() -> dict[str, str]:
     """Return the attribute for the conversation of this task's response, if it is in one."""
-    id = log_context.fields().get("conversation_id")
-    return {"gen_ai.conversation.id": id} if id else {}
+    value = log_context.fields().get("conversation_id")
+    return {"gen_ai.conversation.id": value} if value else {}
 
 
 class _TracedBackend(BackendWrapper):

@@ -133,7 +133,7 @@ class Responses:
         """Return the resource of a new response."""
         response = new_response(
             request,
-            id=new_id("resp", context.key),
+            response_id=new_id("resp", context.key),
             created_at=int(time.time()),
             model=self.options.model(request, context, caller),
             store=request.store,

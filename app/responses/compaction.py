@@ -105,12 +105,12 @@ class CompactionBuilder(EventBuilder):
     def complete(self) -> None:
         summary = "".join(self._pieces).strip()
         if not summary:
-            self.fail(BackendError("The model wrote no summary.", type="model_error", code="model_error"))
+            self.fail(BackendError("The model wrote no summary.", error_type="model_error", code="model_error"))
             return
         content = {"summary": summary}
-        id = self.new_id("cmp")
-        item: Item = {"type": "compaction", "id": id, "encrypted_content": "", "status": "in_progress"}
-        self.upstream[id] = content
+        item_id = self.new_id("cmp")
+        item: Item = {"type": "compaction", "id": item_id, "encrypted_content": "", "status": "in_progress"}
+        self.upstream[item_id] = content
         index = self._add(item)
         self._done(index, {**item, "encrypted_content": self._seal_summary(content), "status": "completed"})
         super().complete()
@@ -133,7 +133,7 @@ def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, A
     if response["status"] != "completed":
         details = response["incomplete_details"]
         reason = details["reason"] if details else "model_error"
-        raise BackendError("The model's summary is not complete.", type="model_error", code=reason)
+        raise BackendError("The model's summary is not complete.", error_type="model_error", code=reason)
     return {
         "id": response["id"],
         "object": "response.compaction",

@@ -47,78 +47,78 @@ class Conversations:
         self, owner: str, items: Sequence[Item] = (), metadata: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
         """Create a conversation with these items and return it."""
-        id = new_id("conv", new_key())
+        conversation_id = new_id("conv", new_key())
         conversation = {
-            "id": id,
+            "id": conversation_id,
             "object": "conversation",
             "created_at": int(time.time()),
             "metadata": dict(metadata or {}),
         }
-        turn = await self._turn(id, owner, items, {})
+        turn = await self._turn(conversation_id, owner, items, {})
         described = {_CONVERSATION: orjson.dumps(conversation)}
         if turn.input:
-            addition, *images = await self._added(_bucket(id, owner), turn)
+            addition, *images = await self._added(_bucket(conversation_id, owner), turn)
             await self._store.apply(addition._replace(put={**described, **addition.put}, requires=None), *images)
         else:
-            await self._store.apply(Change(_bucket(id, owner), described))
+            await self._store.apply(Change(_bucket(conversation_id, owner), described))
         return conversation
 
-    async def retrieve(self, id: str, owner: str) -> dict[str, Any]:
+    async def retrieve(self, conversation_id: str, owner: str) -> dict[str, Any]:
         """Return a conversation."""
-        record = await self._store.get(_bucket(id, owner), _CONVERSATION)
+        record = await self._store.get(_bucket(conversation_id, owner), _CONVERSATION)
         if record is None:
-            raise _not_found(id)
+            raise _not_found(conversation_id)
         conversation: dict[str, Any] = orjson.loads(record)
         return conversation
 
-    async def update(self, id: str, owner: str, metadata: Mapping[str, str]) -> dict[str, Any]:
+    async def update(self, conversation_id: str, owner: str, metadata: Mapping[str, str]) -> dict[str, Any]:
         """Replace the metadata of a conversation, and return it."""
-        changed = {**await self.retrieve(id, owner), "metadata": dict(metadata)}
-        await self._put(id, owner, _CONVERSATION, orjson.dumps(changed))
+        changed = {**await self.retrieve(conversation_id, owner), "metadata": dict(metadata)}
+        await self._put(conversation_id, owner, _CONVERSATION, orjson.dumps(changed))
         return changed
 
-    async def delete(self, id: str, owner: str) -> None:
+    async def delete(self, conversation_id: str, owner: str) -> None:
         """Delete a conversation and its items, but not its responses."""
-        bucket = _bucket(id, owner)
+        bucket = _bucket(conversation_id, owner)
         dropped = await self._store.drop(bucket)
         await self._store.drop(images_bucket(bucket))  # only now: nothing is added any more
         if not dropped:
-            raise _not_found(id)
+            raise _not_found(conversation_id)
 
-    async def turns(self, id: str, owner: str, *, param: str | None = None) -> list[Turn]:
+    async def turns(self, conversation_id: str, owner: str, *, param: str | None = None) -> list[Turn]:
         """Return the additions, oldest first, without images; their items are in `input` or `response["output"]`."""
-        records = await self._store.all(_bucket(id, owner, param))
+        records = await self._store.all(_bucket(conversation_id, owner, param))
         if _CONVERSATION not in records:
-            raise _not_found(id, param)
+            raise _not_found(conversation_id, param)
         return await _turns(records)
 
-    async def items(self, id: str, owner: str) -> tuple[list[Item], StoredImages]:
+    async def items(self, conversation_id: str, owner: str) -> tuple[list[Item], StoredImages]:
         """Return the items, oldest first, without images, and the images to add to those that are shown."""
-        turns = await self.turns(id, owner)
-        images = {id: image for turn in turns for id, image in references(turn).items()}
+        turns = await self.turns(conversation_id, owner)
+        images = {item_id: image for turn in turns for item_id, image in references(turn).items()}
         return [item for turn in turns for item in turn.items], StoredImages(self._store, owner, images)
 
-    async def item(self, id: str, item_id: str, owner: str) -> Item:
+    async def item(self, conversation_id: str, item_id: str, owner: str) -> Item:
         """Return one item; raises `NotFound`."""
-        for turn in await self.turns(id, owner):
+        for turn in await self.turns(conversation_id, owner):
             for item in turn.items:
                 if item["id"] == item_id:
                     return await StoredImages(self._store, owner, references(turn)).add_to(item)
-        raise NotFound(f"Item with id '{item_id}' not found in conversation '{id}'.", param="item_id")
+        raise NotFound(f"Item with id '{item_id}' not found in conversation '{conversation_id}'.", param="item_id")
 
-    async def add(self, id: str, owner: str, items: Sequence[Item]) -> list[Item]:
+    async def add(self, conversation_id: str, owner: str, items: Sequence[Item]) -> list[Item]:
         """
         Add items at the end and return them, as the API lists them.
 
         For an item with the id of one that is stored elsewhere, the stored item is added. Raises `InvalidRequest` for
         an item that is already in the conversation, and for invalid items.
         """
-        records = await self._store.all(_bucket(id, owner))
+        records = await self._store.all(_bucket(conversation_id, owner))
         if _CONVERSATION not in records:
-            raise _not_found(id)
-        turn = await self._turn(id, owner, items, records)
-        if turn.input and not await self._store.apply(*await self._added(_bucket(id, owner), turn)):
-            raise _not_found(id)
+            raise _not_found(conversation_id)
+        turn = await self._turn(conversation_id, owner, items, records)
+        if turn.input and not await self._store.apply(*await self._added(_bucket(conversation_id, owner), turn)):
+            raise _not_found(conversation_id)
         return turn.input
 
     async def addition(self, request: CreateResponse, owner: str, turn: Turn) -> list[Change]:
@@ -133,12 +133,12 @@ class Conversations:
         shortened: Response = {"id": response["id"], "model": response["model"], "output": response["output"]}
         return await self._added(_bucket(request.conversation, owner), turn._replace(response=shortened))
 
-    async def delete_item(self, id: str, item_id: str, owner: str) -> dict[str, Any]:
+    async def delete_item(self, conversation_id: str, item_id: str, owner: str) -> dict[str, Any]:
         """Delete one item, and return the conversation; raises `NotFound`."""
-        conversation = await self.retrieve(id, owner)
-        await self.item(id, item_id, owner)
-        bucket = _bucket(id, owner)
-        await self._put(id, owner, f"{_DELETED}{item_id}", b"1")
+        conversation = await self.retrieve(conversation_id, owner)
+        await self.item(conversation_id, item_id, owner)
+        bucket = _bucket(conversation_id, owner)
+        await self._put(conversation_id, owner, f"{_DELETED}{item_id}", b"1")
         rewriting = True
         while rewriting:  # repeated if another process has rewritten the same record
             records = await self._store.all(bucket)
@@ -146,9 +146,11 @@ class Conversations:
             rewriting = not all([await self._store.apply(*change) for change in changes if change])
         return conversation
 
-    async def _turn(self, id: str, owner: str, items: Sequence[Item], records: Mapping[str, bytes]) -> Turn:
+    async def _turn(
+        self, conversation_id: str, owner: str, items: Sequence[Item], records: Mapping[str, bytes]
+    ) -> Turn:
         """Return a turn that adds items to the conversation with these records."""
-        key = _key(id)
+        key = _key(conversation_id)
         present = {item["id"] for turn in await _turns(records) for item in turn.items}
         deleted = {name.removeprefix(_DELETED) for name in records if name.startswith(_DELETED)}
         new: list[Item] = []
@@ -174,18 +176,18 @@ class Conversations:
 
     async def _stored(self, item: Item, owner: str) -> tuple[Item, Upstream] | None:
         """Return the item with the same id from another conversation or response of the owner, if any."""
-        if (id := item.get("id")) is None or (key := chain_key(id)) is None:
+        if (item_id := item.get("id")) is None or (key := chain_key(item_id)) is None:
             return None
         turns = await _turns(await self._store.all(f"{owner}:{key}:conversation"))
-        found = next(((item, turn) for turn in turns for item in turn.items if item["id"] == id), None)
+        found = next(((item, turn) for turn in turns for item in turn.items if item["id"] == item_id), None)
         if found is None:
             records = (await self._store.all(f"{owner}:{key}")).values()
-            found = await off_loop(are_large(records), find_item, records, id)
+            found = await off_loop(are_large(records), find_item, records, item_id)
         if found is None:
             return None
         stored, turn = found
         images = StoredImages(self._store, owner, references(turn))
-        return await images.add_to(stored), turn.upstream.get(id, {})
+        return await images.add_to(stored), turn.upstream.get(item_id, {})
 
     async def _added(self, bucket: str, turn: Turn) -> list[Change]:
         """Return what adds a turn to the conversation of a bucket, if that is still there."""
@@ -208,15 +210,15 @@ class Conversations:
         put = {rewritten: await off_loop(large, left.record, in_pieces=large)} if left.items else {}
         changes = [Change(bucket, put, delete=[name], requires=name)]
         if item_id in (turn.images or {}):
-            images, id = images_bucket(bucket), turn.response["id"]
-            kept = without_images(await self._store.get(images, id), {item_id})
-            changes.append(Change(images, {id: kept} if kept else {}, delete=[] if kept else [id]))
+            images, response_id = images_bucket(bucket), turn.response["id"]
+            kept = without_images(await self._store.get(images, response_id), {item_id})
+            changes.append(Change(images, {response_id: kept} if kept else {}, delete=[] if kept else [response_id]))
         return changes
 
-    async def _put(self, id: str, owner: str, name: str, record: bytes) -> None:
+    async def _put(self, conversation_id: str, owner: str, name: str, record: bytes) -> None:
         """Store a record of a conversation; raises `NotFound` if the conversation has been deleted meanwhile."""
-        if not await self._store.apply(Change(_bucket(id, owner), {name: record}, requires=_CONVERSATION)):
-            raise _not_found(id)
+        if not await self._store.apply(Change(_bucket(conversation_id, owner), {name: record}, requires=_CONVERSATION)):
+            raise _not_found(conversation_id)
 
     def _name(self) -> str:
         """Return a record name for items that are added now."""
@@ -252,32 +254,32 @@ def _without(turn: Turn, deleted: set[str]) -> Turn:
     return Turn(
         {**turn.response, "output": output},
         [item for item in turn.input if item["id"] not in deleted],
-        {id: fields for id, fields in turn.upstream.items() if id not in deleted},
-        images=turn.images and {id: part for id, part in turn.images.items() if id not in deleted},
+        {item_id: fields for item_id, fields in turn.upstream.items() if item_id not in deleted},
+        images=turn.images and {item_id: part for item_id, part in turn.images.items() if item_id not in deleted},
     )
 
 
 def check_id(item: Item, param: str) -> None:
     """Raise `InvalidRequest` for an id without the prefix of the item's type."""
     type_ = ITEM_TYPES.get(item["type"])
-    if (id := item.get("id")) and type_ and type_.role != "output" and not id.startswith(type_.prefix):
-        message = f"Invalid '{param}': '{id}'. Expected an ID that begins with '{type_.prefix}'."
+    if (item_id := item.get("id")) and type_ and type_.role != "output" and not item_id.startswith(type_.prefix):
+        message = f"Invalid '{param}': '{item_id}'. Expected an ID that begins with '{type_.prefix}'."
         raise InvalidRequest(message, param=param, code="invalid_value")
 
 
-def _key(id: str, param: str | None = None) -> str:
-    key = chain_key(id) if id.startswith("conv_") else None
+def _key(conversation_id: str, param: str | None = None) -> str:
+    key = chain_key(conversation_id) if conversation_id.startswith("conv_") else None
     if key is None:
-        raise _not_found(id, param)
+        raise _not_found(conversation_id, param)
     return key
 
 
-def _bucket(id: str, owner: str, param: str | None = None) -> str:
-    bucket = bucket_of(owner, id, "conversation") if id.startswith("conv_") else None
+def _bucket(conversation_id: str, owner: str, param: str | None = None) -> str:
+    bucket = bucket_of(owner, conversation_id, "conversation") if conversation_id.startswith("conv_") else None
     if bucket is None:
-        raise _not_found(id, param)
+        raise _not_found(conversation_id, param)
     return bucket
 
 
-def _not_found(id: str, param: str | None = None) -> NotFound:
-    return NotFound(f"Conversation with id '{id}' not found.", param=param or "conversation_id")
+def _not_found(conversation_id: str, param: str | None = None) -> NotFound:
+    return NotFound(f"Conversation with id '{conversation_id}' not found.", param=param or "conversation_id")

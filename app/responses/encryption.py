@@ -204,10 +204,10 @@ class EncryptingEventBuilder(EventBuilder):
 
     def seal_calls(self, item_ids: Iterable[str]) -> None:
         """Encrypt the notes of finished calls, as far as their items lack them, in a reasoning item."""
-        for id in item_ids:
-            upstream = self.upstream.get(id, {})
+        for item_id in item_ids:
+            upstream = self.upstream.get(item_id, {})
             if upstream.get(NOTES, {}).keys() & _SHOWN or upstream.keys() - {NOTES}:
-                self._call_fields[id] = resolve_upstream(upstream)
+                self._call_fields[item_id] = resolve_upstream(upstream)
         if self._call_fields:
             self._add_signature()
 

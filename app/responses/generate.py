@@ -433,4 +433,4 @@ def broken_off() -> BackendError:
 
 def gave_up() -> BackendError:
     """Return the error for an answer that ends with an error as its finish reason."""
-    return BackendError("The backend reported an error while it was answering.", type="model_error")
+    return BackendError("The backend reported an error while it was answering.", error_type="model_error")

@@ -50,12 +50,12 @@ async def turn_changes(
 def _turn_changes(
     bucket: str, turn: Turn, name: str | None, requires: str | None, listed: bool, large: bool
 ) -> list[Change]:
-    id = turn.response["id"]
+    response_id = turn.response["id"]
     images = images_bucket(bucket)
     stored, record = detach_images(turn, images.split(":", 2)[2])
-    entries = {id: stored.entry()} if listed else {}
-    change = Change(bucket, {name or id: stored.record(in_pieces=large)}, requires=requires, entries=entries)
-    return [change, Change(images, {id: record})] if record else [change]
+    entries = {response_id: stored.entry()} if listed else {}
+    change = Change(bucket, {name or response_id: stored.record(in_pieces=large)}, requires=requires, entries=entries)
+    return [change, Change(images, {response_id: record})] if record else [change]
 
 
 async def load_images(source: RecordSource, owner: str, turn: Turn) -> Turn:
@@ -77,14 +77,14 @@ class StoredImages:
     owner: str
     references: Mapping[str, ImageReference]
 
-    def __contains__(self, id: object) -> bool:
-        return id in self.references
+    def __contains__(self, item_id: object) -> bool:
+        return item_id in self.references
 
-    async def load(self, id: str) -> str | None:
+    async def load(self, item_id: str) -> str | None:
         """Return an image, in base64; None if it is gone. Raises `StoreUnavailable`."""
-        return read_images(await _record(self.source, self.owner, self.references[id])).get(id)
+        return read_images(await _record(self.source, self.owner, self.references[item_id])).get(item_id)
 
     async def add_to(self, item: Item) -> Item:
         """Return an item with its image, if it has one; raises `StoreUnavailable`."""
-        id = str(item.get("id"))
-        return with_image(item, {id: await self.load(id)}) if id in self.references else item
+        item_id = str(item.get("id"))
+        return with_image(item, {item_id: await self.load(item_id)}) if item_id in self.references else item

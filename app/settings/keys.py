@@ -169,7 +169,7 @@ class KeySettings(BaseModel):
     @property
     def digests(self) -> list[str]:
         """The SHA-256 of each key as hexadecimal digits."""
-        hashes = [hash.removeprefix("sha256:") for hash in self.hash]
+        hashes = [digest.removeprefix("sha256:") for digest in self.hash]
         return [*hashes, *(digest_of(key.get_secret_value()) for key in self._keys)]
 
     def access(self, name: str) -> KeyAccess:
@@ -188,10 +188,10 @@ class KeySettings(BaseModel):
         )
 
 
-def key_table(name: str, hash: str, **fields: Any) -> str:
+def key_table(name: str, digest: str, **fields: Any) -> str:
     """Return a table `[keys.NAME]` for a TOML file; `fields` are more strings in it."""
     quoted = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
     # JSON strings are valid TOML, except for DEL.
     strings = {field: json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f") for field, text in fields.items()}
-    lines = [f"[keys.{quoted}]", f'hash = "{hash}"', *(f"{field} = {text}" for field, text in strings.items())]
+    lines = [f"[keys.{quoted}]", f'hash = "{digest}"', *(f"{field} = {text}" for field, text in strings.items())]
     return "\n".join(lines) + "\n"

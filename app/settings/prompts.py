@@ -44,13 +44,15 @@ def read_prompts(folder: Path | None) -> PromptLibrary:
         if path.name.startswith("."):
             continue
         try:
-            id = path.name if path.is_dir() else path.stem
+            prompt_id = path.name if path.is_dir() else path.stem
             files = sorted(path.iterdir(), key=_order) if path.is_dir() else [path]
             for file in files:
                 if file.suffix in SUFFIXES and not file.name.startswith("."):
-                    if id in templates and not path.is_dir():
+                    if prompt_id in templates and not path.is_dir():
                         raise ValueError("there are two prompts of this name")
-                    templates.setdefault(id, []).append(_read(file, id, file.stem if path.is_dir() else None))
+                    templates.setdefault(prompt_id, []).append(
+                        _read(file, prompt_id, file.stem if path.is_dir() else None)
+                    )
         except (ValueError, OSError) as error:
             problems.append(f"ANTIPHON_PROMPTS: {path.name}: {error}")
     if problems:
@@ -65,21 +67,21 @@ def _order(path: Path) -> list[tuple[bool, int, str]]:
     ]
 
 
-def _read(path: Path, id: str, version: str | None) -> PromptTemplate:
-    if not PROMPT_ID.fullmatch(id):
+def _read(path: Path, prompt_id: str, version: str | None) -> PromptTemplate:
+    if not PROMPT_ID.fullmatch(prompt_id):
         raise ValueError("a prompt's name should be letters, digits and any of _ . -")
     if path.stat().st_size > MAX_TEMPLATE_BYTES:
         raise ValueError(f"{path.name} is larger than {MAX_TEMPLATE_BYTES} bytes")
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".toml":
-        return PromptTemplate(id, version, text.strip())
+        return PromptTemplate(prompt_id, version, text.strip())
     try:
         table = _TemplateFile.model_validate(tomllib.loads(text))
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         field = ".".join(map(str, detail["loc"]))
         raise ValueError(f"{field}: {detail['msg']}") from None
-    template = PromptTemplate(id, version, table.instructions.strip(), table.variables, table.model)
+    template = PromptTemplate(prompt_id, version, table.instructions.strip(), table.variables, table.model)
     if unused := set(table.variables) - set(template.variables):
         raise ValueError(f"variables: {', '.join(sorted(unused))} is not in the instructions")
     return template

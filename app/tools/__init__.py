@@ -216,7 +216,7 @@ class Report(Protocol):
         """Emit a `progress` event of the running call's item, such as `partial_image`; not while listing."""
         ...
 
-    def add(self, type: str, **fields: object) -> ReportedItem:
+    def add(self, item_type: str, **fields: object) -> ReportedItem:
         """Add an item of another type to the output, such as `mcp_list_tools` or `shell_call_output`, and open it."""
         ...
 

@@ -69,7 +69,7 @@ class DemoTool:
 
 def _schema(**properties: str) -> dict[str, object]:
     """Return the schema of an object whose members are all required."""
-    members = {name: {"type": type} for name, type in properties.items()}
+    members = {name: {"type": json_type} for name, json_type in properties.items()}
     return {"type": "object", "properties": members, "required": [*members], "additionalProperties": False}
 
 

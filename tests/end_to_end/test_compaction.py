@@ -24,7 +24,9 @@ from tests.support.sockets import ask, dial, listening
 SUMMARY = [delta(reasoning_content="What matters?"), delta(content="We launch "), delta(content="on Tuesday.")]
 ANSWER = [delta(content="Understood.")]
 TRIGGER = {"type": "compaction_trigger"}
-TOO_LONG = BackendError("The prompt is too long.", status=400, type="invalid_request", code="context_length_exceeded")
+TOO_LONG = BackendError(
+    "The prompt is too long.", status=400, error_type="invalid_request", code="context_length_exceeded"
+)
 
 LAUNCH = [
     {"type": "message", "role": "user", "content": "We agreed to launch on Tuesday and notify support first."},

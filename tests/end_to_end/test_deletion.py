@@ -193,7 +193,7 @@ async def test_a_response_that_is_deleted_while_it_is_ended_for_a_worker_that_di
     store.held = stored_as("failed")
     run = RunKey(f"anonymous:{'c0ffee' * 4}", f"resp_{'0' * 16}{'c0ffee' * 4}")
     request = CreateResponse(model="m", input=CANARY, background=True)
-    response = new_response(request, id=run.id, created_at=1, model="m")
+    response = new_response(request, response_id=run.id, created_at=1, model="m")
     await store.put(*run, Turn({**response, "instructions": CANARY}, [], {}).record())
     log = store.log(ttl=60, lease=60)
     background = Background(store, log)

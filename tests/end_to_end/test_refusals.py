@@ -51,7 +51,9 @@ async def test_a_method_that_is_not_allowed_gets_those_that_are(path: str, metho
 
 
 async def test_a_late_refusal_has_the_time_to_retry() -> None:
-    busy = BackendError("Busy.", status=429, type="too_many_requests", code="rate_limit_exceeded", retry_after=2.5)
+    busy = BackendError(
+        "Busy.", status=429, error_type="too_many_requests", code="rate_limit_exceeded", retry_after=2.5
+    )
     async with served(Scripted([0.3, busy]), open_after=0.05) as http:
         text = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": True})).text
     events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: {")]

@@ -611,7 +611,7 @@ async def test_a_restart_finds_what_the_last_life_left_behind(tmp_path: Path) ->
     assert isinstance(store, LoggingStore)
     run = RunKey(f"anonymous:{'c0ffee' * 4}", f"resp_{'0' * 16}{'c0ffee' * 4}")
     request = CreateResponse(model="m", input="Hi", background=True)
-    response = new_response(request, id=run.id, created_at=1, model="m")
+    response = new_response(request, response_id=run.id, created_at=1, model="m")
     await store.put(*run, Turn(response, [], {}).record())  # stored as queued, and nothing else
     await store.aclose()
 
@@ -671,7 +671,7 @@ async def test_what_cannot_be_read_does_not_keep_others_from_their_end(tmp_path:
     for run in runs:
         await log.begin(run, "a worker that died")
     await store.put(*runs[0], b"of another time")
-    lost = new_response(request, id=runs[1].id, created_at=1, model="m")
+    lost = new_response(request, response_id=runs[1].id, created_at=1, model="m")
     await store.put(*runs[1], Turn(lost, [], {}).record())
     await asyncio.sleep(0.01)
     assert await log.orphans() == runs

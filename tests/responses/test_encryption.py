@@ -188,7 +188,7 @@ def test_a_compaction_gives_its_summary() -> None:
 
 
 def answer(*chunks: dict[str, Any]) -> list[Event]:
-    response = new_response(CreateResponse(model="m", input="hi"), id="resp_0", created_at=1, model="m")
+    response = new_response(CreateResponse(model="m", input="hi"), response_id="resp_0", created_at=1, model="m")
     builder = EncryptingEventBuilder(
         response,
         new_id=counted(),
@@ -338,7 +338,7 @@ def test_large_reasoning_is_encrypted_in_a_step_of_its_own(closing: str, monkeyp
         encrypted.append(content)
         return SEALS.seal("reasoning", "alice", content)
 
-    response = new_response(CreateResponse(model="m", input="hi"), id="resp_0", created_at=1, model="m")
+    response = new_response(CreateResponse(model="m", input="hi"), response_id="resp_0", created_at=1, model="m")
     builder = EncryptingEventBuilder(response, new_id=counted(), clock=lambda: 2.0, seal=seal)
     reader = ChunkReader(builder)
     builder.start()

@@ -96,7 +96,7 @@ async def test_a_large_response_is_the_same_in_each_encoding() -> None:
 
 @pytest.mark.parametrize("large", [{"output": [{"text": "a" * (LARGE + 1)}]}, {"instructions": "a" * (LARGE + 1)}, {}])
 def test_a_turn_is_large_by_all_that_can_be_large(large: Any) -> None:
-    response = new_response(CreateResponse(model="m", input="a"), id="resp_1", created_at=0, model="m")
+    response = new_response(CreateResponse(model="m", input="a"), response_id="resp_1", created_at=0, model="m")
     turn = Turn({**response, **large}, [{"type": "message", "role": "user", "content": "a"}], {})
     assert turn.is_large is bool(large)
     assert Turn.of(turn.record(in_pieces=True)).response == turn.response

@@ -130,7 +130,7 @@ async def test_files_can_be_dropped(browser: Browser) -> None:
 
 
 async def test_an_error_explains_what_to_do_and_a_retry_succeeds(browser: Browser) -> None:
-    refusal = BackendError("Too many requests.", code="rate_limit_exceeded", type="too_many_requests", status=429)
+    refusal = BackendError("Too many requests.", code="rate_limit_exceeded", error_type="too_many_requests", status=429)
     backend = Scripted([refusal], [delta(content="Here it is.")])
     async with antiphon(backend) as url, Studio.open(browser, url, refusals=(429,)) as studio:
         await studio.say("Hello")

@@ -52,7 +52,7 @@ def counted() -> Callable[[str], str]:
 
 def builder(request: CreateResponse | None = None, **options: Any) -> EventBuilder:
     request = request or CreateResponse(model="m", input="hi")
-    response = new_response(request, id="resp_0", created_at=1, model="m")
+    response = new_response(request, response_id="resp_0", created_at=1, model="m")
     return EventBuilder(response, new_id=counted(), clock=lambda: 2.0, **options)
 
 

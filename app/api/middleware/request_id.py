@@ -38,13 +38,13 @@ class RequestId:
             await self._app(scope, receive, send)
             return
         sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        id = sent if _VALID_ID.fullmatch(sent) else f"req_{urandom(16).hex()}"
+        request_id = sent if _VALID_ID.fullmatch(sent) else f"req_{urandom(16).hex()}"
         line = log_context.RequestLine() if scope["type"] == "http" else None
-        log_context.reset(line, request_id=id)
+        log_context.reset(line, request_id=request_id)
         scope["path"] = normalized_path(scope["path"])
         app = self._app if (error := host_error(scope)) is None else partial(refuse, error)
         if line:
-            await self._http(app, id, line, scope, receive, send)
+            await self._http(app, request_id, line, scope, receive, send)
             return
         await self._websocket(app, scope, receive, send)
 
@@ -65,7 +65,7 @@ class RequestId:
             _log_access(scope, "WEBSOCKET", status, start, log_context.RequestLine())
 
     async def _http(
-        self, app: ASGIApp, id: str, line: log_context.RequestLine, scope: Scope, receive: Receive, send: Send
+        self, app: ASGIApp, request_id: str, line: log_context.RequestLine, scope: Scope, receive: Receive, send: Send
     ) -> None:
         start = time.perf_counter()
         state = scope.setdefault("state", {})
@@ -77,7 +77,7 @@ class RequestId:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 milliseconds = round((time.perf_counter() - start) * 1000)
-                added = {b"x-request-id": id.encode("latin-1"), b"openai-processing-ms": b"%d" % milliseconds}
+                added = {b"x-request-id": request_id.encode("latin-1"), b"openai-processing-ms": b"%d" % milliseconds}
                 for name, value in state.get("limit_headers", {}).items():
                     added[name.encode("latin-1")] = value.encode("latin-1")
                 headers = [field for field in message["headers"] if field[0] not in added]

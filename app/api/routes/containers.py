@@ -97,8 +97,8 @@ def container_routes(api: ApiContext, containers: Containers) -> APIRouter:
 def _add_files(router: APIRouter, api: ApiContext, containers: Containers) -> None:
     """Add the routes of a container's files."""
 
-    async def container_of(request: Request, id: str) -> Container:
-        return await containers.get(api.owner(request.headers, *_TOOLS), id)
+    async def container_of(request: Request, container_id: str) -> Container:
+        return await containers.get(api.owner(request.headers, *_TOOLS), container_id)
 
     @router.post("/containers/{container_id}/files", summary="Add a file: multipart, or an uploaded one by `file_id`")
     async def add(request: Request, container_id: str) -> Response:

@@ -277,7 +277,7 @@ class Forwarding:
         status = response.status_code
         if error.code == "backend_url":
             message = f"The backend has no {request.endpoint}, or not for this model."
-            return BackendError(message, status=404, type="not_found", code="unknown_url")
+            return BackendError(message, status=404, error_type="not_found", code="unknown_url")
         text = body.decode("utf-8", "replace")
         private = (
             (secret and secret in text) or redact(text) != text or scrubbed(error.message, secret) != error.message

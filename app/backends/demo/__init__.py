@@ -132,12 +132,12 @@ def answer_to(body: dict[str, Any]) -> DemoAnswer:
     if tool := turn.tool():
         value = _value(tool.get("parameters") or {"type": "object"}, turn.prompt, f"function '{tool['name']}'")
         return DemoAnswer(reasoning, tool=tool["name"], arguments=json.dumps(value, ensure_ascii=False))
-    format = body.get("response_format") or {}
-    if format.get("type") == "json_schema":
-        value = _value(format["json_schema"].get("schema") or {}, turn.prompt, "response_format")
+    response_format = body.get("response_format") or {}
+    if response_format.get("type") == "json_schema":
+        value = _value(response_format["json_schema"].get("schema") or {}, turn.prompt, "response_format")
         return DemoAnswer(reasoning, json.dumps(value, ensure_ascii=False))
     text = turn.text()
-    if format.get("type") == "json_object":
+    if response_format.get("type") == "json_object":
         text = json.dumps({"answer": text}, ensure_ascii=False)
     return DemoAnswer(reasoning, text, pause=_SHOWCASE.get(text, 0))
 

@@ -319,7 +319,7 @@ class ReplicaPool:
             # In a stream, Codex takes the number of seconds from the message.
             f"The backend '{self.name}' is at its limit of concurrent requests, {why}. Please try again in {wait}s.",
             status=429,
-            type="too_many_requests",
+            error_type="too_many_requests",
             code="rate_limit_exceeded",
             retry_after=wait,
         )

@@ -60,11 +60,11 @@ def image() -> ChatMessage:
     return {"type": "image_url", "image_url": {"url": _PIXEL}}
 
 
-def history(output: object = "Sunny, 21C", id: str = "call_1", **assistant: object) -> list[ChatMessage]:
+def history(output: object = "Sunny, 21C", call_id: str = "call_1", **assistant: object) -> list[ChatMessage]:
     """Return messages with a tool call and its output."""
     function = {"name": "get_weather", "arguments": '{"location": "Paris"}'}
-    call = {"role": "assistant", "tool_calls": [{"id": id, "type": "function", "function": function}], **assistant}
-    return [user(WEATHER), call, {"role": "tool", "tool_call_id": id, "content": output}]
+    call = {"role": "assistant", "tool_calls": [{"id": call_id, "type": "function", "function": function}], **assistant}
+    return [user(WEATHER), call, {"role": "tool", "tool_call_id": call_id, "content": output}]
 
 
 def verdict(result: ProbeResult, good: str = "accepted") -> str:
@@ -249,7 +249,7 @@ async def results(server: ProbedServer) -> Findings:
     content = {"request.content.assistant_null": taken[0]} if taken and taken[0] != "omit" else {}
     findings = [Finding("no text beside calls", ", ".join(taken) or "refused", content)]
     if not taken:
-        short = await shape(server, history(id="a1b2c3d4e", **fields), tools=EXAMPLE_TOOLS)
+        short = await shape(server, history(call_id="a1b2c3d4e", **fields), tools=EXAMPLE_TOOLS)
         option = {"request.tool_ids": "^[A-Za-z0-9]{9}$"} if short.ok else {}
         return [*findings, Finding("ids of calls", verdict(short, "only such as Mistral's"), option)]
     after = await shape(server, [*history(**fields), user(HELLO)], tools=EXAMPLE_TOOLS)

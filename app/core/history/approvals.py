@@ -39,19 +39,23 @@ def find_approvals(
     one without an approval request.
     """
     requests = {item.get("id"): item for item in (*new, *stored) if item["type"] == APPROVAL_REQUEST}
-    existing = {id for item in (*stored, *new) if (id := _approved_by(item, upstream)) and _was_begun(item, upstream)}
-    attempted = {id for item in stored if (id := _approved_by(item, upstream))}
+    existing = {
+        approved_id
+        for item in (*stored, *new)
+        if (approved_id := _approved_by(item, upstream)) and _was_begun(item, upstream)
+    }
+    attempted = {approved_id for item in stored if (approved_id := _approved_by(item, upstream))}
     earlier = {
-        id: (item, turn.upstream.get(str(item.get("id")), {}))
+        approved_id: (item, turn.upstream.get(str(item.get("id")), {}))
         for turn in turns
         for item in turn.response["output"]
-        if (id := _approved_by(item, turn.upstream)) and _was_begun(item, turn.upstream)
+        if (approved_id := _approved_by(item, turn.upstream)) and _was_begun(item, turn.upstream)
     }
     approvals: dict[str, ApprovedCall] = {}
     for index, item in enumerate(new):
-        if id := _approved_by(item, upstream):
-            approvals.pop(id, None)  # it led to this call
-            attempted.add(id)
+        if approved_id := _approved_by(item, upstream):
+            approvals.pop(approved_id, None)  # it led to this call
+            attempted.add(approved_id)
         if item["type"] != APPROVAL_RESPONSE:
             continue
         request_id, approve = item.get("approval_request_id"), item.get("approve")
@@ -73,8 +77,8 @@ def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:
     row = ITEM_TYPES.get(item["type"])
     if row is None or not row.hosted:
         return None
-    id = item.get("approval_request_id") or _notes(item, upstream).get("approval_request_id")
-    return id if isinstance(id, str) else None
+    approved_id = item.get("approval_request_id") or _notes(item, upstream).get("approval_request_id")
+    return approved_id if isinstance(approved_id, str) else None
 
 
 def _was_begun(item: Item, upstream: Mapping[str, Upstream]) -> bool:

@@ -51,16 +51,16 @@ class NewInput:
     warnings: Warnings = field(default_factory=Warnings)
 
 
-def continue_past(past: Past, input: NewInput, request: CreateResponse, key: str) -> Context:
+def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key: str) -> Context:
     """
     Return the context of a request. `key` is that of the chain that the response will be in.
 
     Raises `InvalidRequest`, with the field at fault, for input that does not fit the conversation.
     """
-    new, warnings = input.items, input.warnings
+    new, warnings = new_input.items, new_input.warnings
     approvals: Sequence[ApprovedCall] = ()
     if answers_approvals(new):
-        approvals = find_approvals(past.items, new, input.upstream, input.related)
+        approvals = find_approvals(past.items, new, new_input.upstream, new_input.related)
     if request.conversation:
         known = past.items_by_id()
         new = [item for item in new if str(item.get("id")) not in known]
@@ -71,22 +71,22 @@ def continue_past(past: Past, input: NewInput, request: CreateResponse, key: str
     if past.response_ids:
         check_outputs(past.items, new)
         new = drop_repeated_prompt(past.items, new, warnings)
-    return join(past, new, input, key, approvals)
+    return join(past, new, new_input, key, approvals)
 
 
-def join(past: Past, new: list[Item], input: NewInput, key: str, approvals: Sequence[ApprovedCall] = ()) -> Context:
+def join(past: Past, new: list[Item], new_input: NewInput, key: str, approvals: Sequence[ApprovedCall] = ()) -> Context:
     """Return the context of new items that fit the conversation; a trigger of a compaction is not among its items."""
     compacts = is_compaction(new)
     if compacts:
         new = new[:-1]
         if not past.items and not new:
             raise InvalidRequest("There is nothing to compact: send `input` or continue a response.", param="input")
-    warnings = input.warnings
+    warnings = new_input.warnings
     for warning in past.warnings:
         warnings.add(warning)
     added = rewrite_items(new, warnings)
     items = [*past.sent, *added]
-    shared, effort = _shared(past, input), last_effort(added) or past.effort
+    shared, effort = _shared(past, new_input), last_effort(added) or past.effort
     if has_compaction(added):
         items = without_compacted(rewrite_items([*past.items, *new], warnings))
         shared, effort = 0, last_effort(items)
@@ -95,8 +95,8 @@ def join(past: Past, new: list[Item], input: NewInput, key: str, approvals: Sequ
         model=past.model,
         items=items,
         new=new,
-        upstream=input.upstream | input.decrypted,
-        decrypted=input.decrypted,
+        upstream=new_input.upstream | new_input.decrypted,
+        decrypted=new_input.decrypted,
         compacts=compacts,
         warnings=warnings,
         approvals=approvals,
@@ -106,12 +106,12 @@ def join(past: Past, new: list[Item], input: NewInput, key: str, approvals: Sequ
     )
 
 
-def _shared(past: Past, input: NewInput) -> int:
+def _shared(past: Past, new_input: NewInput) -> int:
     """Return how many items at the beginning are translated as in every other request that continues the past."""
     if past.has_files:
         return 0  # which may be gone by now
-    if input.decrypted or len(input.upstream) > len(past.upstream):
-        added = input.decrypted.keys() | (input.upstream.keys() - past.upstream.keys())
+    if new_input.decrypted or len(new_input.upstream) > len(past.upstream):
+        added = new_input.decrypted.keys() | (new_input.upstream.keys() - past.upstream.keys())
         if any(item.get("id") in added for item in past.items):
             return 0  # the input has an item of the past again, with other fields for the backend
     return len(past.sent)

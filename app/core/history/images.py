@@ -27,24 +27,24 @@ class ImageReference(NamedTuple):
 
 def references(turn: Turn) -> dict[str, ImageReference]:
     """Return where the images of a stored turn are, by item id."""
-    return {id: ImageReference(turn.response["id"], part) for id, part in (turn.images or {}).items()}
+    return {item_id: ImageReference(turn.response["id"], part) for item_id, part in (turn.images or {}).items()}
 
 
 def detach_images(turn: Turn, part: str) -> tuple[Turn, bytes | None]:
     """Return a turn without its images, which go to that part of its chain, and the record of them, if it has any."""
     images: dict[str, str] = {}
-    input = [_without_image(item, images) for item in turn.input]
+    items = [_without_image(item, images) for item in turn.input]
     output = [_without_image(item, images) for item in turn.response.get("output", ())]
     if not images:
         return turn, None
     response: Response = {**turn.response, "output": output}
-    return turn._replace(response=response, input=input, images=dict.fromkeys(images, part)), orjson.dumps(images)
+    return turn._replace(response=response, input=items, images=dict.fromkeys(images, part)), orjson.dumps(images)
 
 
 def _without_image(item: Item, images: dict[str, str]) -> Item:
     """Return an item without its image, which is added to `images`; two of the same id are one image, or stay."""
-    id, image = item.get("id"), item.get("result")
-    if item["type"] != _TYPE or not id or not isinstance(image, str) or images.setdefault(id, image) != image:
+    item_id, image = item.get("id"), item.get("result")
+    if item["type"] != _TYPE or not item_id or not isinstance(image, str) or images.setdefault(item_id, image) != image:
         return item
     return {**item, "result": None}
 
@@ -72,5 +72,5 @@ def with_image(item: Item, images: Mapping[str, Any]) -> Item:
 
 def without_images(record: bytes | None, deleted: set[str]) -> bytes | None:
     """Return a record of images without those of some items; None, if none are left."""
-    images = {id: image for id, image in read_images(record).items() if id not in deleted}
+    images = {item_id: image for item_id, image in read_images(record).items() if item_id not in deleted}
     return orjson.dumps(images) if images else None

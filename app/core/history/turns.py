@@ -39,8 +39,8 @@ class Turn(NamedTuple):
         """
         turn = self._asdict()
         texts = _reasoning(self.response) if self.upstream else ()
-        if same := {id: name for id, text in texts if (name := _name_of(text, self.upstream.get(id)))}:
-            others = {id: _without(name, self.upstream[id]) for id, name in same.items()}
+        if same := {item_id: name for item_id, text in texts if (name := _name_of(text, self.upstream.get(item_id)))}:
+            others = {item_id: _without(name, self.upstream[item_id]) for item_id, name in same.items()}
             turn |= {"upstream": {**self.upstream, **others}, _TEXT_FIELDS: same}
         return dumps_in_pieces(turn) if in_pieces else dumps(turn)
 
@@ -54,9 +54,9 @@ class Turn(NamedTuple):
         """Return the turn of a stored record."""
         fields = loads_in_pieces(record)
         if same := fields.get(_TEXT_FIELDS):
-            for id, text in _reasoning(fields["response"]):
-                if id in same:
-                    fields["upstream"][id][same[id]] = text
+            for item_id, text in _reasoning(fields["response"]):
+                if item_id in same:
+                    fields["upstream"][item_id][same[item_id]] = text
         return Turn(*(fields.get(name) for name in Turn._fields))  # a newer version may store more fields
 
     @property

@@ -412,6 +412,6 @@ def waits_for_client(item: Mapping[str, object]) -> bool:
     return not (isinstance(environment, Mapping) and environment.get("type") == "container_reference")
 
 
-def id_prefix(type: str) -> str:
+def id_prefix(item_type: str) -> str:
     """Return the prefix of the ids of items of that type."""
-    return row.prefix if (row := ITEM_TYPES.get(type)) else "item"
+    return row.prefix if (row := ITEM_TYPES.get(item_type)) else "item"

@@ -82,7 +82,7 @@ def to_chat(
     prefix, tools, read, positions = _read(context, items, prefix)
     start = prefix.items if prefix else 0
     choice = _choice(context, read, tools)
-    format, instruction = response_format(context)
+    text_format, instruction = response_format(context)
     repeatable = sum(1 for _ in takewhile(is_repeatable, items[start:shared]))
     places = [start + position - first for position in positions]
     messages, prefix = to_messages(read, context, tools, places, prefix, repeatable)
@@ -95,8 +95,8 @@ def to_chat(
         **_tools(context, choice),
         **_effort(context),
     }
-    if format:
-        body["response_format"] = format
+    if text_format:
+        body["response_format"] = text_format
     _limit(context, body)
     return ChatTranslation(
         body=_patched(body, options.extra_body),
@@ -127,10 +127,10 @@ def _read(
 
 
 def _with_instructions(
-    context: TranslationContext, messages: Sequence[Message], format: str, choice: Choice
+    context: TranslationContext, messages: Sequence[Message], text_format: str, choice: Choice
 ) -> list[Message]:
     """Return the messages with the instructions, also those for the format and the tool of the answer."""
-    lead, parts = "\n\n".join(filter(None, (context.request.instructions, format))), context.options.content.parts
+    lead, parts = "\n\n".join(filter(None, (context.request.instructions, text_format))), context.options.content.parts
     before: list[Message] = [{"role": "system", "content": text_content(lead, parts)}] if lead else []
     if not before and not messages:
         raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")

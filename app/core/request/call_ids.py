@@ -72,30 +72,30 @@ class CallIds:
         copied._used, copied._tried = {*self._used}, {**self._tried}
         return copied
 
-    def take(self, id: str, original: object = None) -> str:
+    def take(self, call_id: str, original: object = None) -> str:
         """
         Return the id to send for a call; a second call with the same id gets a different one.
 
         `original` is the backend's own id of the call, if it was too long to be shown to the client.
         """
-        accepted = id if self._fits(id) else self._replacement(id)
+        accepted = call_id if self._fits(call_id) else self._replacement(call_id)
         result = original if isinstance(original, str) and self._is_free(original) else accepted
         self._used.add(result)
         return result
 
-    def _fits(self, id: str) -> bool:
-        return len(id) <= MAX_CALL_ID and self._is_free(id)
+    def _fits(self, call_id: str) -> bool:
+        return len(call_id) <= MAX_CALL_ID and self._is_free(call_id)
 
-    def _is_free(self, id: str) -> bool:
-        return id not in self._used and (self._pattern is None or self._pattern.fullmatch(id) is not None)
+    def _is_free(self, call_id: str) -> bool:
+        return call_id not in self._used and (self._pattern is None or self._pattern.fullmatch(call_id) is not None)
 
-    def _replacement(self, id: str) -> str:
-        for attempt in range(self._tried.get(id, 0), self._tried.get(id, 0) + _ATTEMPTS):
-            self._tried[id] = attempt + 1
-            candidate = self._form.id(f"{id}\n{attempt}")
+    def _replacement(self, call_id: str) -> str:
+        for attempt in range(self._tried.get(call_id, 0), self._tried.get(call_id, 0) + _ATTEMPTS):
+            self._tried[call_id] = attempt + 1
+            candidate = self._form.id(f"{call_id}\n{attempt}")
             if self._fits(candidate):
                 return candidate
-        return _FORM.id(f"{id}\n{self._tried[id]}")  # the pattern has no unused id: uniqueness matters more
+        return _FORM.id(f"{call_id}\n{self._tried[call_id]}")  # the pattern has no unused id: uniqueness matters more
 
 
 @lru_cache(maxsize=64)

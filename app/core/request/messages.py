@@ -383,8 +383,8 @@ class _Conversation:
         ]
         extras = self.replay.calls(call_fields) if back else [{}] * len(calls)
         message["tool_calls"] = [
-            {"id": id, "type": "function", "function": self.called(call), **extra}
-            for id, call, extra in zip(ids, calls, extras, strict=True)
+            {"id": call_id, "type": "function", "function": self.called(call), **extra}
+            for call_id, call, extra in zip(ids, calls, extras, strict=True)
         ]
         yield message
         yield from self.tools(turn.calls, ids)
@@ -398,7 +398,7 @@ class _Conversation:
     def tools(self, calls: Sequence[int], ids: Sequence[str]) -> Iterator[Message]:
         """Yield the tool messages for one message's calls, then one user message with their images and files."""
         hoisted: list[ChatPart] = []
-        for call, id in zip(calls, ids, strict=True):
+        for call, call_id in zip(calls, ids, strict=True):
             output = None if call in self.late else self.outputs.get(call)
             parts = self.no_output(call) if output is None else self.parts(output, "output")
             if media(parts):
@@ -406,8 +406,12 @@ class _Conversation:
                 form = self.hosted_content.tool_images if hosted else self.content.tool_images
                 parts, moved = _MEDIA[form](self, output or 0, parts)
                 if moved:
-                    hoisted += [{"type": "text", "text": f"From the result of the tool call {label(id)}:"}, *moved]
-            yield {"role": "tool", "tool_call_id": id, "content": string_or_parts(parts, self.content.tool_content)}
+                    hoisted += [{"type": "text", "text": f"From the result of the tool call {label(call_id)}:"}, *moved]
+            yield {
+                "role": "tool",
+                "tool_call_id": call_id,
+                "content": string_or_parts(parts, self.content.tool_content),
+            }
         if hoisted:
             yield {"role": "user", "content": hoisted}
 
@@ -532,18 +536,18 @@ def _pair(items: Sequence[Item]) -> tuple[dict[int, int], set[int]]:
     answered: set[str] = set()
     for position, item in enumerate(items):
         if item["type"] == "function_call":
-            id = item["call_id"]
-            if earlier := early.get(id):
+            call_id = item["call_id"]
+            if earlier := early.get(call_id):
                 pairs[position] = earlier.popleft()
             else:
-                waiting[id] = position
+                waiting[call_id] = position
         elif item["type"] == "function_call_output":
-            id = item["call_id"]
-            if (call := waiting.pop(id, None)) is not None:
+            call_id = item["call_id"]
+            if (call := waiting.pop(call_id, None)) is not None:
                 pairs[call] = position
-                answered.add(id)
-            elif id not in answered:
-                early.setdefault(id, deque()).append(position)
+                answered.add(call_id)
+            elif call_id not in answered:
+                early.setdefault(call_id, deque()).append(position)
     return pairs, {position for positions in early.values() for position in positions}
 
 

@@ -20,37 +20,37 @@ Form: TypeAlias = tuple[dict[str, Any] | None, str]
 
 def response_format(context: TranslationContext) -> Form:
     """Return the `response_format` of a request, and an instruction for the model where the backend has none."""
-    format, options = context.request.text.format, context.options.response_format
-    if isinstance(format, JsonSchemaFormat):
+    json_format, options = context.request.text.format, context.options.response_format
+    if isinstance(json_format, JsonSchemaFormat):
         if options.json_schema == "drop":
             context.warnings.add("This backend cannot answer by a JSON schema, so text.format was left out.")
-        return _SCHEMA[options.json_schema](format, options)
-    if format.type != "json_object":
+        return _SCHEMA[options.json_schema](json_format, options)
+    if json_format.type != "json_object":
         return None, ""
     if (form := _object(options)) is None:
         context.warnings.add("This backend cannot be held to JSON, so text.format was left out.")
     return form, ""
 
 
-def _native(format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
-    schema: dict[str, object] = {"name": format.name, "schema": format.schema_}
-    if format.description:
-        schema["description"] = format.description
-    if "strict" in format.model_fields_set:
-        schema["strict"] = format.strict
+def _native(json_format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
+    schema: dict[str, object] = {"name": json_format.name, "schema": json_format.schema_}
+    if json_format.description:
+        schema["description"] = json_format.description
+    if "strict" in json_format.model_fields_set:
+        schema["strict"] = json_format.strict
     return {"type": "json_schema", "json_schema": schema}, ""
 
 
-def _as_object(format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
+def _as_object(json_format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
     # No warning if the backend cannot enforce JSON at all: the instruction asks for it.
-    return _object(options), _prompt(format)
+    return _object(options), _prompt(json_format)
 
 
-def _as_prompt(format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
-    return None, _prompt(format)
+def _as_prompt(json_format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
+    return None, _prompt(json_format)
 
 
-def _dropped(format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
+def _dropped(json_format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
     return None, ""
 
 
@@ -70,7 +70,7 @@ def _object(options: ResponseFormatOptions) -> dict[str, object] | None:
     return None
 
 
-def _prompt(format: JsonSchemaFormat) -> str:
-    about = f" It is: {format.description}" if format.description else ""
-    schema = json.dumps(format.schema_, ensure_ascii=False, separators=(",", ":"))
+def _prompt(json_format: JsonSchemaFormat) -> str:
+    about = f" It is: {json_format.description}" if json_format.description else ""
+    schema = json.dumps(json_format.schema_, ensure_ascii=False, separators=(",", ":"))
     return f"Answer with JSON only, without a code fence, that conforms to this JSON Schema.{about}\n\n{schema}"

@@ -68,8 +68,8 @@ def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> 
     decided = {item.get("approval_request_id"): item for item in items if item["type"] == "mcp_approval_response"}
     for position, item in enumerate(items):
         if item["type"] == "mcp_approval_request":
-            id = item.get("id")
-            notes[position] = {**notes[position], "made": id in made, "decided": decided.get(id)}
+            item_id = item.get("id")
+            notes[position] = {**notes[position], "made": item_id in made, "decided": decided.get(item_id)}
 
 
 def _rounds(items: Sequence[Item], notes: Sequence[Mapping[str, object]]) -> dict[int, int]:
@@ -77,11 +77,11 @@ def _rounds(items: Sequence[Item], notes: Sequence[Mapping[str, object]]) -> dic
     last: dict[int, int] = {}
     current: tuple[int, object] | None = None  # position and number of the current round
     for position, item in enumerate(items):
-        round = notes[position].get("round")
-        if round is not None and current and current[1] == round:
+        round_number = notes[position].get("round")
+        if round_number is not None and current and current[1] == round_number:
             last.update(dict.fromkeys(range(current[0], position + 1), position))
-        elif round is not None:
-            current = (position, round)
+        elif round_number is not None:
+            current = (position, round_number)
             last[position] = position
         elif not _is_by_model(item):
             current = None

@@ -87,9 +87,9 @@ def _custom(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     """Declare a custom tool as a function with one string parameter for the free text."""
     text: dict[str, object] = {"type": "string", "description": "The text for the tool."}
     paragraphs = [tool.get("description"), _FREE_TEXT]
-    format = tool.get("format")
-    if isinstance(format, Mapping) and isinstance(definition := format.get("definition"), str):
-        syntax = str(format.get("syntax"))
+    input_format = tool.get("format")
+    if isinstance(input_format, Mapping) and isinstance(definition := input_format.get("definition"), str):
+        syntax = str(input_format.get("syntax"))
         paragraphs.append(f"{_GRAMMARS.get(syntax, 'The text has to match this grammar:')}\n\n{definition}")
         if pattern := _pattern(syntax, definition, options.grammar):
             text["pattern"] = pattern

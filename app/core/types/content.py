@@ -97,7 +97,7 @@ class Unknown(Tolerant):
     """A value of an unknown type: an extension (`vendor:type`) or a newer type."""
 
     type: TypeName
-    id: NotRequired[Annotated[str | None, BeforeValidator(lambda id: id if isinstance(id, str) else None)]]
+    id: NotRequired[Annotated[str | None, BeforeValidator(lambda value: value if isinstance(value, str) else None)]]
     call_id: NotRequired[str | None]
 
 
@@ -125,8 +125,8 @@ def _from_url(part: dict[str, object]) -> dict[str, object]:
     head, _, data = url.partition(",") if isinstance(url, str) else ("", "", "")
     if (kind := _AUDIO_URL.fullmatch(head)) is None:
         return part
-    format = kind[1].lower()
-    return {"type": "input_audio", "input_audio": {"data": data, "format": _FORMATS.get(format, format)}}
+    file_format = kind[1].lower()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": _FORMATS.get(file_format, file_format)}}
 
 
 def tag_of(value: object, known: frozenset[str]) -> str:

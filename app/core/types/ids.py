@@ -25,16 +25,16 @@ def new_id(prefix: str, key: str) -> str:
     return f"{prefix}_{secrets.token_hex(_OWN)}{key}"
 
 
-def chain_key(id: str) -> str | None:
+def chain_key(object_id: str) -> str | None:
     """Return the key of the chain that an id belongs to; None for ids of another format."""
-    match = _ID.fullmatch(id)
+    match = _ID.fullmatch(object_id)
     return match[1] if match else None
 
 
-def bucket_of(owner: str, id: str, part: str = "") -> str | None:
+def bucket_of(owner: str, object_id: str, part: str = "") -> str | None:
     """
     Return the bucket of the chain that an id belongs to, or of a `part` stored beside it; None for ids of another
     format. Buckets of one chain are equal up to the second colon: `owner:chain`, `owner:chain:part`.
     """
-    key = chain_key(id)
+    key = chain_key(object_id)
     return f"{owner}:{key}{part and ':'}{part}" if key else None

@@ -10,7 +10,7 @@ from app.core.types.request import CreateResponse, PlainFormat, Response
 
 
 def new_response(
-    request: CreateResponse, *, id: str, created_at: int, model: str, store: bool = True, schema: bool = False
+    request: CreateResponse, *, response_id: str, created_at: int, model: str, store: bool = True, schema: bool = False
 ) -> Response:
     """
     Return the resource of a new response, with every required field.
@@ -20,7 +20,7 @@ def new_response(
     """
     reasoning = request.reasoning
     return {
-        "id": id,
+        "id": response_id,
         "object": "response",
         "created_at": created_at,
         "completed_at": None,

@@ -99,17 +99,19 @@ class Webhooks:
 
     async def announce(self, response: Response) -> None:
         """Store the event of a response that has ended; idempotent. Raises `StoreUnavailable`."""
-        type = f"response.{response['status']}"
+        event_type = f"response.{response['status']}"
         digest = hashlib.sha256(f"webhook:{response['id']}".encode()).hexdigest()
         event = {
             "id": f"evt_{digest[:32]}",
             "object": "event",
-            "type": type,
+            "type": event_type,
             "created_at": int(response.get("completed_at") or self._clock()),
             "data": {"id": response["id"]},
         }
         deliveries = [
-            _Delivery(event, endpoint.name, 0, 0.0) for endpoint in self._endpoints.values() if type in endpoint.events
+            _Delivery(event, endpoint.name, 0, 0.0)
+            for endpoint in self._endpoints.values()
+            if event_type in endpoint.events
         ]
         if deliveries:
             put = {delivery.name: delivery.record() for delivery in deliveries}
@@ -218,11 +220,11 @@ class Webhooks:
         return "" if response.is_success else f"HTTP {response.status_code}"
 
 
-def signature_headers(key: bytes, id: str, timestamp: int, body: bytes) -> dict[str, str]:
+def signature_headers(key: bytes, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """Return the headers of Standard Webhooks for an event; `timestamp` is the Unix time of sending."""
-    digest = hmac.digest(key, f"{id}.{timestamp}.".encode() + body, hashlib.sha256)
+    digest = hmac.digest(key, f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256)
     return {
-        "webhook-id": id,
+        "webhook-id": message_id,
         "webhook-timestamp": str(timestamp),
         "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
     }

@@ -233,12 +233,12 @@ class RunWorker:
         The lease is renewed first, because a worker without a lease must not overwrite what its successor stored.
         """
 
-        bucket, id = self._run.key
+        bucket, response_id = self._run.key
 
         async def put() -> None:
             if (await self._log.renew(self._worker, [self._run.key]))[self._run.key] == "lost":
                 raise LeaseLost("another worker took it over")
-            changes = await turn_changes(bucket, turn, requires=id)
+            changes = await turn_changes(bucket, turn, requires=response_id)
             if not await apply_with(self._store, changes, addition):
                 raise LeaseLost("it was deleted")
 

@@ -46,8 +46,8 @@ class ContextLoader:
         lookup = TurnLookup(layers, owner)
         past, prefixes = await self._past(request, lookup)
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
-        input = await self._input(request.items(), past, lookup, key)
-        context = await off_loop(len(input.items) > MANY, continue_past, past, input, request, key)
+        new_input = await self._input(request.items(), past, lookup, key)
+        context = await off_loop(len(new_input.items) > MANY, continue_past, past, new_input, request, key)
         if prefixes and context.shared:
             context = replace(context, prefixes=prefixes)
         return await self._with_files(context, owner)
@@ -81,8 +81,8 @@ class ContextLoader:
             raise NotFound(message, param="response_id") from None
         *earlier, turn = turns
         past = await off_loop(_are_many(earlier), Past.of, earlier)
-        input = NewInput(turn.input, past.upstream | turn.upstream)
-        context = join(past, turn.input, input, chain_key(response_id) or "")
+        new_input = NewInput(turn.input, past.upstream | turn.upstream)
+        context = join(past, turn.input, new_input, chain_key(response_id) or "")
         return turns, await self._with_files(context, owner)
 
     async def _past(self, request: CreateResponse, lookup: TurnLookup) -> tuple[Past, Sequence[TranslatedPrefix]]:

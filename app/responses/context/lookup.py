@@ -98,22 +98,22 @@ class TurnLookup:
                 return with_fields(stored, {name: value for name, value in item.items() if value is not None})
         return item
 
-    async def _find(self, id: str, buckets: dict[str, Mapping[str, bytes]]) -> tuple[Item, Upstream] | None:
+    async def _find(self, item_id: str, buckets: dict[str, Mapping[str, bytes]]) -> tuple[Item, Upstream] | None:
         """
         Return a stored item, with its image, and the fields that the backend sent for it.
 
         `buckets` are those read so far.
         """
-        if (bucket := bucket_of(self.owner, id)) is None:
+        if (bucket := bucket_of(self.owner, item_id)) is None:
             return None
         if bucket not in buckets:
             buckets[bucket] = await self.layers.all(bucket)
-        match = await _found(buckets[bucket], id)
+        match = await _found(buckets[bucket], item_id)
         if match is None:
             return None
         item, turn = match
         images = StoredImages(self.layers, self.owner, references(turn))
-        return await images.add_to(item), turn.upstream.get(id, {})
+        return await images.add_to(item), turn.upstream.get(item_id, {})
 
     async def with_stored_requests(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """Return items with requests for approval as they were stored, in place of a client's copies of them."""
@@ -123,28 +123,28 @@ class TurnLookup:
     async def _stored_request(
         self, item: Item, known: Mapping[str, Item], upstream: dict[str, Upstream]
     ) -> Item | None:
-        id = item.get("id")
+        item_id = item.get("id")
         if (
             item["type"] != APPROVAL_REQUEST
-            or not isinstance(id, str)
-            or id in known
-            or not (bucket := bucket_of(self.owner, id))
+            or not isinstance(item_id, str)
+            or item_id in known
+            or not (bucket := bucket_of(self.owner, item_id))
         ):
             return None
-        match = await _found(await self.layers.all(bucket), id)
+        match = await _found(await self.layers.all(bucket), item_id)
         if match is None:
             return None
         stored, turn = match
-        upstream[id] = turn.upstream.get(id, {})
+        upstream[item_id] = turn.upstream.get(item_id, {})
         return stored
 
     async def related(self, items: Sequence[Item]) -> list[Turn]:
         """Return all turns of the chains whose requests for approval the items answer, siblings too."""
         ids = [str(item.get("approval_request_id")) for item in items if item["type"] == APPROVAL_RESPONSE]
-        buckets = dict.fromkeys(bucket for id in ids if (bucket := bucket_of(self.owner, id)))
+        buckets = dict.fromkeys(bucket for item_id in ids if (bucket := bucket_of(self.owner, item_id)))
         records = [record for bucket in buckets for record in (await self.layers.all(bucket)).values()]
         return await off_loop(are_large(records), lambda: [*map(Turn.of, records)])
 
 
-async def _found(records: Mapping[str, bytes], id: str) -> tuple[Item, Turn] | None:
-    return await off_loop(are_large(records.values()), history.find_item, records.values(), id)
+async def _found(records: Mapping[str, bytes], item_id: str) -> tuple[Item, Turn] | None:
+    return await off_loop(are_large(records.values()), history.find_item, records.values(), item_id)

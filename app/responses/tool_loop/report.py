@@ -27,9 +27,9 @@ class SessionReport:
         assert self._call
         self._calls.progress(self._call, name, fields)
 
-    def add(self, type: str, **fields: Any) -> AddedItem:
+    def add(self, item_type: str, **fields: Any) -> AddedItem:
         """Add an item to the output."""
-        return AddedItem(self._calls, self._calls.add_item(ITEM_TYPES[type], fields))
+        return AddedItem(self._calls, self._calls.add_item(ITEM_TYPES[item_type], fields))
 
     def notes(self, item: Item) -> Mapping[str, Any]:
         """Return the notes of sessions on an item."""

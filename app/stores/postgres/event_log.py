@@ -71,7 +71,7 @@ class PostgresLog:
             return {}
         buckets, ids = [run.bucket for run in runs], [run.id for run in runs]
         rows = await self._client.fetch(_RENEW, worker, self._lease, self._ttl, buckets, ids)
-        return {RunKey(bucket, id): state for bucket, id, state in rows}
+        return {RunKey(bucket, response_id): state for bucket, response_id, state in rows}
 
     async def claim(self, run: RunKey, worker: str) -> bool:
         """Claim a run whose lease has expired, or that has no log."""

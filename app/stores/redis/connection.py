@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from redis import exceptions
 from redis.asyncio import Connection, Redis, SSLConnection
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
@@ -15,11 +16,9 @@ from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
     ClusterDownError,
-    ConnectionError,
     MovedError,
     ReadOnlyError,
     RedisError,
-    TimeoutError,
     TryAgainError,
 )
 
@@ -171,10 +170,10 @@ class _Cluster:
                 asking = target if isinstance(redirection, AskError) else None
                 if asking is None:
                     self._holders[slot] = target
-            except (ConnectionError, TimeoutError, ClusterDownError) as error:
+            except (exceptions.ConnectionError, exceptions.TimeoutError, ClusterDownError) as error:
                 self._holders, asking = {}, None
                 # Another node may have taken over. No retry after a timeout, which has taken long enough.
-                if hop or not isinstance(error, ConnectionError):
+                if hop or not isinstance(error, exceptions.ConnectionError):
                     raise
             hop += 1
 
@@ -274,7 +273,7 @@ def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _C
             max_connections=2**31 - 1,  # `RedisClient` limits them
             # One retry on a new connection: the old one may be from before a restart (ConnectionError), or to a server
             # that is a replica now (ReadOnlyError). None after a timeout, which has taken long enough.
-            retry=Retry(NoBackoff(), 1, (ConnectionError, ReadOnlyError)),
+            retry=Retry(NoBackoff(), 1, (exceptions.ConnectionError, ReadOnlyError)),
             **{"protocol": 2, **options},  # 2, since servers before 6 support no other
         )
         client.connection_pool.connection_class = _TLSConnection if address.tls else _Connection

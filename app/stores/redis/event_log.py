@@ -179,7 +179,7 @@ class RedisLog:
         if not answer:
             return []
         [entries] = answer.values() if isinstance(answer, dict) else [answer[0][1]]
-        return [_batch(id, dict(zip(fields[::2], fields[1::2], strict=True))) for id, fields in entries]
+        return [_batch(entry_id, dict(zip(fields[::2], fields[1::2], strict=True))) for entry_id, fields in entries]
 
     async def orphans(self) -> list[RunKey]:
         """Return up to 100 runs whose lease has expired, or whose log is gone."""
@@ -231,8 +231,8 @@ def _member(run: RunKey) -> str:
 
 
 def _run(member: bytes) -> RunKey:
-    id, _, bucket = member.decode().partition(" ")
-    return RunKey(bucket, id)
+    entry_id, _, bucket = member.decode().partition(" ")
+    return RunKey(bucket, entry_id)
 
 
 def _claim(answer: bytes) -> LeaseState:
@@ -240,6 +240,6 @@ def _claim(answer: bytes) -> LeaseState:
     return claim
 
 
-def _batch(id: bytes, fields: dict[bytes, bytes]) -> Batch:
-    last = int(id.partition(b"-")[0]) - 1
+def _batch(entry_id: bytes, fields: dict[bytes, bytes]) -> Batch:
+    last = int(entry_id.partition(b"-")[0]) - 1
     return Batch(int(fields[b"first"]), last, fields[b"data"], fields[b"ends"] == b"1")

@@ -134,7 +134,7 @@ class Containers(ABC):
         """
 
     @abstractmethod
-    async def get(self, owner: str, id: str) -> Container:
+    async def get(self, owner: str, container_id: str) -> Container:
         """Return a container; raises `NotFound`."""
 
     @abstractmethod
@@ -150,7 +150,7 @@ class Containers(ABC):
         """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
 
     @abstractmethod
-    async def delete(self, owner: str, id: str) -> dict[str, object]:
+    async def delete(self, owner: str, container_id: str) -> dict[str, object]:
         """Delete a container; raises `NotFound`."""
 
     @abstractmethod
@@ -167,12 +167,12 @@ class Containers(ABC):
     async def aclose(self) -> None:
         """Close all containers of this process."""
 
-    async def _upload(self, owner: str, id: str) -> File:
+    async def _upload(self, owner: str, file_id: str) -> File:
         if self.uploads is None:
             message = "This server has no file store, so there are no files to mount."
             raise InvalidRequest(message, param="file_ids", code="unsupported_parameter")
         try:
-            return await self.uploads.file(id, owner)
+            return await self.uploads.file(file_id, owner)
         except NotFound as error:
             error.param = "file_ids"
             raise
@@ -228,17 +228,17 @@ class Containers(ABC):
             await self.changes(container, sandbox)
             return _page([file.resource() for file in container.files.values()], page)
 
-    async def file(self, container: Container, id: str) -> ContainerFile:
+    async def file(self, container: Container, file_id: str) -> ContainerFile:
         """Return a file; raises `NotFound`."""
         async with self.use(container) as sandbox:
             await self.changes(container, sandbox)
-            return self._file(container, id)
+            return self._file(container, file_id)
 
-    def _file(self, container: Container, id: str) -> ContainerFile:
+    def _file(self, container: Container, file_id: str) -> ContainerFile:
         for file in container.files.values():
-            if file.id == id:
+            if file.id == file_id:
                 return file
-        raise NotFound(f"File with id '{id}' not found in container '{container.id}'.", param="file_id")
+        raise NotFound(f"File with id '{file_id}' not found in container '{container.id}'.", param="file_id")
 
     async def content(self, container: Container, file: ContainerFile) -> AsyncIterator[bytes]:
         """Yield the content of a file in pieces; each is read when it is yielded."""
@@ -251,13 +251,13 @@ class Containers(ABC):
             offset += len(data)
             yield data
 
-    async def delete_file(self, container: Container, id: str) -> dict[str, object]:
+    async def delete_file(self, container: Container, file_id: str) -> dict[str, object]:
         """Delete a file; raises `NotFound`."""
         async with self.use(container) as sandbox:
             await self.changes(container, sandbox)
-            await sandbox.request("delete", path=self._file(container, id).path)
+            await sandbox.request("delete", path=self._file(container, file_id).path)
             await self.changes(container, sandbox)
-        return {"id": id, "object": "container.file.deleted", "deleted": True}
+        return {"id": file_id, "object": "container.file.deleted", "deleted": True}
 
 
 class LocalContainers(Containers):
@@ -290,33 +290,35 @@ class LocalContainers(Containers):
         if memory_bytes(memory_limit) > memory_bytes(self.settings.memory_limit):
             message = f"Invalid 'memory_limit': containers of this server have at most {self.settings.memory_limit}."
             raise InvalidRequest(message, param="memory_limit", code="invalid_value")
-        mounts = [await self._upload(owner, id) for id in file_ids]
+        mounts = [await self._upload(owner, file_id) for file_id in file_ids]
         self.expire()
         if len(self._containers) >= self.settings.max_containers:
             message = "There are too many containers. Delete one, or wait until one expires."
-            raise APIError(message, status=429, type="too_many_requests", code="too_many_containers", retry_after=60)
+            raise APIError(
+                message, status=429, error_type="too_many_requests", code="too_many_containers", retry_after=60
+            )
         now = self._clock()
-        id = f"cntr_{secrets.token_hex(24)}"
+        container_id = f"cntr_{secrets.token_hex(24)}"
         minutes = idle_minutes or self.settings.idle_minutes
-        container = Container(id, owner, name, int(now), now, minutes, memory_limit, mounts)
-        self._containers[id] = container
+        container = Container(container_id, owner, name, int(now), now, minutes, memory_limit, mounts)
+        self._containers[container_id] = container
         self._plan()
         return container
 
-    async def get(self, owner: str, id: str) -> Container:
+    async def get(self, owner: str, container_id: str) -> Container:
         """Return a container; raises `NotFound`."""
         self.expire()
-        container = self._containers.get(id)
+        container = self._containers.get(container_id)
         if container is None or container.owner != owner:
-            raise NotFound(f"Container with id '{id}' not found.", param="container_id")
+            raise NotFound(f"Container with id '{container_id}' not found.", param="container_id")
         return container
 
     async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
         """Return the container of a conversation, creating it if there is none; see `Containers.of_conversation`."""
         current = self._conversations.get((owner, chain))
-        for id in (*earlier, *([current] if current else ())):
+        for container_id in (*earlier, *([current] if current else ())):
             try:
-                return await self.get(owner, id)
+                return await self.get(owner, container_id)
             except NotFound:
                 continue
         container = await self.create(owner, **options)
@@ -329,10 +331,10 @@ class LocalContainers(Containers):
         own = [container for container in self._containers.values() if container.owner == owner]
         return _page([container.resource() for container in own if name in (None, container.name)], page)
 
-    async def delete(self, owner: str, id: str) -> dict[str, object]:
+    async def delete(self, owner: str, container_id: str) -> dict[str, object]:
         """Delete a container; raises `NotFound`."""
-        self._drop(await self.get(owner, id))
-        return {"id": id, "object": "container.deleted", "deleted": True}
+        self._drop(await self.get(owner, container_id))
+        return {"id": container_id, "object": "container.deleted", "deleted": True}
 
     def expire(self) -> None:
         """Delete the containers that have been idle for too long."""
@@ -360,7 +362,9 @@ class LocalContainers(Containers):
     def _drop(self, container: Container) -> None:
         container.deleted = True
         del self._containers[container.id]
-        self._conversations = {key: id for key, id in self._conversations.items() if id != container.id}
+        self._conversations = {
+            key: container_id for key, container_id in self._conversations.items() if container_id != container.id
+        }
         if container.sandbox:
             container.sandbox.kill()
             task = asyncio.create_task(container.sandbox.aclose())
@@ -414,8 +418,10 @@ class LocalContainers(Containers):
         for path, size, time_changed in entries:
             file = previous.get(path)
             if file is None or (file.bytes, file.changed) != (size, time_changed):
-                id, created = (file.id, file.created_at) if file else (f"cfile_{secrets.token_hex(16)}", self._now())
-                file = ContainerFile(id, container.id, path, size, time_changed, created, source)
+                file_id, created = (
+                    (file.id, file.created_at) if file else (f"cfile_{secrets.token_hex(16)}", self._now())
+                )
+                file = ContainerFile(file_id, container.id, path, size, time_changed, created, source)
                 changed.append(file)
             container.files[path] = file
         return changed

@@ -110,9 +110,9 @@ class SharedContainers(Containers):
         """Create a container; see `Containers.create`."""
         return _container(await self._do("create", owner=owner, **options))
 
-    async def get(self, owner: str, id: str) -> Container:
+    async def get(self, owner: str, container_id: str) -> Container:
         """Return a container; raises `NotFound`."""
-        return _container(await self._do("get", owner=owner, id=id))
+        return _container(await self._do("get", owner=owner, container_id=container_id))
 
     async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
         """Return the container of a conversation; see `Containers`."""
@@ -124,9 +124,9 @@ class SharedContainers(Containers):
         result: dict[str, object] = await self._do("list", owner=owner, page=asdict(page), name=name)
         return result
 
-    async def delete(self, owner: str, id: str) -> dict[str, object]:
+    async def delete(self, owner: str, container_id: str) -> dict[str, object]:
         """Delete a container; raises `NotFound`."""
-        deleted: dict[str, object] = await self._do("delete", owner=owner, id=id)
+        deleted: dict[str, object] = await self._do("delete", owner=owner, container_id=container_id)
         return deleted
 
     @asynccontextmanager
@@ -139,7 +139,7 @@ class SharedContainers(Containers):
             return
         remote = _RemoteSandbox(*host)
         try:
-            await remote.send("use", {"owner": container.owner, "id": container.id})
+            await remote.send("use", {"owner": container.owner, "container_id": container.id})
             yield remote
         except SandboxEnded:
             raise ContainerFailed from None
@@ -242,7 +242,7 @@ class _RemoteSandbox:
         except (OSError, ValueError):
             raise SandboxEnded from None
         if error := answer.get("error"):
-            raise APIError(**error)
+            raise APIError(error_type=error.pop("type"), **error)
         return answer["result"]
 
     async def close(self) -> None:

@@ -371,9 +371,9 @@ def _containers_of(items: Sequence[Item]) -> list[str]:
     ids: dict[str, None] = {}
     for item in reversed(items):
         environment = item.get("environment")
-        id = environment.get("container_id") if isinstance(environment, Mapping) else item.get("container_id")
-        if item.get("type") in _CALLS and isinstance(id, str):
-            ids[id] = None
+        container_id = environment.get("container_id") if isinstance(environment, Mapping) else item.get("container_id")
+        if item.get("type") in _CALLS and isinstance(container_id, str):
+            ids[container_id] = None
     return [*ids]
 
 

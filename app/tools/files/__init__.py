@@ -47,8 +47,8 @@ class VectorsUnsupported(ValueError):
 class UnknownCursor(InvalidRequest):
     """The cursor `after` or `before` is not an id in the list."""
 
-    def __init__(self, name: str, id: str) -> None:
-        super().__init__(f"Invalid '{name}': nothing with id '{id}' is in this list.", param=name)
+    def __init__(self, name: str, cursor: str) -> None:
+        super().__init__(f"Invalid '{name}': nothing with id '{cursor}' is in this list.", param=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Page:
     def cursors(self) -> list[tuple[str, str, str]]:
         """Return the name and id of each cursor, and how the entries compare to it: `<` or `>`."""
         cursors = [("after", self.after, self.descending), ("before", self.before, not self.descending)]
-        return [(name, id, "<" if below else ">") for name, id, below in cursors if id is not None]
+        return [(name, cursor, "<" if below else ">") for name, cursor, below in cursors if cursor is not None]
 
     @property
     def _backwards(self) -> bool:
@@ -120,7 +120,7 @@ class FileStore(Protocol):
         """The vector stores, stored with the files."""
         ...
 
-    async def write(self, id: str, number: int, data: bytes) -> None:
+    async def write(self, file_id: str, number: int, data: bytes) -> None:
         """Write a piece, numbered from 0, of a file that is being uploaded; the file is not visible yet."""
         ...
 
@@ -136,11 +136,11 @@ class FileStore(Protocol):
         """Return the total size of an owner's files, in bytes."""
         ...
 
-    async def discard(self, id: str) -> None:
+    async def discard(self, file_id: str) -> None:
         """Delete the pieces of a file that was never added."""
         ...
 
-    async def file(self, owner: str, id: str) -> File | None:
+    async def file(self, owner: str, file_id: str) -> File | None:
         """Return a file, or None if it does not exist or has expired."""
         ...
 
@@ -148,11 +148,11 @@ class FileStore(Protocol):
         """Return a page of files and whether there are more; raises `UnknownCursor`."""
         ...
 
-    def content(self, id: str) -> AsyncIterator[bytes]:
+    def content(self, file_id: str) -> AsyncIterator[bytes]:
         """Yield the content of a file in pieces. The owner is not checked here."""
         ...
 
-    async def delete(self, owner: str, id: str) -> bool:
+    async def delete(self, owner: str, file_id: str) -> bool:
         """Delete a file, also from vector stores; return whether it existed."""
         ...
 
@@ -176,6 +176,6 @@ def new_file_id() -> str:
     return f"file-{secrets.token_hex(12)}"
 
 
-def no_such_file(id: str) -> NotFound:
+def no_such_file(file_id: str) -> NotFound:
     """Return the error for the id of a file that is unknown, expired or another owner's."""
-    return NotFound(f"No such File object: {id}", param="id")
+    return NotFound(f"No such File object: {file_id}", param="id")

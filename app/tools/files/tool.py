@@ -145,9 +145,9 @@ class FileSearchSession:
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Check the vector stores, and return the search function; raises `NotFound` with the field."""
-        for index, id in enumerate(self._declared.vector_store_ids):
+        for index, store_id in enumerate(self._declared.vector_store_ids):
             try:
-                await self._stores.searchable(self._declaration.owner, id)
+                await self._stores.searchable(self._declaration.owner, store_id)
             except FilesUnavailable:
                 raise
             except APIError as error:
@@ -180,7 +180,7 @@ class FileSearchSession:
 
     async def _searchable(self) -> list[VectorStore]:
         ids = dict.fromkeys(self._declared.vector_store_ids)
-        return [await self._stores.searchable(self._declaration.owner, id) for id in ids]
+        return [await self._stores.searchable(self._declaration.owner, store_id) for store_id in ids]
 
     def _marks(self, items: Sequence[Item], count: int) -> list[str]:
         """Return citation marks that no other result of the conversation has."""

@@ -38,22 +38,22 @@ class Files:
         files, more = await self._store.files(owner, page, purpose)
         return list_page([file.resource() for file in files], more)
 
-    async def file(self, id: str, owner: str) -> File:
+    async def file(self, file_id: str, owner: str) -> File:
         """Return a file; raises `NotFound`."""
-        file = await self._store.file(owner, id)
+        file = await self._store.file(owner, file_id)
         if file is None:
-            raise no_such_file(id)
+            raise no_such_file(file_id)
         return file
 
     def content(self, file: File) -> AsyncIterator[bytes]:
         """Yield the content of a file in pieces."""
         return self._store.content(file.id)
 
-    async def delete(self, id: str, owner: str) -> dict[str, object]:
+    async def delete(self, file_id: str, owner: str) -> dict[str, object]:
         """Delete a file, also from vector stores; raises `NotFound`."""
-        if not await self._store.delete(owner, id):
-            raise no_such_file(id)
-        return {"id": id, "object": "file", "deleted": True}
+        if not await self._store.delete(owner, file_id):
+            raise no_such_file(file_id)
+        return {"id": file_id, "object": "file", "deleted": True}
 
 
 class Upload:

@@ -172,7 +172,7 @@ class MCPCodeSession(MCPSession):
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Return the function that runs code; a conversation continues in the container of its latest call."""
         calls = (item for item in reversed(items) if item.get("type") == "code_interpreter_call")
-        earlier = (id for item in calls if isinstance(id := item.get("container_id"), str))
+        earlier = (container_id for item in calls if isinstance(container_id := item.get("container_id"), str))
         self._container = self._container or next(earlier, None) or f"cntr_{self._digest(self._chain, 48)}"
         description = _STATEFUL if self._settings.stateful else _DESCRIPTION
         fields = {"container_id": self._container}
@@ -199,8 +199,8 @@ class MCPCodeSession(MCPSession):
             return Outcome.failed(message, {"outputs": [{"type": "logs", "logs": message}]})
         return _outcome(outcome_of(result, self._redactor, self._max_chars))
 
-    def _digest(self, id: str, length: int) -> str:
-        return sha256(f"{self._owner}\n{id}".encode()).hexdigest()[:length]
+    def _digest(self, container_id: str, length: int) -> str:
+        return sha256(f"{self._owner}\n{container_id}".encode()).hexdigest()[:length]
 
 
 def _outcome(result: Outcome) -> Outcome:

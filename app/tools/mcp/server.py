@@ -44,10 +44,10 @@ class MCPFailure(Exception):
     `error` is the `error` of the `mcp_call` item.
     """
 
-    def __init__(self, message: str, code: int = CONNECTION_CLOSED, type: str = "mcp_protocol_error") -> None:
+    def __init__(self, message: str, code: int = CONNECTION_CLOSED, error_type: str = "mcp_protocol_error") -> None:
         super().__init__(message)
         self.message = message
-        self.error: dict[str, object] = {"type": type, "code": code, "message": message}
+        self.error: dict[str, object] = {"type": error_type, "code": code, "message": message}
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,9 @@ async def test_null_is_as_good_as_absent() -> None:
 
 async def test_what_fails_before_the_first_event_is_an_error_with_the_status_that_it_would_have_over_http() -> None:
     refusals = [
-        BackendError("Slow down.", type="too_many_requests", code="rate_limit_exceeded", status=429, retry_after=7),
+        BackendError(
+            "Slow down.", error_type="too_many_requests", code="rate_limit_exceeded", status=429, retry_after=7
+        ),
         BackendError("Down."),
     ]
     async with talking(Scripted(*[[error] for error in refusals])) as socket:

@@ -112,5 +112,5 @@ def test_a_check_that_is_answered_ends_the_pause() -> None:
 def test_which_errors_count_as_failures_of_the_server(
     status: int, type: str, code: str, ill: bool, elsewhere: bool
 ) -> None:
-    error = BackendError("Oh.", status=status, type=type, code=code)
+    error = BackendError("Oh.", status=status, error_type=type, code=code)
     assert (is_server_failure(error), may_fail_over(error)) == (ill, elsewhere)

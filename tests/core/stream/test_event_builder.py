@@ -246,7 +246,7 @@ def test_an_error_behind_the_finish_reason_takes_nothing_away() -> None:
 
 
 def test_a_failure_is_emitted_nested_and_flat_and_in_the_response() -> None:
-    failure = BackendError("Too much.", type="too_many_requests", code="rate_limit_exceeded", status=429)
+    failure = BackendError("Too much.", error_type="too_many_requests", code="rate_limit_exceeded", status=429)
     error, failed = answer([delta(content="Hi")], failure)[-2:]
     told = {"type": "too_many_requests", "code": "rate_limit_exceeded", "message": "Too much.", "param": None}
     assert error["error"] == {**told, "headers": {"Retry-After": "1"}}

@@ -93,7 +93,7 @@ def _error(
         scrubbed(message, secret) if quoted else row.message,
         param=str(fields["param"]) if fields.get("param") else None,
         code=code if specific else row.code,
-        type=row.type,
+        error_type=row.type,
         status=row.status,
         retry_after=wait if row.status in (429, 503) else None,
     )

@@ -84,7 +84,7 @@ CODES = {
 def failure(kind: str, message: str = "") -> BackendError:
     """Return the error for a failure that we see ourselves; `kind` is a key of `ERROR_CLASSES`."""
     row = ERROR_CLASSES[kind]
-    return BackendError(message or row.message, code=row.code, type=row.type, status=row.status)
+    return BackendError(message or row.message, code=row.code, error_type=row.type, status=row.status)
 
 
 class Rule(NamedTuple):

@@ -89,9 +89,9 @@ class PostgresFileStore:
         """Create the store for a `postgresql://` URL; the first use connects. Raises `ValueError`."""
         return cls(PostgresDatabase(url))
 
-    async def write(self, id: str, number: int, data: bytes) -> None:
+    async def write(self, file_id: str, number: int, data: bytes) -> None:
         """Write a piece of a file that is being uploaded."""
-        await self._db.fetch(_WRITE, id, number, data)
+        await self._db.fetch(_WRITE, file_id, number, data)
 
     async def add(self, file: File, limit: int | None = None) -> bool:
         """Make a file visible after its content has been written; see `FileStore.add`."""
@@ -113,14 +113,14 @@ class PostgresFileStore:
         """Return the total size of an owner's files, in bytes."""
         return int((await self._db.fetch(_STORED, owner))[0][0])
 
-    async def discard(self, id: str) -> None:
+    async def discard(self, file_id: str) -> None:
         """Delete the pieces of a file that was never added."""
-        await self._db.fetch(_DISCARD, id)
+        await self._db.fetch(_DISCARD, file_id)
         await self._erase()
 
-    async def file(self, owner: str, id: str) -> File | None:
+    async def file(self, owner: str, file_id: str) -> File | None:
         """Return a file, or None if it does not exist or has expired."""
-        rows = await self._db.fetch(f"{_FILE} WHERE id = $1 AND owner = $2 AND {ALIVE}", id, owner)
+        rows = await self._db.fetch(f"{_FILE} WHERE id = $1 AND owner = $2 AND {ALIVE}", file_id, owner)
         return File(*rows[0]) if rows else None
 
     async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
@@ -129,18 +129,18 @@ class PostgresFileStore:
         rows, more = await self._db.listed(_FILE, "antiphon_files", where, (owner, purpose), page)
         return [File(*row) for row in rows], more
 
-    async def content(self, id: str) -> AsyncIterator[bytes]:
+    async def content(self, file_id: str) -> AsyncIterator[bytes]:
         """Yield the content of a file in pieces. The owner is not checked here."""
         for number in count():
-            rows = await self._db.fetch(_PIECE, id, number)
+            rows = await self._db.fetch(_PIECE, file_id, number)
             if not rows:
                 return
             yield rows[0][0]
 
-    async def delete(self, owner: str, id: str) -> bool:
+    async def delete(self, owner: str, file_id: str) -> bool:
         """Delete a file, also from vector stores; return whether it existed."""
         statement = f"DELETE FROM antiphon_files WHERE id = $1 AND owner = $2 AND {ALIVE} RETURNING 1"
-        return bool(await self._db.fetch(statement, id, owner))
+        return bool(await self._db.fetch(statement, file_id, owner))
 
     async def sweep(self) -> None:
         """Delete expired files and abandoned uploads, and the content and chunks of all that was deleted."""

@@ -74,11 +74,11 @@ class PostgresDatabase:
         entries.
         """
         bounds = []
-        for name, id, comparison in page.cursors():
+        for name, row_id, comparison in page.cursors():
             cursor = f"SELECT number FROM {table} WHERE {where} AND id = ${len(values) + 1}"
-            rows = await self.fetch(cursor, *values, id)
+            rows = await self.fetch(cursor, *values, row_id)
             if not rows:
-                raise UnknownCursor(name, id)
+                raise UnknownCursor(name, row_id)
             bounds.append(f"number {comparison} {rows[0][0]}")
         conditions = " AND ".join([where, *bounds])
         statement = f"{select} WHERE {conditions} ORDER BY number {page.order} LIMIT {page.limit + 1}"

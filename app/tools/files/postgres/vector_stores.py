@@ -141,10 +141,10 @@ class PostgresVectorStores:
         if (missing := await self._db.transaction(work)) is not None:
             raise UnknownFiles(missing)
 
-    async def get(self, owner: str, id: str) -> VectorStore | None:
+    async def get(self, owner: str, store_id: str) -> VectorStore | None:
         """Return a store, or None."""
         statement = f"{_STORE} WHERE stores.id = $1 AND owner = $2 GROUP BY stores.number"
-        rows = await self._db.fetch(statement, id, owner)
+        rows = await self._db.fetch(statement, store_id, owner)
         return store_of(rows[0]) if rows else None
 
     async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
@@ -152,10 +152,10 @@ class PostgresVectorStores:
         select = "SELECT id FROM antiphon_vector_stores"
         ids, more = await self._db.listed(select, "antiphon_vector_stores", "owner = $1", (owner,), page)
         statement = f"{_STORE} WHERE stores.id = ANY ($1) GROUP BY stores.number"
-        stores = {row[0]: store_of(row) for row in await self._db.fetch(statement, [id for (id,) in ids])}
-        return [stores[id] for (id,) in ids if id in stores], more
+        stores = {row[0]: store_of(row) for row in await self._db.fetch(statement, [store_id for (store_id,) in ids])}
+        return [stores[store_id] for (store_id,) in ids if store_id in stores], more
 
-    async def update(self, owner: str, id: str, changes: Mapping[str, Any]) -> bool:
+    async def update(self, owner: str, store_id: str, changes: Mapping[str, Any]) -> bool:
         """Change `name`, `metadata`, `expires_days` or `last_active_at`; return whether the store exists."""
         values = dict(changes)
         if "metadata" in values:
@@ -163,12 +163,12 @@ class PostgresVectorStores:
         names = [name for name in _CHANGEABLE if name in values]
         assignments = ", ".join(f"{name} = ${index}" for index, name in enumerate(names, 3)) or "id = id"
         statement = f"UPDATE antiphon_vector_stores SET {assignments} WHERE id = $1 AND owner = $2 RETURNING 1"
-        return bool(await self._db.fetch(statement, id, owner, *(values[name] for name in names)))
+        return bool(await self._db.fetch(statement, store_id, owner, *(values[name] for name in names)))
 
-    async def delete(self, owner: str, id: str) -> bool:
+    async def delete(self, owner: str, store_id: str) -> bool:
         """Delete a store, but not its files; return whether it existed."""
         statement = "DELETE FROM antiphon_vector_stores WHERE id = $1 AND owner = $2 RETURNING 1"
-        return bool(await self._db.fetch(statement, id, owner))
+        return bool(await self._db.fetch(statement, store_id, owner))
 
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
         """Add files and queue them for indexing; a file that is already in the store is indexed again."""
@@ -220,16 +220,16 @@ class PostgresVectorStores:
         rows = await self._db.fetch(statement, store.id, file_id)
         return await self._index.text(rows[0][0]) if rows else []
 
-    async def batch(self, store: VectorStore, id: str) -> FileBatch | None:
+    async def batch(self, store: VectorStore, batch_id: str) -> FileBatch | None:
         """Return a batch of files, or None."""
-        rows = await self._db.fetch(_BATCH, id, store.id)
+        rows = await self._db.fetch(_BATCH, batch_id, store.id)
         return file_batch_of(rows[0]) if rows else None
 
-    async def cancel_batch(self, store: VectorStore, id: str) -> bool:
+    async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
         """Cancel the files of a batch that are not indexed yet; return whether the batch exists."""
 
         async def work(connection: Connection) -> bool:
-            number = await connection.fetchval(_CANCEL, storable(id), store.id)
+            number = await connection.fetchval(_CANCEL, storable(batch_id), store.id)
             if number is not None:
                 await connection.execute(_CANCEL_FILES, number)
             return number is not None
@@ -269,8 +269,8 @@ class PostgresVectorStores:
         rows = await self._db.fetch(_CLAIM, claim, lease)
         if not rows:
             return None
-        number, attempt, store, id, max_tokens, overlap, filename, size = rows[0]
-        return Job(number, claim, attempt, store, id, filename, size, ChunkingStrategy(max_tokens, overlap))
+        number, attempt, store, file_id, max_tokens, overlap, filename, size = rows[0]
+        return Job(number, claim, attempt, store, file_id, filename, size, ChunkingStrategy(max_tokens, overlap))
 
     async def renew(self, job: Job, lease: float) -> bool:
         """Extend a claim; return False if it was lost because the file was removed, cancelled or claimed again."""
@@ -301,8 +301,8 @@ class PostgresVectorStores:
 async def _first_missing(connection: Connection, store: VectorStore, files: Sequence[NewStoreFile]) -> int | None:
     """Return the position of the first file that the store's owner does not have; None if there is none."""
     wanted = [str(storable(file.id)) for file in files]
-    existing = {id for (id,) in await connection.fetch(_EXISTING, wanted, store.owner)}
-    return next((index for index, id in enumerate(wanted) if id not in existing), None)
+    existing = {file_id for (file_id,) in await connection.fetch(_EXISTING, wanted, store.owner)}
+    return next((index for index, file_id in enumerate(wanted) if file_id not in existing), None)
 
 
 async def _insert_files(

@@ -101,12 +101,12 @@ class SQLiteFileStore:
         """Create the store for a `sqlite:///` URL; the database is created on first use."""
         return cls(sqlite_path(url), clock=clock)
 
-    async def write(self, id: str, number: int, data: bytes) -> None:
+    async def write(self, file_id: str, number: int, data: bytes) -> None:
         """Write a piece of a file that is being uploaded."""
 
         def work(db: apsw.Connection) -> None:
-            db.execute("INSERT INTO pieces (file, number, data) VALUES (?, ?, ?)", (id, number, data))
-            db.execute("INSERT OR REPLACE INTO uploads VALUES (?, ?)", (id, self._clock()))
+            db.execute("INSERT INTO pieces (file, number, data) VALUES (?, ?, ?)", (file_id, number, data))
+            db.execute("INSERT OR REPLACE INTO uploads VALUES (?, ?)", (file_id, self._clock()))
 
         await self._db.write(work)
 
@@ -135,18 +135,18 @@ class SQLiteFileStore:
         statement = f"SELECT coalesce(sum(bytes), 0) FROM files WHERE owner = :owner AND {_ALIVE}"
         return int(query(db, statement, {"owner": owner, "now": self._clock()})[0][0])
 
-    async def discard(self, id: str) -> None:
+    async def discard(self, file_id: str) -> None:
         """Delete the pieces of a file that was never added."""
 
         def work(db: apsw.Connection) -> None:
-            if query(db, "DELETE FROM uploads WHERE file = ? RETURNING file", (id,)):
-                db.execute("DELETE FROM pieces WHERE file = ?", (id,))
+            if query(db, "DELETE FROM uploads WHERE file = ? RETURNING file", (file_id,)):
+                db.execute("DELETE FROM pieces WHERE file = ?", (file_id,))
 
         await self._db.write(work)
 
-    async def file(self, owner: str, id: str) -> File | None:
+    async def file(self, owner: str, file_id: str) -> File | None:
         """Return a file, or None if it does not exist or has expired."""
-        values = {"owner": owner, "id": id, "now": self._clock()}
+        values = {"owner": owner, "id": file_id, "now": self._clock()}
         statement = f"{_FILE} WHERE id = :id AND owner = :owner AND {_ALIVE}"
         rows = await self._db.read(lambda db: query(db, statement, values))
         return File(*rows[0]) if rows else None
@@ -158,24 +158,24 @@ class SQLiteFileStore:
         rows, more = await self._db.read(lambda db: listed(db, _FILE, "files", where, values, page))
         return [File(*row) for row in rows], more
 
-    async def content(self, id: str) -> AsyncIterator[bytes]:
+    async def content(self, file_id: str) -> AsyncIterator[bytes]:
         """Yield the content of a file in pieces. The owner is not checked here."""
         number = 0
         statement = "SELECT data FROM pieces WHERE file = ? AND number = ?"
         while True:
-            rows = await self._db.read(partial(query, statement=statement, values=(id, number)))
+            rows = await self._db.read(partial(query, statement=statement, values=(file_id, number)))
             if not rows:
                 return
             yield rows[0][0]
             number += 1
 
-    async def delete(self, owner: str, id: str) -> bool:
+    async def delete(self, owner: str, file_id: str) -> bool:
         """Delete a file, also from vector stores; return whether it existed."""
-        values = {"owner": owner, "id": id, "now": self._clock()}
+        values = {"owner": owner, "id": file_id, "now": self._clock()}
 
         def work(db: apsw.Connection) -> list[tuple[object, ...]] | None:
             exists = f"SELECT 1 FROM files WHERE id = :id AND owner = :owner AND {_ALIVE}"
-            return _delete(db, id) if query(db, exists, values) else None
+            return _delete(db, file_id) if query(db, exists, values) else None
 
         removed = await self._db.write(work)
         await self.vector_stores.forget(removed or ())
@@ -190,10 +190,10 @@ class SQLiteFileStore:
 
     def _sweep(self, db: apsw.Connection) -> list[tuple[object, ...]]:
         now = self._clock()
-        for (id,) in query(db, "DELETE FROM uploads WHERE touched <= ? RETURNING file", (now - ABANDONED_AFTER,)):
-            db.execute("DELETE FROM pieces WHERE file = ?", (id,))
+        for (file_id,) in query(db, "DELETE FROM uploads WHERE touched <= ? RETURNING file", (now - ABANDONED_AFTER,)):
+            db.execute("DELETE FROM pieces WHERE file = ?", (file_id,))
         expired = query(db, "SELECT id FROM files WHERE expires_at <= ?", (now,))
-        return [removed for (id,) in expired for removed in _delete(db, id)]
+        return [removed for (file_id,) in expired for removed in _delete(db, file_id)]
 
     async def prepare_vectors(self) -> None:
         """Do nothing: every database can store embeddings."""
@@ -208,11 +208,11 @@ class SQLiteFileStore:
         await self._db.aclose()
 
 
-def _delete(db: apsw.Connection, id: str) -> list[tuple[object, ...]]:
+def _delete(db: apsw.Connection, file_id: str) -> list[tuple[object, ...]]:
     """Delete a file; return its rows in vector stores, as (vector store id, row)."""
-    removed = query(db, "DELETE FROM store_files WHERE id = ? RETURNING store, row", (id,))
-    db.execute("DELETE FROM files WHERE id = ?", (id,))
-    db.execute("DELETE FROM pieces WHERE file = ?", (id,))
+    removed = query(db, "DELETE FROM store_files WHERE id = ? RETURNING store, row", (file_id,))
+    db.execute("DELETE FROM files WHERE id = ?", (file_id,))
+    db.execute("DELETE FROM pieces WHERE file = ?", (file_id,))
     return removed
 
 

@@ -101,10 +101,10 @@ def listed(
     `table` is ordered by its column `row`, and `id` holds the ids of its entries; `where` and `values` select entries.
     """
     bounds = []
-    for name, id, comparison in page.cursors():
-        rows = query(db, f"SELECT row FROM {table} WHERE {where} AND id = :cursor", {**values, "cursor": id})
+    for name, row_id, comparison in page.cursors():
+        rows = query(db, f"SELECT row FROM {table} WHERE {where} AND id = :cursor", {**values, "cursor": row_id})
         if not rows:
-            raise UnknownCursor(name, id)
+            raise UnknownCursor(name, row_id)
         bounds.append(f"row {comparison} {rows[0][0]}")
     conditions = " AND ".join([where, *bounds])
     statement = f"{select} WHERE {conditions} ORDER BY row {page.order} LIMIT {page.limit + 1}"

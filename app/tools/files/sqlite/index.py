@@ -71,14 +71,14 @@ class Index:
                 if old == file or old not in alive:
                     _remove(db, old)
             for number, chunk in enumerate(chunks):
-                id = (file << NUMBER_BITS) + number
-                db.execute("INSERT INTO chunks VALUES (?, ?)", (id, chunk.text))
-                db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (id, searchable(chunk.text)))
+                chunk_id = (file << NUMBER_BITS) + number
+                db.execute("INSERT INTO chunks VALUES (?, ?)", (chunk_id, chunk.text))
+                db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (chunk_id, searchable(chunk.text)))
                 size += len(chunk.text.encode())
                 if chunk.vector is not None:
                     if not number:
                         _use_model(db, f"{model} {len(chunk.vector) // 4}")
-                    _add_vector(db, id, chunk.vector)
+                    _add_vector(db, chunk_id, chunk.vector)
                     size += len(chunk.vector)
         return size
 
@@ -117,10 +117,15 @@ class Index:
             if similarities:
                 # Chunks that only the words match have a similarity too.
                 assert vector is not None
-                similarities |= _similarities(db, vector, [id for id in ids if id not in similarities])
+                similarities |= _similarities(
+                    db, vector, [chunk_id for chunk_id in ids if chunk_id not in similarities]
+                )
             statement = "SELECT id, text FROM chunks WHERE id IN (SELECT value FROM json_each(?))"
             rows = query(db, statement, (json.dumps(ids),))
-            return [Match(id, id >> NUMBER_BITS, text, scores.get(id), similarities.get(id)) for id, text in rows]
+            return [
+                Match(chunk_id, chunk_id >> NUMBER_BITS, text, scores.get(chunk_id), similarities.get(chunk_id))
+                for chunk_id, text in rows
+            ]
 
     @contextmanager
     def _open(self) -> Iterator[apsw.Connection]:
@@ -177,7 +182,7 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
     statement = f"""
         SELECT id, sum(score) AS total FROM ({" UNION ALL ".join(scores)}) GROUP BY id ORDER BY total LIMIT :limit
     """
-    return {id: min(1.0, -score / maximum) for id, score in query(db, statement, values)}
+    return {chunk_id: min(1.0, -score / maximum) for chunk_id, score in query(db, statement, values)}
 
 
 def _count(db: apsw.Connection, term: str, limit: int) -> int:
@@ -206,24 +211,24 @@ def _by_vector(db: apsw.Connection, vector: bytes, limit: int, files: str | None
     statement = f"""
         SELECT id, vec_distance_cosine(vector, :vector) AS distance FROM vectors {where} ORDER BY distance LIMIT :limit
     """
-    return {id: _similarity(distance) for id, distance in query(db, statement, values)}
+    return {chunk_id: _similarity(distance) for chunk_id, distance in query(db, statement, values)}
 
 
 def _similarities(db: apsw.Connection, vector: bytes, ids: list[int]) -> dict[int, float]:
     statement = """
         SELECT id, vec_distance_cosine(vector, ?) FROM vectors WHERE id IN (SELECT value FROM json_each(?))
     """
-    return {id: _similarity(distance) for id, distance in query(db, statement, (vector, json.dumps(ids)))}
+    return {chunk_id: _similarity(distance) for chunk_id, distance in query(db, statement, (vector, json.dumps(ids)))}
 
 
 def _similarity(distance: float | None) -> float:
     return 0.0 if distance is None else min(1.0, max(0.0, 1.0 - distance))
 
 
-def _add_vector(db: apsw.Connection, id: int, vector: bytes) -> None:
-    db.execute("INSERT INTO vectors VALUES (?, ?)", (id, vector))
+def _add_vector(db: apsw.Connection, chunk_id: int, vector: bytes) -> None:
+    db.execute("INSERT INTO vectors VALUES (?, ?)", (chunk_id, vector))
     if len(vector) // 4 >= MIN_BITS and len(vector) % 32 == 0:  # bits come in bytes
-        db.execute("INSERT INTO codes VALUES (?, vec_quantize_binary(?))", (id, vector))
+        db.execute("INSERT INTO codes VALUES (?, vec_quantize_binary(?))", (chunk_id, vector))
 
 
 def _model(db: apsw.Connection) -> str | None:
@@ -240,11 +245,11 @@ def _use_model(db: apsw.Connection, model: str) -> None:
 
 def _files(db: apsw.Connection) -> Iterator[int]:
     """Yield the files that have chunks, without reading every chunk."""
-    id = 0
-    while rows := query(db, "SELECT id FROM chunks WHERE id >= ? ORDER BY id LIMIT 1", (id,)):
+    chunk_id = 0
+    while rows := query(db, "SELECT id FROM chunks WHERE id >= ? ORDER BY id LIMIT 1", (chunk_id,)):
         file = rows[0][0] >> NUMBER_BITS
         yield file
-        id = (file + 1) << NUMBER_BITS
+        chunk_id = (file + 1) << NUMBER_BITS
 
 
 _OF_FILE = "WHERE id BETWEEN ? AND ?"

@@ -82,10 +82,10 @@ class SQLiteVectorStores:
 
         await self._db.write(work)
 
-    async def get(self, owner: str, id: str) -> VectorStore | None:
+    async def get(self, owner: str, store_id: str) -> VectorStore | None:
         """Return a store, or None."""
         statement = f"{_STORE} WHERE stores.id = ? AND owner = ? GROUP BY stores.row"
-        rows = await self._db.read(lambda db: query(db, statement, (id, owner)))
+        rows = await self._db.read(lambda db: query(db, statement, (store_id, owner)))
         return store_of(rows[0]) if rows else None
 
     async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
@@ -93,27 +93,27 @@ class SQLiteVectorStores:
 
         def work(db: apsw.Connection) -> tuple[list[tuple[object, ...]], bool]:
             ids, more = listed(db, "SELECT id FROM stores", "stores", "owner = :owner", {"owner": owner}, page)
-            rows = [query(db, f"{_STORE} WHERE stores.id = ? GROUP BY stores.row", id)[0] for id in ids]
+            rows = [query(db, f"{_STORE} WHERE stores.id = ? GROUP BY stores.row", store_id)[0] for store_id in ids]
             return rows, more
 
         rows, more = await self._db.read(work)
         return [store_of(row) for row in rows], more
 
-    async def update(self, owner: str, id: str, changes: Mapping[str, Any]) -> bool:
+    async def update(self, owner: str, store_id: str, changes: Mapping[str, Any]) -> bool:
         """Change `name`, `metadata`, `expires_days` or `last_active_at`; return whether the store exists."""
-        values = {**changes, "id": id, "owner": owner}
+        values = {**changes, "id": store_id, "owner": owner}
         if "metadata" in changes:
             values["metadata"] = encode_fields(changes["metadata"])
         names = ", ".join(f"{name} = :{name}" for name in changes) or "id = id"
         statement = f"UPDATE stores SET {names} WHERE id = :id AND owner = :owner RETURNING id"
         return bool(await self._db.write(lambda db: query(db, statement, values)))
 
-    async def delete(self, owner: str, id: str) -> bool:
+    async def delete(self, owner: str, store_id: str) -> bool:
         """Delete a store, but not its files; return whether it existed."""
         statement = "DELETE FROM stores WHERE id = ? AND owner = ? RETURNING id"
-        deleted = bool(await self._db.write(lambda db: query(db, statement, (id, owner))))
+        deleted = bool(await self._db.write(lambda db: query(db, statement, (store_id, owner))))
         if deleted:
-            await self._in_thread(lambda: delete_index(self._path(id)))
+            await self._in_thread(lambda: delete_index(self._path(store_id)))
         return deleted
 
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
@@ -185,22 +185,22 @@ class SQLiteVectorStores:
             return []
         return await self._in_thread(lambda: self._index(store.id).text(entry[1]))
 
-    async def batch(self, store: VectorStore, id: str) -> FileBatch | None:
+    async def batch(self, store: VectorStore, batch_id: str) -> FileBatch | None:
         """Return a batch of files, or None."""
         statement = f"""
             SELECT batches.id, batches.store, batches.created_at, cancelled, {_COUNTS}
             FROM batches LEFT JOIN store_files ON batch = batches.row
             WHERE batches.id = ? AND batches.store = ? GROUP BY batches.row
         """
-        rows = await self._db.read(lambda db: query(db, statement, (id, store.id)))
+        rows = await self._db.read(lambda db: query(db, statement, (batch_id, store.id)))
         return file_batch_of(rows[0]) if rows else None
 
-    async def cancel_batch(self, store: VectorStore, id: str) -> bool:
+    async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
         """Cancel the files of a batch that are not indexed yet; return whether the batch exists."""
 
         def work(db: apsw.Connection) -> bool:
             statement = "UPDATE batches SET cancelled = 1 WHERE id = ? AND store = ? RETURNING row"
-            rows = query(db, statement, (id, store.id))
+            rows = query(db, statement, (batch_id, store.id))
             for row in rows:
                 statement = "UPDATE store_files SET status = 'cancelled' WHERE batch = ? AND status = 'in_progress'"
                 db.execute(statement, row)
@@ -258,8 +258,8 @@ class SQLiteVectorStores:
         rows = await self._db.write(lambda db: query(db, statement, values))
         if not rows:
             return None
-        row, attempt, store, id, max_tokens, overlap, filename, size = rows[0]
-        return Job(row, claim, attempt, store, id, filename, size, ChunkingStrategy(max_tokens, overlap))
+        row, attempt, store, file_id, max_tokens, overlap, filename, size = rows[0]
+        return Job(row, claim, attempt, store, file_id, filename, size, ChunkingStrategy(max_tokens, overlap))
 
     async def renew(self, job: Job, lease: float) -> bool:
         """Extend a claim; return False if it was lost because the file was removed, cancelled or claimed again."""
@@ -299,7 +299,9 @@ class SQLiteVectorStores:
             )
         """
         await self._db.write(lambda db: query(db, statement, (now,)))
-        nonempty = await self._db.read(lambda db: {id for (id,) in query(db, "SELECT DISTINCT store FROM store_files")})
+        nonempty = await self._db.read(
+            lambda db: {store for (store,) in query(db, "SELECT DISTINCT store FROM store_files")}
+        )
         await self._in_thread(lambda: self._clean(nonempty))
 
     def _clean(self, nonempty: set[str]) -> None:

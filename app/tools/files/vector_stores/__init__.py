@@ -57,7 +57,8 @@ class VectorStores:
         now = int(self._clock())
         days = body.expires_after.days if body.expires_after else None
         store = VectorStore(_new_id("vs"), owner, body.name, body.description, body.metadata or {}, days, now, now)
-        files = [NewStoreFile(id, None, body.chunking_strategy.strategy()) for id in dict.fromkeys(body.file_ids)]
+        strategy = body.chunking_strategy.strategy()
+        files = [NewStoreFile(file_id, None, strategy) for file_id in dict.fromkeys(body.file_ids)]
         places = [f"file_ids[{body.file_ids.index(file.id)}]" for file in files]
         with _report_unknown_file(files, places):
             await self._records.create(store, files)
@@ -69,11 +70,11 @@ class VectorStores:
         stores, more = await self._records.stores(owner, page)
         return list_page([store.resource(self._clock()) for store in stores], more)
 
-    async def retrieve(self, owner: str, id: str) -> dict[str, object]:
+    async def retrieve(self, owner: str, store_id: str) -> dict[str, object]:
         """Return a store; raises `NotFound`."""
-        return (await self._store(owner, id)).resource(self._clock())
+        return (await self._store(owner, store_id)).resource(self._clock())
 
-    async def update(self, owner: str, id: str, body: UpdateVectorStore) -> dict[str, object]:
+    async def update(self, owner: str, store_id: str, body: UpdateVectorStore) -> dict[str, object]:
         """Change the fields of a store that were sent; raises `NotFound`."""
         changes: dict[str, object] = {}
         if body.name is not None:
@@ -82,19 +83,19 @@ class VectorStores:
             changes["metadata"] = body.metadata or {}
         if "expires_after" in body.model_fields_set:
             changes["expires_days"] = body.expires_after.days if body.expires_after else None
-        if not await self._records.update(owner, id, changes):
-            raise _no_such_store(id)
-        return await self.retrieve(owner, id)
+        if not await self._records.update(owner, store_id, changes):
+            raise _no_such_store(store_id)
+        return await self.retrieve(owner, store_id)
 
-    async def delete(self, owner: str, id: str) -> dict[str, object]:
+    async def delete(self, owner: str, store_id: str) -> dict[str, object]:
         """Delete a store, but not its files; raises `NotFound`."""
-        if not await self._records.delete(owner, id):
-            raise _no_such_store(id)
-        return {"id": id, "object": "vector_store.deleted", "deleted": True}
+        if not await self._records.delete(owner, store_id):
+            raise _no_such_store(store_id)
+        return {"id": store_id, "object": "vector_store.deleted", "deleted": True}
 
-    async def search(self, owner: str, id: str, body: SearchVectorStore) -> dict[str, object]:
+    async def search(self, owner: str, store_id: str, body: SearchVectorStore) -> dict[str, object]:
         """Return the chunks of a store that match a query best; raises `NotFound`."""
-        store = await self.searchable(owner, id)
+        store = await self.searchable(owner, store_id)
         results = await self.find(
             [store], body.queries(), body.max_num_results, filters=body.filters, ranking=body.ranking_options
         )
@@ -123,17 +124,17 @@ class VectorStores:
         candidates = [candidate for results in await asyncio.gather(*searches) for candidate in results]
         return ranked(candidates, ranking or RankingOptions(), limit)
 
-    async def add_file(self, owner: str, id: str, body: AddFile) -> dict[str, object]:
+    async def add_file(self, owner: str, store_id: str, body: AddFile) -> dict[str, object]:
         """Add a file to a store, and queue it for indexing; raises `NotFound`."""
-        store = await self._store(owner, id)
+        store = await self._store(owner, store_id)
         await self._add(store, [_new_file(body)], places=["file_id"])
         return (await self._file(store, body.file_id)).resource()
 
     async def files(
-        self, owner: str, id: str, page: Page, status: str | None, batch_id: str | None = None
+        self, owner: str, store_id: str, page: Page, status: str | None, batch_id: str | None = None
     ) -> dict[str, object]:
         """Return a page of a store's files, or of a batch's; raises `NotFound`."""
-        store = await self._store(owner, id)
+        store = await self._store(owner, store_id)
         if status is not None and status not in FILE_STATUSES:
             raise InvalidRequest(f"Invalid 'filter': should be one of {', '.join(FILE_STATUSES)}.", param="filter")
         if batch_id is not None:
@@ -141,26 +142,26 @@ class VectorStores:
         files, more = await self._records.files(store, page, status, batch_id)
         return list_page([file.resource() for file in files], more)
 
-    async def file(self, owner: str, id: str, file_id: str) -> dict[str, object]:
+    async def file(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
         """Return a file of a store; raises `NotFound`."""
-        return (await self._file(await self._store(owner, id), file_id)).resource()
+        return (await self._file(await self._store(owner, store_id), file_id)).resource()
 
-    async def update_file(self, owner: str, id: str, file_id: str, body: UpdateFile) -> dict[str, object]:
+    async def update_file(self, owner: str, store_id: str, file_id: str, body: UpdateFile) -> dict[str, object]:
         """Change the attributes of a file in a store; raises `NotFound`."""
-        store = await self._store(owner, id)
+        store = await self._store(owner, store_id)
         if not await self._records.set_attributes(store, file_id, body.attributes or {}):
             raise no_such_file(file_id)
         return (await self._file(store, file_id)).resource()
 
-    async def remove_file(self, owner: str, id: str, file_id: str) -> dict[str, object]:
+    async def remove_file(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
         """Remove a file from a store without deleting it; raises `NotFound`."""
-        if not await self._records.remove(await self._store(owner, id), file_id):
+        if not await self._records.remove(await self._store(owner, store_id), file_id):
             raise no_such_file(file_id)
         return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
 
-    async def file_content(self, owner: str, id: str, file_id: str) -> dict[str, object]:
+    async def file_content(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
         """Return the text of a file in chunks; raises `NotFound`."""
-        store = await self._store(owner, id)
+        store = await self._store(owner, store_id)
         await self._file(store, file_id)
         texts = await self._records.text(store, file_id)
         return {
@@ -170,40 +171,40 @@ class VectorStores:
             "next_page": None,
         }
 
-    async def add_batch(self, owner: str, id: str, body: CreateBatch) -> dict[str, object]:
+    async def add_batch(self, owner: str, store_id: str, body: CreateBatch) -> dict[str, object]:
         """Add several files to a store, and queue them for indexing; raises `NotFound`."""
-        store = await self._store(owner, id)
+        store = await self._store(owner, store_id)
         batch_id = _new_id("vsfb")
         field = "files[{}].file_id" if body.files is not None else "file_ids[{}]"
         entries = {entry.file_id: (index, entry) for index, entry in enumerate(body.entries())}
         files = [_new_file(entry) for _, entry in entries.values()]
         await self._add(store, files, batch_id, places=[field.format(index) for index, _ in entries.values()])
-        return await self.batch(owner, id, batch_id)
+        return await self.batch(owner, store_id, batch_id)
 
-    async def batch(self, owner: str, id: str, batch_id: str) -> dict[str, object]:
+    async def batch(self, owner: str, store_id: str, batch_id: str) -> dict[str, object]:
         """Return a batch; raises `NotFound`."""
-        return await self._batch(await self._store(owner, id), batch_id)
+        return await self._batch(await self._store(owner, store_id), batch_id)
 
-    async def cancel_batch(self, owner: str, id: str, batch_id: str) -> dict[str, object]:
+    async def cancel_batch(self, owner: str, store_id: str, batch_id: str) -> dict[str, object]:
         """Cancel the files of a batch that are not indexed yet, and return the batch; raises `NotFound`."""
-        store = await self._store(owner, id)
+        store = await self._store(owner, store_id)
         await self._records.cancel_batch(store, batch_id)
         return await self._batch(store, batch_id)
 
-    async def _store(self, owner: str, id: str) -> VectorStore:
-        store = await self._records.get(owner, id)
+    async def _store(self, owner: str, store_id: str) -> VectorStore:
+        store = await self._records.get(owner, store_id)
         if store is None:
-            raise _no_such_store(id)
+            raise _no_such_store(store_id)
         return store
 
-    async def searchable(self, owner: str, id: str) -> VectorStore:
+    async def searchable(self, owner: str, store_id: str) -> VectorStore:
         """Return a store for a search, which counts as activity; raises `NotFound`, or `InvalidRequest` if expired."""
-        store = await self._store(owner, id)
+        store = await self._store(owner, store_id)
         now = int(self._clock())
         if store.expired(now):
-            raise InvalidRequest(f"The vector store '{id}' has expired.", param="vector_store_id")
+            raise InvalidRequest(f"The vector store '{store_id}' has expired.", param="vector_store_id")
         if now - store.last_active_at > _ACTIVE_WITHIN:
-            await self._records.update(owner, id, {"last_active_at": now})
+            await self._records.update(owner, store_id, {"last_active_at": now})
         return store
 
     async def _add(
@@ -252,8 +253,8 @@ def _new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(16)}"
 
 
-def _no_such_store(id: str) -> NotFound:
-    return NotFound(f"No such vector store: {id}", param="vector_store_id")
+def _no_such_store(store_id: str) -> NotFound:
+    return NotFound(f"No such vector store: {store_id}", param="vector_store_id")
 
 
 def _new_file(body: AddFile) -> NewStoreFile:

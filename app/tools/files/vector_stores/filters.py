@@ -51,13 +51,13 @@ AttributeFilter: TypeAlias = Annotated[
 CompoundFilter.model_rebuild()
 
 
-def predicate(filter: ComparisonFilter | CompoundFilter) -> Predicate:
+def predicate(condition: ComparisonFilter | CompoundFilter) -> Predicate:
     """Return a function that returns whether the attributes of a file match the filter."""
-    if isinstance(filter, CompoundFilter):
-        inner = [predicate(nested) for nested in filter.filters]
-        join = all if filter.type == "and" else any
+    if isinstance(condition, CompoundFilter):
+        inner = [predicate(nested) for nested in condition.filters]
+        join = all if condition.type == "and" else any
         return lambda attributes: join(matches(attributes) for matches in inner)
-    compare, key, value = _COMPARISONS[filter.type], filter.key, filter.value
+    compare, key, value = _COMPARISONS[condition.type], condition.key, condition.value
     return lambda attributes: compare(attributes.get(key), value)
 
 

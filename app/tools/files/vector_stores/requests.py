@@ -133,8 +133,10 @@ class CreateBatch(_Body):
         if self.files is not None:
             return self.files
         return [
-            AddFile.model_construct(file_id=id, attributes=self.attributes, chunking_strategy=self.chunking_strategy)
-            for id in self.file_ids or ()
+            AddFile.model_construct(
+                file_id=file_id, attributes=self.attributes, chunking_strategy=self.chunking_strategy
+            )
+            for file_id in self.file_ids or ()
         ]
 
 

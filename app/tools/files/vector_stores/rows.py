@@ -21,21 +21,21 @@ def decode_fields(value: str | None) -> dict[str, Any] | None:
 
 def store_of(row: Sequence[Any]) -> VectorStore:
     """Return a vector store from its columns, the counts of its files by status, and its size."""
-    id, owner, name, description, metadata, days, created_at, last_active_at, *counts, usage = row
+    store_id, owner, name, description, metadata, days, created_at, last_active_at, *counts, usage = row
     counted = FileCounts(*counts)
     fields = decode_fields(metadata)
-    return VectorStore(id, owner, name, description, fields, days, created_at, last_active_at, counted, usage)
+    return VectorStore(store_id, owner, name, description, fields, days, created_at, last_active_at, counted, usage)
 
 
 def file_batch_of(row: Sequence[Any]) -> FileBatch:
     """Return a batch from its columns and the counts of its files by status."""
-    id, store, created_at, cancelled, *counts = row
-    return FileBatch(id, store, created_at, bool(cancelled), FileCounts(*counts))
+    batch_id, store, created_at, cancelled, *counts = row
+    return FileBatch(batch_id, store, created_at, bool(cancelled), FileCounts(*counts))
 
 
 def store_file_of(row: Sequence[Any]) -> StoreFile:
     """Return a file of a vector store from its columns; the last one is the row's own number."""
-    id, store, filename, created_at, status, code, message, usage, attributes, max_tokens, overlap, _ = row
+    file_id, store, filename, created_at, status, code, message, usage, attributes, max_tokens, overlap, _ = row
     error = (code, message) if code else None
     strategy = ChunkingStrategy(max_tokens, overlap)
-    return StoreFile(id, store, filename, created_at, status, error, usage, decode_fields(attributes), strategy)
+    return StoreFile(file_id, store, filename, created_at, status, error, usage, decode_fields(attributes), strategy)
