@@ -344,7 +344,6 @@ class _MeasuredBackend(BackendWrapper):
         self._server = server  # its labels
 
     def stream(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Chunk]]]:
-        """Return the stream of chunks: see `Backend.stream`."""
         return _MeasuredAnswer(self._backend.stream(request), self._metrics, self._server)
 
     def _measured_forward(self, request: RawRequest) -> AbstractAsyncContextManager[RawAnswer]:

@@ -363,7 +363,6 @@ class _TracedBackend(BackendWrapper):
 
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
-        """Return the stream of chunks: see `Backend.stream`."""
         profile = self.profile(request.model or request.body["model"])
         span = _BackendSpan(self._tracing, request.body, profile, self._server)
         if self._tracing.content and request.content_traceable:

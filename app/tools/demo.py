@@ -99,7 +99,6 @@ class DemoSession:
         )
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Run a call."""
         return await _RUN[call.function.name](self, call, report)
 
     async def echo(self, call: ToolCall, report: Report) -> Outcome:

@@ -125,7 +125,6 @@ class ImageGenerationTool:
         return cls(settings, ImagesAPI(backend.options().transport, settings.timeout))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
-        """Return the session for a declaration; raises `InvalidRequest`."""
         declared = read_declaration(ImageDeclaration, declaration.tool, declaration.place)
         mask = None
         if declared.input_image_mask and (url := declared.input_image_mask.image_url):

@@ -47,7 +47,6 @@ class DemoBackend:
 
     @asynccontextmanager
     async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
-        """Answer in chunks: see `Backend.stream`."""
         prompt = _Turn(request.body).prompt
         error = showcase.wanted_failure(prompt)
         if error and not showcase.breaks_off(prompt):

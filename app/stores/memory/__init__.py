@@ -98,11 +98,9 @@ class MemoryStore:
         return cls(ttl=ttl, clock=clock, **bounds)
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
-        """Store a record, and renew its bucket."""
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
-        """Store a record if there is none of that name; return whether it was stored."""
         used = self._use(bucket)
         return (used is None or name not in used.records) and await self.apply(Change(bucket, {name: record}))
 
@@ -145,7 +143,6 @@ class MemoryStore:
         return True
 
     async def get(self, bucket: str, name: str) -> bytes | None:
-        """Return one record, and renew its bucket."""
         current = self._use(bucket)
         return current.records.get(name) if current else None
 
@@ -155,7 +152,6 @@ class MemoryStore:
         return dict(current.records) if current else {}
 
     async def names(self, bucket: str) -> set[str]:
-        """Return the names of a bucket's records, and renew it."""
         current = self._use(bucket)
         return set(current.records) if current else set()
 
@@ -182,7 +178,6 @@ class MemoryStore:
         return True
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
-        """Return the entries of an owner's records, the newest first."""
         now = self._clock()
         entries = (
             (name, self._buckets[bucket].entries[name])

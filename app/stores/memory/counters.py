@@ -22,7 +22,6 @@ class MemoryCounters:
         self._pools: defaultdict[str, set[str]] = defaultdict(set)
 
     async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
-        """Take tokens from an owner's buckets, all of them or none."""
         now = self._clock()
         keys = [f"{owner}:{take.bucket}" for take in takes]
         missing = [
@@ -41,7 +40,6 @@ class MemoryCounters:
         return TokenResult(True, missing)
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
-        """Acquire one of the slots of a pool; return False if all are held."""
         if len(self._pools[pool]) >= limit:
             return False
         self._pools[pool].add(holder)
@@ -52,7 +50,6 @@ class MemoryCounters:
         return [(pool, holder) for pool, holder in slots if holder not in self._pools.get(pool, ())]
 
     async def release(self, pool: str, holder: str) -> None:
-        """Release a slot."""
         self._pools[pool].discard(holder)
         if not self._pools[pool]:
             del self._pools[pool]

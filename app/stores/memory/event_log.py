@@ -54,7 +54,6 @@ class MemoryLog:
         self._bytes = 0
 
     async def begin(self, run: RunKey, worker: str) -> None:
-        """Create the log of a new run."""
         self._logs[run] = _Log(worker, 0, 0)
         self._renew(run, self._logs[run])
 
@@ -104,7 +103,6 @@ class MemoryLog:
             log.cancelled = True
 
     async def state(self, run: RunKey) -> RunState:
-        """Return the state of a run."""
         log = self._find(run)
         if log is None:
             return "absent"

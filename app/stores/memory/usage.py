@@ -24,7 +24,6 @@ class MemoryUsage:
             add_row(self._rows, row[:4], row)
 
     async def spending(self, key: str, day: str) -> Spending:
-        """Return what a key has used on a day, and in its month."""
         month = [row for row in self._rows.values() if row.key == key and row.day[:7] == day[:7]]
         today = [row for row in month if row.day == day]
         totals = [
@@ -33,9 +32,7 @@ class MemoryUsage:
         return Spending(*totals[0], *totals[1])
 
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
-        """Return the rows of these days."""
         return [row for row in self._rows.values() if first <= row.day <= last and key in (None, row.key)]
 
     async def forget(self, before: str) -> None:
-        """Delete the rows of earlier days."""
         self._rows = {name: row for name, row in self._rows.items() if row.day >= before}

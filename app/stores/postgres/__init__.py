@@ -152,7 +152,6 @@ class PostgresStore:
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
-        """Store a record if there is none of that name; return whether it was stored."""
         await self._client.fetch(_EXPIRE, bucket)
         return bool(await self._client.fetch(_ADD, bucket, self._ttl, name, record, images_bucket(bucket)))
 
@@ -182,7 +181,6 @@ class PostgresStore:
         return applied
 
     async def get(self, bucket: str, name: str) -> bytes | None:
-        """Return one record, and renew its bucket."""
         rows = await self._client.fetch(_GET, bucket, name)
         await self._renew(bucket, rows)
         return rows[0][1] if rows else None
@@ -194,7 +192,6 @@ class PostgresStore:
         return {name: record for _, name, record in rows if name is not None}
 
     async def names(self, bucket: str) -> set[str]:
-        """Return the names of a bucket's records, and renew it."""
         rows = await self._client.fetch(_NAMES, bucket)
         await self._renew(bucket, rows)
         return {name for _, name in rows if name is not None}
@@ -209,7 +206,6 @@ class PostgresStore:
         return bool(await self._client.fetch(_DROP, bucket))
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
-        """Return the entries of an owner's records, the newest first."""
         position = 2**63 - 1 if after is None else await self._client.fetchval(_POSITION, owner, after)
         if position is None:
             return None

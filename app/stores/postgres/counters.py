@@ -24,7 +24,6 @@ class PostgresCounters:
         self._client = client
 
     async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
-        """Take tokens from an owner's buckets, all of them or none."""
         columns = [[float(value) for value in column] for column in zip(*(take[1:] for take in takes), strict=True)]
         granted, *missing = await self._client.fetchval(
             "SELECT antiphon_take($1, $2, $3, $4, $5)", owner, [take.bucket for take in takes], *columns
@@ -32,20 +31,17 @@ class PostgresCounters:
         return TokenResult(bool(granted), missing)
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
-        """Acquire one of the slots of a pool; return False if all are held."""
         acquired: bool = await self._client.fetchval(
             "SELECT antiphon_acquire($1, $2, $3, $4)", pool, holder, limit, LEASE
         )
         return acquired
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Renew slots; return those that were not held."""
         pools, holders = [pool for pool, _ in slots], [holder for _, holder in slots]
         renewed = {(pool, holder) for pool, holder in await self._client.fetch(_RENEW, pools, holders, LEASE)}
         return [slot for slot in slots if slot not in renewed]
 
     async def release(self, pool: str, holder: str) -> None:
-        """Release a slot."""
         await self._client.fetch("DELETE FROM antiphon_slots WHERE pool = $1 AND holder = $2", pool, holder)
 
     async def aclose(self) -> None:

@@ -53,7 +53,6 @@ class PostgresLog:
         self._notifications = _Notifications(client)
 
     async def begin(self, run: RunKey, worker: str) -> None:
-        """Create the log of a new run."""
         await self._client.fetch("SELECT antiphon_run_begin($1, $2, $3, $4, $5)", *run, worker, self._lease, self._ttl)
 
     async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
@@ -85,7 +84,6 @@ class PostgresLog:
         await self._client.fetch(_CANCEL, *run)
 
     async def state(self, run: RunKey) -> RunState:
-        """Return the state of a run."""
         rows = await self._client.fetch(_FIND, *run)
         if not rows:
             return "absent"
@@ -93,7 +91,6 @@ class PostgresLog:
         return "ended" if ended else "running" if leased else "orphaned"
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[Batch]:
-        """Return the next batches with events after `after`."""
         after = min(after, 2**62)
         batches = await self._look(run, after)
         if batches or wait <= 0:

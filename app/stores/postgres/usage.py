@@ -48,16 +48,13 @@ class PostgresUsage:
         await self._client.fetch(_ADD, batch, [date.fromisoformat(day) for day in days], *columns)
 
     async def spending(self, key: str, day: str) -> Spending:
-        """Return what a key has used on a day, and in its month."""
         [row] = await self._client.fetch(_SPENDING, key, date.fromisoformat(day))
         return Spending(*row)
 
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
-        """Return the rows of these days."""
         rows = await self._client.fetch(_ROWS, date.fromisoformat(first), date.fromisoformat(last), key)
         return [UsageRow(day.isoformat(), *rest) for day, *rest in rows]
 
     async def forget(self, before: str) -> None:
-        """Delete the rows of earlier days."""
         await self._client.fetch("DELETE FROM antiphon_usage WHERE day < $1", date.fromisoformat(before))
         await self._client.fetch(_FORGET_BATCHES, float(BATCH_TTL))

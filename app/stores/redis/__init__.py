@@ -116,7 +116,6 @@ class RedisStore:
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
-        """Store a record if there is none of that name; return whether it was stored."""
         return bool(await self._use(bucket, ("HSETNX", _key(bucket), name, record)))
 
     async def apply(self, *changes: Change) -> bool:
@@ -161,7 +160,6 @@ class RedisStore:
         return ("PEXPIRE", key, self._ttl)
 
     async def get(self, bucket: str, name: str) -> bytes | None:
-        """Return one record, and renew its bucket."""
         record: bytes | None = await self._use(bucket, ("HGET", _key(bucket), name))
         return record
 
@@ -171,7 +169,6 @@ class RedisStore:
         return {name.decode(): value for name, value in fields.items() if not name.startswith(ENTRY.encode())}
 
     async def names(self, bucket: str) -> set[str]:
-        """Return the names of a bucket's records, and renew it."""
         fields = await self._use(bucket, ("HKEYS", _key(bucket)))
         return {name.decode() for name in fields if not name.startswith(ENTRY.encode())}
 
@@ -186,7 +183,6 @@ class RedisStore:
         return bool(dropped)
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
-        """Return the entries of an owner's records, the newest first."""
         return await listing.recent(self._client, _key, owner, limit, after)
 
     async def purge(self) -> None:

@@ -79,25 +79,21 @@ class RedisCounters:
         self._server = server
 
     async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
-        """Take tokens from an owner's buckets, all of them or none."""
         key = f"antiphon:{{limit:{owner}}}"
         arguments = [value for take in takes for value in (take.bucket, take.capacity, take.amount, take.needs)]
         [[granted, *missing]] = await self._server.execute(key, ("EVAL", _TAKE, 1, key, *arguments))
         return TokenResult(bool(granted), [float(tokens) for tokens in missing])
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
-        """Acquire one of the slots of a pool; return False if all are held."""
         [acquired] = await self._server.execute(_key(pool), ("EVAL", _ACQUIRE, 1, _key(pool), _LEASE, limit, holder))
         return bool(acquired)
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Renew slots; return those that were not held."""
         pools = groupby(sorted(slots), lambda slot: slot[0])
         lost = await asyncio.gather(*(self._renew(pool, [name for _, name in group]) for pool, group in pools))
         return [slot for slots in lost for slot in slots]
 
     async def release(self, pool: str, holder: str) -> None:
-        """Release a slot."""
         await self._server.execute(_key(pool), ("ZREM", _key(pool), holder))
 
     async def aclose(self) -> None:

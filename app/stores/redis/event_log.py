@@ -153,7 +153,6 @@ class RedisLog:
         await self._eval(_CANCEL, [run])
 
     async def state(self, run: RunKey) -> RunState:
-        """Return the state of a run."""
         state: RunState = (await self._eval(_STATE, [run])).decode()
         return state
 

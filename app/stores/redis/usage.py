@@ -55,14 +55,12 @@ class RedisUsage:
         await asyncio.gather(*(self._add(batch, key, its_rows) for key, its_rows in of_keys.items()))
 
     async def spending(self, key: str, day: str) -> Spending:
-        """Return what a key has used on a day, and in its month."""
         month = _month_key(key, day)
         fields = [_field(period, column) for period in (day, day[:7]) for column in ("tokens", "cost")]
         [counts] = await self._server.execute(month, ("HMGET", month, *fields))
         return Spending(*(int(count or 0) for count in counts))
 
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
-        """Return the rows of these days."""
         [names] = await self._server.execute(_NAMES, ("SMEMBERS", _NAMES))
         keys = sorted(name.decode() for name in names if key in (None, name.decode()))
         hashes = await asyncio.gather(*(self._hash(name, month) for name in keys for month in _months(first, last)))

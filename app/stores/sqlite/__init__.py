@@ -204,7 +204,6 @@ class SQLiteStore:
         return await self._writes.write(lambda db: _apply(db, changes, times))
 
     async def get(self, bucket: str, name: str) -> bytes | None:
-        """Return one record, and renew its bucket."""
         return (await self._records(_GET, bucket, name)).get(name)
 
     async def all(self, bucket: str) -> dict[str, bytes]:
@@ -212,7 +211,6 @@ class SQLiteStore:
         return await self._records(_ALL, bucket)
 
     async def names(self, bucket: str) -> set[str]:
-        """Return the names of a bucket's records, and renew it."""
         rows = await self._read(_NAMES, {"bucket": bucket})
         return {*orjson.loads(rows[0][1])} if rows else set()
 
@@ -227,7 +225,6 @@ class SQLiteStore:
         return await self._writes.write(lambda db: db.execute(_DROP, values).rowcount) > 0
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
-        """Return the entries of an owner's records, the newest first."""
         values: dict[str, object] = {"owner": owner, "after": after, "limit": limit, "now": self._clock()}
 
         def read(db: sqlite3.Connection) -> list[bytes] | None:

@@ -67,7 +67,6 @@ class SQLiteLog:
         self._clock = clock
 
     async def begin(self, run: RunKey, worker: str) -> None:
-        """Create the log of a new run."""
         values = self._values(run, worker=worker)
         await self._writes.write(lambda db: _begin(db, values))
 
@@ -92,7 +91,6 @@ class SQLiteLog:
         await self._writes.write(lambda db: db.execute(_CANCEL, values))
 
     async def state(self, run: RunKey) -> RunState:
-        """Return the state of a run."""
         values = self._values(run)
         row = await self._reads.run(lambda db: db.execute(_FIND, values).fetchone())
         if row is None:

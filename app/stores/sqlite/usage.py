@@ -56,16 +56,13 @@ class SQLiteUsage:
         await self._writes.write(add)
 
     async def spending(self, key: str, day: str) -> Spending:
-        """Return what a key has used on a day, and in its month."""
         values = {"key": key, "day": day, "month": day[:7]}
         return Spending(*(await self._fetch(_SPENDING, values))[0])
 
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
-        """Return the rows of these days."""
         return [UsageRow(*row) for row in await self._fetch(_ROWS, {"first": first, "last": last, "key": key})]
 
     async def forget(self, before: str) -> None:
-        """Delete the rows of earlier days."""
         await self._writes.write(lambda db: db.execute("DELETE FROM usage WHERE day < ?", (before,)))
 
     async def _fetch(self, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:

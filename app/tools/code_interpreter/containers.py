@@ -285,7 +285,6 @@ class LocalContainers(Containers):
         memory_limit: MemoryLimit | None = None,
         idle_minutes: int | None = None,
     ) -> Container:
-        """Create a container; see `Containers.create`."""
         memory_limit = memory_limit or "1g"
         if memory_bytes(memory_limit) > memory_bytes(self.settings.memory_limit):
             message = f"Invalid 'memory_limit': containers of this server have at most {self.settings.memory_limit}."
@@ -306,7 +305,6 @@ class LocalContainers(Containers):
         return container
 
     async def get(self, owner: str, container_id: str) -> Container:
-        """Return a container; raises `NotFound`."""
         self.expire()
         container = self._containers.get(container_id)
         if container is None or container.owner != owner:
@@ -314,7 +312,6 @@ class LocalContainers(Containers):
         return container
 
     async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
-        """Return the container of a conversation, creating it if there is none; see `Containers.of_conversation`."""
         current = self._conversations.get((owner, chain))
         for container_id in (*earlier, *([current] if current else ())):
             try:
@@ -326,13 +323,11 @@ class LocalContainers(Containers):
         return container
 
     async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
-        """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
         self.expire()
         own = [container for container in self._containers.values() if container.owner == owner]
         return _page([container.resource() for container in own if name in (None, container.name)], page)
 
     async def delete(self, owner: str, container_id: str) -> dict[str, object]:
-        """Delete a container; raises `NotFound`."""
         self._drop(await self.get(owner, container_id))
         return {"id": container_id, "object": "container.deleted", "deleted": True}
 
@@ -375,7 +370,6 @@ class LocalContainers(Containers):
 
     @asynccontextmanager
     async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
-        """Open the sandbox of a container; see `Containers.use`."""
         async with container.lock:
             try:
                 container.last_active_at = self._clock()
@@ -406,7 +400,6 @@ class LocalContainers(Containers):
     async def changes(
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
     ) -> Sequence[ContainerFile]:
-        """List the files of a container in use, and return those that are new or changed."""
         changed: list[ContainerFile] = []
         try:
             entries = await _list_files(sandbox)
@@ -430,7 +423,6 @@ class LocalContainers(Containers):
         return int(self._clock())
 
     async def aclose(self) -> None:
-        """Close all containers."""
         if self._timer:
             self._timer.cancel()
         for container in [*self._containers.values()]:

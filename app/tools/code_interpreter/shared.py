@@ -107,25 +107,20 @@ class SharedContainers(Containers):
     # Operations.
 
     async def create(self, owner: str, **options: Any) -> Container:
-        """Create a container; see `Containers.create`."""
         return _container(await self._do("create", owner=owner, **options))
 
     async def get(self, owner: str, container_id: str) -> Container:
-        """Return a container; raises `NotFound`."""
         return _container(await self._do("get", owner=owner, container_id=container_id))
 
     async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
-        """Return the container of a conversation; see `Containers`."""
         fields = {"owner": owner, "chain": chain, "earlier": [*earlier], **options}
         return _container(await self._do("of_conversation", **fields))
 
     async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
-        """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
         result: dict[str, object] = await self._do("list", owner=owner, page=asdict(page), name=name)
         return result
 
     async def delete(self, owner: str, container_id: str) -> dict[str, object]:
-        """Delete a container; raises `NotFound`."""
         deleted: dict[str, object] = await self._do("delete", owner=owner, container_id=container_id)
         return deleted
 
@@ -149,7 +144,6 @@ class SharedContainers(Containers):
     async def changes(
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
     ) -> Sequence[ContainerFile]:
-        """List the files of a container in use, and return those that are new or changed."""
         if not isinstance(sandbox, _RemoteSandbox):
             assert self._local
             return await self._local.changes(container, sandbox, source)
@@ -158,7 +152,6 @@ class SharedContainers(Containers):
         return [container.files[path] for path in answer["changed"]]
 
     async def aclose(self) -> None:
-        """Close all containers of this process."""
         if self._server:
             self._server.close()
         for connection in self._connections:

@@ -185,7 +185,6 @@ class CodeInterpreter:
         return {"bubblewrap": None}
 
     async def aclose(self) -> None:
-        """Close all containers."""
         await self.containers.aclose()
 
 

@@ -104,7 +104,6 @@ class FileSearch:
         self._ingestion.start()
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
-        """Return the session for a declaration; raises `InvalidRequest`."""
         declared = read_declaration(FileSearchDeclaration, declaration.tool, declaration.place)
         return self._session(declaration, declared)
 

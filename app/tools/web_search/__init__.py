@@ -112,7 +112,6 @@ class WebSearchTool:
         return cls(settings, provider_class.from_settings(settings, settings.key(host.environment)))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
-        """Return the session for a declaration; raises `InvalidRequest`."""
         declared = read_declaration(WebSearchDeclaration, declaration.tool, declaration.place)
         return self._open(declared, _SOURCES in declaration.include)
 

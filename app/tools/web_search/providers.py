@@ -169,7 +169,6 @@ class HTTPSearchProvider:
         return cls(api, url, key, params=settings.params, timeout=settings.timeout, name=settings.provider)
 
     async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
-        """Return the results; raises `SearchFailed`."""
         params = {name: value for name, value in self._api.params(query).items() if value is not None} | {
             **self._params
         }

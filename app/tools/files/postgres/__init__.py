@@ -90,7 +90,6 @@ class PostgresFileStore:
         return cls(PostgresDatabase(url))
 
     async def write(self, file_id: str, number: int, data: bytes) -> None:
-        """Write a piece of a file that is being uploaded."""
         await self._db.fetch(_WRITE, file_id, number, data)
 
     async def add(self, file: File, limit: int | None = None) -> bool:
@@ -110,27 +109,22 @@ class PostgresFileStore:
         return await self._db.transaction(work)
 
     async def stored_bytes(self, owner: str) -> int:
-        """Return the total size of an owner's files, in bytes."""
         return int((await self._db.fetch(_STORED, owner))[0][0])
 
     async def discard(self, file_id: str) -> None:
-        """Delete the pieces of a file that was never added."""
         await self._db.fetch(_DISCARD, file_id)
         await self._erase()
 
     async def file(self, owner: str, file_id: str) -> File | None:
-        """Return a file, or None if it does not exist or has expired."""
         rows = await self._db.fetch(f"{_FILE} WHERE id = $1 AND owner = $2 AND {ALIVE}", file_id, owner)
         return File(*rows[0]) if rows else None
 
     async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
-        """Return a page of files and whether there are more."""
         where = f"owner = $1 AND {ALIVE} AND ($2::text IS NULL OR purpose = $2)"
         rows, more = await self._db.listed(_FILE, "antiphon_files", where, (owner, purpose), page)
         return [File(*row) for row in rows], more
 
     async def content(self, file_id: str) -> AsyncIterator[bytes]:
-        """Yield the content of a file in pieces. The owner is not checked here."""
         for number in count():
             rows = await self._db.fetch(_PIECE, file_id, number)
             if not rows:
@@ -138,7 +132,6 @@ class PostgresFileStore:
             yield rows[0][0]
 
     async def delete(self, owner: str, file_id: str) -> bool:
-        """Delete a file, also from vector stores; return whether it existed."""
         statement = f"DELETE FROM antiphon_files WHERE id = $1 AND owner = $2 AND {ALIVE} RETURNING 1"
         return bool(await self._db.fetch(statement, file_id, owner))
 
@@ -163,7 +156,6 @@ class PostgresFileStore:
             raise VectorsUnsupported(str(error)) from None
 
     async def check(self) -> None:
-        """Check that the database can be written to."""
         await self._db.check()
 
     async def aclose(self) -> None:

@@ -148,7 +148,6 @@ class PostgresVectorStores:
         return store_of(rows[0]) if rows else None
 
     async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
-        """Return a page of stores, and whether more follow."""
         select = "SELECT id FROM antiphon_vector_stores"
         ids, more = await self._db.listed(select, "antiphon_vector_stores", "owner = $1", (owner,), page)
         statement = f"{_STORE} WHERE stores.id = ANY ($1) GROUP BY stores.number"
@@ -156,7 +155,6 @@ class PostgresVectorStores:
         return [stores[store_id] for (store_id,) in ids if store_id in stores], more
 
     async def update(self, owner: str, store_id: str, changes: Mapping[str, Any]) -> bool:
-        """Change `name`, `metadata`, `expires_days` or `last_active_at`; return whether the store exists."""
         values = dict(changes)
         if "metadata" in values:
             values["metadata"] = encode_fields(values["metadata"])
@@ -171,8 +169,6 @@ class PostgresVectorStores:
         return bool(await self._db.fetch(statement, store_id, owner))
 
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
-        """Add files and queue them for indexing; a file that is already in the store is indexed again."""
-
         async def work(connection: Connection) -> int | None:
             # Others who add files to this store wait, and a store that was deleted meanwhile gets none.
             active = f"UPDATE antiphon_vector_stores SET last_active_at = {_NOW} WHERE id = $1 RETURNING 1"
@@ -195,7 +191,6 @@ class PostgresVectorStores:
     async def files(
         self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
     ) -> tuple[list[StoreFile], bool]:
-        """Return a page of files, and whether more follow."""
         where = "store = $1 AND ($2::text IS NULL OR status = $2)"
         values: tuple[object, ...] = (store.id, status)
         if batch_id is not None:
@@ -210,12 +205,10 @@ class PostgresVectorStores:
         return bool(await self._db.fetch(statement, store.id, file_id, encode_fields(attributes)))
 
     async def remove(self, store: VectorStore, file_id: str) -> bool:
-        """Remove a file from a store without deleting it; return whether it was in the store."""
         statement = "DELETE FROM antiphon_store_files WHERE store = $1 AND id = $2 RETURNING 1"
         return bool(await self._db.fetch(statement, store.id, file_id))
 
     async def text(self, store: VectorStore, file_id: str) -> list[str]:
-        """Return the chunks of a file's text, in order; [] if the file has not been indexed."""
         statement = "SELECT number FROM antiphon_store_files WHERE store = $1 AND id = $2 AND status = 'completed'"
         rows = await self._db.fetch(statement, store.id, file_id)
         return await self._index.text(rows[0][0]) if rows else []
@@ -226,8 +219,6 @@ class PostgresVectorStores:
         return file_batch_of(rows[0]) if rows else None
 
     async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
-        """Cancel the files of a batch that are not indexed yet; return whether the batch exists."""
-
         async def work(connection: Connection) -> bool:
             number = await connection.fetchval(_CANCEL, storable(batch_id), store.id)
             if number is not None:
@@ -243,7 +234,6 @@ class PostgresVectorStores:
         limit: int,
         matches: Callable[[Attributes], bool] | None = None,
     ) -> list[Candidate]:
-        """Return the best `limit` chunks by words and by embedding; see `VectorStoreRecords.search`."""
         files = None if matches is None else await self._matching(store, matches)
         if files is not None and not files:
             return []
@@ -264,7 +254,6 @@ class PostgresVectorStores:
         return [number for number, text in rows if matches(decode_fields(text) or {})]
 
     async def claim(self, lease: float) -> Job | None:
-        """Claim the next file to index for `lease` seconds; None if there is none."""
         claim = secrets.token_hex(8)
         rows = await self._db.fetch(_CLAIM, claim, lease)
         if not rows:
@@ -273,15 +262,12 @@ class PostgresVectorStores:
         return Job(number, claim, attempt, store, file_id, filename, size, ChunkingStrategy(max_tokens, overlap))
 
     async def renew(self, job: Job, lease: float) -> bool:
-        """Extend a claim; return False if it was lost because the file was removed, cancelled or claimed again."""
         return bool(await self._db.fetch(_RENEW, job.row, job.claim, lease))
 
     async def release(self, job: Job, delay: float = 0) -> None:
-        """Give up a claim; the file can be claimed again after `delay` seconds."""
         await self._db.fetch(_RELEASE, job.row, job.claim, delay)
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
-        """Store the chunks of a file and mark it as completed; return False, storing none, if the claim was lost."""
         stored = await self._index.insert(job, chunks, model)
         if stored is None:
             return False
@@ -289,7 +275,6 @@ class PostgresVectorStores:
         return bool(await self._db.fetch(_COMPLETE, job.row, job.claim, *values))
 
     async def fail(self, job: Job, code: ErrorCode, message: str) -> None:
-        """Mark a file as failed."""
         await self._db.fetch(_FAIL, job.row, job.claim, code, message)
 
     async def sweep(self) -> None:

@@ -102,8 +102,6 @@ class SQLiteFileStore:
         return cls(sqlite_path(url), clock=clock)
 
     async def write(self, file_id: str, number: int, data: bytes) -> None:
-        """Write a piece of a file that is being uploaded."""
-
         def work(db: apsw.Connection) -> None:
             db.execute("INSERT INTO pieces (file, number, data) VALUES (?, ?, ?)", (file_id, number, data))
             db.execute("INSERT OR REPLACE INTO uploads VALUES (?, ?)", (file_id, self._clock()))
@@ -128,7 +126,6 @@ class SQLiteFileStore:
         return await self._db.write(work)
 
     async def stored_bytes(self, owner: str) -> int:
-        """Return the total size of an owner's files, in bytes."""
         return await self._db.read(lambda db: self._stored_bytes(db, owner))
 
     def _stored_bytes(self, db: apsw.Connection, owner: str) -> int:
@@ -136,8 +133,6 @@ class SQLiteFileStore:
         return int(query(db, statement, {"owner": owner, "now": self._clock()})[0][0])
 
     async def discard(self, file_id: str) -> None:
-        """Delete the pieces of a file that was never added."""
-
         def work(db: apsw.Connection) -> None:
             if query(db, "DELETE FROM uploads WHERE file = ? RETURNING file", (file_id,)):
                 db.execute("DELETE FROM pieces WHERE file = ?", (file_id,))
@@ -145,21 +140,18 @@ class SQLiteFileStore:
         await self._db.write(work)
 
     async def file(self, owner: str, file_id: str) -> File | None:
-        """Return a file, or None if it does not exist or has expired."""
         values = {"owner": owner, "id": file_id, "now": self._clock()}
         statement = f"{_FILE} WHERE id = :id AND owner = :owner AND {_ALIVE}"
         rows = await self._db.read(lambda db: query(db, statement, values))
         return File(*rows[0]) if rows else None
 
     async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
-        """Return a page of files and whether there are more."""
         values = {"owner": owner, "purpose": purpose, "now": self._clock()}
         where = f"owner = :owner AND {_ALIVE} AND (:purpose IS NULL OR purpose = :purpose)"
         rows, more = await self._db.read(lambda db: listed(db, _FILE, "files", where, values, page))
         return [File(*row) for row in rows], more
 
     async def content(self, file_id: str) -> AsyncIterator[bytes]:
-        """Yield the content of a file in pieces. The owner is not checked here."""
         number = 0
         statement = "SELECT data FROM pieces WHERE file = ? AND number = ?"
         while True:
@@ -170,7 +162,6 @@ class SQLiteFileStore:
             number += 1
 
     async def delete(self, owner: str, file_id: str) -> bool:
-        """Delete a file, also from vector stores; return whether it existed."""
         values = {"owner": owner, "id": file_id, "now": self._clock()}
 
         def work(db: apsw.Connection) -> list[tuple[object, ...]] | None:
@@ -182,7 +173,6 @@ class SQLiteFileStore:
         return removed is not None
 
     async def sweep(self) -> None:
-        """Delete expired files and abandoned uploads."""
         await self.vector_stores.forget(await self._db.write(self._sweep))
         await self.vector_stores.sweep()
         await self._db.write(lambda db: query(db, f"PRAGMA incremental_vacuum ({SWEPT_PAGES})"))

@@ -89,8 +89,6 @@ class SQLiteVectorStores:
         return store_of(rows[0]) if rows else None
 
     async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
-        """Return a page of stores, and whether more follow."""
-
         def work(db: apsw.Connection) -> tuple[list[tuple[object, ...]], bool]:
             ids, more = listed(db, "SELECT id FROM stores", "stores", "owner = :owner", {"owner": owner}, page)
             rows = [query(db, f"{_STORE} WHERE stores.id = ? GROUP BY stores.row", store_id)[0] for store_id in ids]
@@ -100,7 +98,6 @@ class SQLiteVectorStores:
         return [store_of(row) for row in rows], more
 
     async def update(self, owner: str, store_id: str, changes: Mapping[str, Any]) -> bool:
-        """Change `name`, `metadata`, `expires_days` or `last_active_at`; return whether the store exists."""
         values = {**changes, "id": store_id, "owner": owner}
         if "metadata" in changes:
             values["metadata"] = encode_fields(changes["metadata"])
@@ -117,8 +114,6 @@ class SQLiteVectorStores:
         return deleted
 
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
-        """Add files and queue them for indexing; a file that is already in the store is indexed again."""
-
         def work(db: apsw.Connection) -> None:
             batch = None
             if batch_id is not None:
@@ -152,7 +147,6 @@ class SQLiteVectorStores:
     async def files(
         self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
     ) -> tuple[list[StoreFile], bool]:
-        """Return a page of files, and whether more follow."""
         values = {"store": store.id, "status": status, "batch": batch_id}
         where = "store = :store AND (:status IS NULL OR status = :status)"
         if batch_id is not None:
@@ -167,7 +161,6 @@ class SQLiteVectorStores:
         return bool(await self._db.write(lambda db: query(db, statement, values)))
 
     async def remove(self, store: VectorStore, file_id: str) -> bool:
-        """Remove a file from a store without deleting it; return whether it was in the store."""
         statement = "DELETE FROM store_files WHERE store = ? AND id = ? RETURNING store, row"
         rows = await self._db.write(lambda db: query(db, statement, (store.id, file_id)))
         await self.forget(rows)
@@ -179,7 +172,6 @@ class SQLiteVectorStores:
             await self._in_thread(partial(self._index(store_id).remove, row))
 
     async def text(self, store: VectorStore, file_id: str) -> list[str]:
-        """Return the chunks of a file's text, in order; [] if the file has not been indexed."""
         entry = await self._file(store, file_id)
         if entry is None or entry[0].status != "completed":
             return []
@@ -196,8 +188,6 @@ class SQLiteVectorStores:
         return file_batch_of(rows[0]) if rows else None
 
     async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
-        """Cancel the files of a batch that are not indexed yet; return whether the batch exists."""
-
         def work(db: apsw.Connection) -> bool:
             statement = "UPDATE batches SET cancelled = 1 WHERE id = ? AND store = ? RETURNING row"
             rows = query(db, statement, (batch_id, store.id))
@@ -215,7 +205,6 @@ class SQLiteVectorStores:
         limit: int,
         matches: Callable[[Attributes], bool] | None = None,
     ) -> list[Candidate]:
-        """Return the best `limit` chunks by words and by embedding; see `VectorStoreRecords.search`."""
         files = None if matches is None else await self._matching(store, matches)
         if files is not None and not files:
             return []
@@ -240,7 +229,6 @@ class SQLiteVectorStores:
         )
 
     async def claim(self, lease: float) -> Job | None:
-        """Claim the next file to index for `lease` seconds; None if there is none."""
         now, claim = self._clock(), secrets.token_hex(8)
         statement = """
             UPDATE store_files SET claim = :claim, claimed_until = :until, attempts = attempts + 1
@@ -262,16 +250,13 @@ class SQLiteVectorStores:
         return Job(row, claim, attempt, store, file_id, filename, size, ChunkingStrategy(max_tokens, overlap))
 
     async def renew(self, job: Job, lease: float) -> bool:
-        """Extend a claim; return False if it was lost because the file was removed, cancelled or claimed again."""
         return await self._update_claimed(job, "claimed_until = :until", until=self._clock() + lease)
 
     async def release(self, job: Job, delay: float = 0) -> None:
-        """Give up a claim; the file can be claimed again after `delay` seconds."""
         changes = "claim = NULL, claimed_until = :until" + ("" if delay else ", attempts = attempts - 1")
         await self._update_claimed(job, changes, until=self._clock() + delay)
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
-        """Store the chunks of a file and mark it as completed; return False, storing none, if the claim was lost."""
         statement = "SELECT row FROM store_files WHERE store = ?"
         alive = {row for (row,) in await self._db.read(lambda db: query(db, statement, (job.store_id,)))}
         if job.row not in alive:
@@ -285,7 +270,6 @@ class SQLiteVectorStores:
         return completed
 
     async def fail(self, job: Job, code: ErrorCode, message: str) -> None:
-        """Mark a file as failed."""
         changes = "status = 'failed', claim = NULL, error_code = :code, error_message = :message"
         if await self._update_claimed(job, changes, code=code, message=message):
             await self._in_thread(lambda: self._index(job.store_id).remove(job.row))  # left by an attempt that died
