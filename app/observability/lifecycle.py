@@ -22,7 +22,7 @@ from app.errors import APIError
 logger = logging.getLogger(__name__)
 
 # How a response is delivered.
-Transport: TypeAlias = Literal["json", "sse", "websocket", "background", "passthrough"]
+Delivery: TypeAlias = Literal["json", "sse", "websocket", "background", "passthrough"]
 
 clock = time.perf_counter
 
@@ -32,7 +32,7 @@ class ResponseLifecycle:
     """The lifecycle of one response. Its times are those of `clock`, in seconds."""
 
     response: Response  # in its current state
-    transport: Transport
+    delivery: Delivery  # how its events leave
     observers: Sequence[Observer] = ()
     began: float = field(default_factory=clock)
     first: float | None = None  # time of the first output

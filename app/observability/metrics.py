@@ -89,10 +89,10 @@ class Metrics:
         self._sockets = gauge("websockets_open", "WebSocket connections that are open.")
         self._refused = counter("limited", "Requests that were refused by one of this server's limits.", "limit")
 
-        self._open = gauge("responses_open", "Responses in progress.", "way")
-        self._responses = counter("responses", "Responses that have ended.", "model", "way", "status")
+        self._open = gauge("responses_open", "Responses in progress.", "delivery")
+        self._responses = counter("responses", "Responses that have ended.", "model", "delivery", "status")
         self._failures = counter("response_failures", "Responses that failed, by error code.", "kind")
-        self._whole = histogram("response", "Time from a response's beginning to its end.", WHOLE, "model", "way")
+        self._whole = histogram("response", "Time from a response's beginning to its end.", WHOLE, "model", "delivery")
         self._first = histogram("time_to_first_token", "Time to the first token of a response.", TO_FIRST, "model")
         self._each = histogram(
             "time_per_output_token", "Time for each output token after the first.", PER_TOKEN, "model"
@@ -133,7 +133,7 @@ class Metrics:
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """Count a response in progress."""
-        self._open(lifecycle.transport).inc()
+        self._open(lifecycle.delivery).inc()
         self.models.expect(str(lifecycle.response["model"]))
 
     @contextmanager
@@ -147,12 +147,12 @@ class Metrics:
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """Record a response that has ended, once its model's label is known."""
-        self._open(lifecycle.transport).dec()
+        self._open(lifecycle.delivery).dec()
         self.models.resolve(str(lifecycle.response["model"]), partial(self._record, lifecycle, lifecycle.status))
 
     def _record(self, lifecycle: ResponseLifecycle, status: str, model: str) -> None:
-        self._responses(model, lifecycle.transport, status).inc()
-        self._whole(model, lifecycle.transport).observe(lifecycle.seconds)
+        self._responses(model, lifecycle.delivery, status).inc()
+        self._whole(model, lifecycle.delivery).observe(lifecycle.seconds)
         if lifecycle.failure:
             self._failures(self._kinds(lifecycle.failure.code)).inc()
         if (first := lifecycle.seconds_to_first) is not None:

@@ -12,13 +12,13 @@ import time
 from collections.abc import Mapping, Sequence
 
 from app.backends import Backend
-from app.core.history.context import Context
+from app.core.history.context import RequestContext
 from app.core.history.turns import Turn
 from app.core.types.ids import new_id
 from app.core.types.request import CreateResponse, Response
 from app.core.types.response import new_response
 from app.observability import log_context
-from app.observability.lifecycle import Observer, ResponseLifecycle, Transport
+from app.observability.lifecycle import Delivery, Observer, ResponseLifecycle
 from app.responses.background import Background
 from app.responses.context import ContextLoader
 from app.responses.context.cache import HistoryCache
@@ -83,7 +83,7 @@ class Responses:
         caller: Caller,
         *,
         generate: bool = True,
-        transport: Transport | None = None,
+        delivery: Delivery | None = None,
         observers: Sequence[Observer] = (),
         layers: LayeredStore | None = None,
     ) -> Run:
@@ -91,7 +91,7 @@ class Responses:
         Prepare a response; no request to the backend has been sent when this returns.
 
         `generate`: whether a model answers; if not, the response only has its input, and can be continued from.
-        `transport`: by default the HTTP transport that the request names. `observers` are notified of the lifecycle, in
+        `delivery`: how its events leave, by default as the request names. `observers` are notified of the lifecycle, in
         addition to those of all responses. `layers`: the store with the memory of the caller's connection, if any.
 
         Raises `InvalidRequest` and its subclasses for an invalid request, and `StoreUnavailable` if the request needs
@@ -103,7 +103,7 @@ class Responses:
         layers = layers or self._layers
         context = await self.context(request, caller, layers)
         response = self._response(request, caller, context)
-        lifecycle = ResponseLifecycle(response, transport or _http_transport(request), [*self.observers, *observers])
+        lifecycle = ResponseLifecycle(response, delivery or _http_delivery(request), [*self.observers, *observers])
         questions = self.questions(request, context, caller, response["model"])
         preparation = Preparation(request, caller, context, response, layers, options, self._cipher)
         generation = await self._generation(preparation, lifecycle, questions, generate=generate)
@@ -115,21 +115,23 @@ class Responses:
             logger.warning("request adapted", extra={"reason": warning})
         return run
 
-    async def context(self, request: CreateResponse, caller: Caller, layers: LayeredStore | None = None) -> Context:
+    async def context(
+        self, request: CreateResponse, caller: Caller, layers: LayeredStore | None = None
+    ) -> RequestContext:
         """Return the conversation of a request, as the model is sent it; raises as `create`."""
         context = await self._loader.context(request, caller.owner, layers or self._layers)
         return await self._with_pdfs(context, self.options.model(request, context, caller))
 
-    async def stored_context(self, response_id: str, caller: Caller) -> tuple[Turn, Context]:
+    async def stored_context(self, response_id: str, caller: Caller) -> tuple[Turn, RequestContext]:
         """Return the turn of a stored response, and the conversation of its request; raises `NotFound`."""
         turns, context = await self.stored.path(response_id, caller)
         return turns[-1], await self._with_pdfs(context, turns[-1].response["model"])
 
-    async def _with_pdfs(self, context: Context, model: str) -> Context:
+    async def _with_pdfs(self, context: RequestContext, model: str) -> RequestContext:
         """Return a context with the text of PDF files, if the backend of a model takes no files."""
         return await self._pdfs.add_to(context, self.backend.profile(model))
 
-    def _response(self, request: CreateResponse, caller: Caller, context: Context) -> Response:
+    def _response(self, request: CreateResponse, caller: Caller, context: RequestContext) -> Response:
         """Return the resource of a new response."""
         response = new_response(
             request,
@@ -165,11 +167,11 @@ class Responses:
         await off_loop(questions.large, options.check_size, question.request.body)
         return OneAnswer(builder, question, options.deadline())
 
-    def questions(self, request: CreateResponse, context: Context, caller: Caller, model: str) -> Questions:
+    def questions(self, request: CreateResponse, context: RequestContext, caller: Caller, model: str) -> Questions:
         """Return the factory of a request's questions to the backend."""
         options = self.options
         return Questions(request, context, caller.key, self.backend, model, options.compaction_prompt, options.strict)
 
 
-def _http_transport(request: CreateResponse) -> Transport:
+def _http_delivery(request: CreateResponse) -> Delivery:
     return "background" if request.background else "sse" if request.stream else "json"

@@ -9,7 +9,7 @@ import orjson
 
 from app.backends import TokenCounter, Translation, Translator
 from app.core.access import hosted_names
-from app.core.history.context import Context
+from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
 from app.core.types.ids import bucket_of
 from app.core.types.request import CreateResponse
@@ -55,7 +55,7 @@ class Inspection:
                 return count, True
         return await off_loop(chat.large, estimate_chat, chat.body), False
 
-    async def _unstored(self, request: CreateResponse, caller: Caller) -> tuple[CreateResponse, Context]:
+    async def _unstored(self, request: CreateResponse, caller: Caller) -> tuple[CreateResponse, RequestContext]:
         """Return a request with its prompt, and its conversation; the store need not be writable."""
         request = self._responses.options.with_prompt(request)
         return request, await self._responses.context(request.model_copy(update={"store": False}), caller)
@@ -90,7 +90,7 @@ class Inspection:
         request, context = await self._unstored(request, caller)
         return await self._translate(request, context, caller)
 
-    async def _translate(self, request: CreateResponse, context: Context, caller: Caller) -> dict[str, Any]:
+    async def _translate(self, request: CreateResponse, context: RequestContext, caller: Caller) -> dict[str, Any]:
         responses = self._responses
         request, hosted = self._without_hosted_tools(request)
         model = responses.options.model(request, context, caller)

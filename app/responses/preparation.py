@@ -8,7 +8,7 @@ from functools import partial
 from typing import Literal
 
 from app.core.access import hosted_names
-from app.core.history.context import Context
+from app.core.history.context import RequestContext
 from app.core.prompt_template import PromptLibrary
 from app.core.request import FRAMEWORK_EVENTS
 from app.core.stream.citations import noted_sources
@@ -64,7 +64,7 @@ class GenerationOptions:
             }
         )
 
-    def model(self, request: CreateResponse, context: Context, caller: Caller) -> str:
+    def model(self, request: CreateResponse, context: RequestContext, caller: Caller) -> str:
         """
         Return the model of a request.
 
@@ -94,7 +94,7 @@ class Preparation:
 
     request: CreateResponse
     caller: Caller
-    context: Context
+    context: RequestContext
     response: Response
     layers: LayeredStore
     options: GenerationOptions

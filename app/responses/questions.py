@@ -9,7 +9,7 @@ from typing import Any
 from app.backends import Backend, ChatRequest
 from app.core.bounded_json import is_large
 from app.core.history.compaction import has_compaction, least_of_compacted, without_compacted
-from app.core.history.context import Context
+from app.core.history.context import RequestContext
 from app.core.history.rewrites import with_effort
 from app.core.profile import Profile
 from app.core.request import ChatTranslation, to_chat
@@ -31,7 +31,7 @@ class Questions:
     def __init__(
         self,
         request: CreateResponse,
-        context: Context,
+        context: RequestContext,
         owner_key: str | None,
         backend: Backend,
         model: str,
@@ -176,7 +176,7 @@ class Questions:
         )
 
 
-def _is_large(request: CreateResponse, context: Context) -> bool:
+def _is_large(request: CreateResponse, context: RequestContext) -> bool:
     """Return whether a request takes so long to translate that this is done in a thread."""
     translated = max((prefix.items for prefix in context.prefixes), default=0)
     many = len(context.items) - translated + len(request.tools) + len(request.model_extra or ()) > MANY

@@ -15,7 +15,7 @@ from typing import Any
 
 from app.core.access import UNRESTRICTED, KeyAccess, hash_of
 from app.core.dialects import DIALECTS, Dialect
-from app.core.history.context import Context
+from app.core.history.context import RequestContext
 from app.core.history.turns import Turn
 from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.event_builder import resolve_upstream
@@ -71,7 +71,7 @@ class Run:
 
     def __init__(
         self,
-        context: Context,
+        context: RequestContext,
         caller: Caller,
         generation: Generation,
         storage: Storage | None,
@@ -231,7 +231,7 @@ class Run:
             fields |= failure.log_fields()
             level = logging.WARNING if failure.status >= 500 else logging.INFO
             failure.reported = True
-        line = log_context.request_line() if self._lifecycle.transport in ("json", "sse") else None
+        line = log_context.request_line() if self._lifecycle.delivery in ("json", "sse") else None
         if line:
             line.message, line.level, line.fields = "response ended", level, fields
         else:

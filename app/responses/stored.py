@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from app.core.history.context import Context
+from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, input_item, recorded_request
 from app.core.profile import Profile
 from app.core.request import known_extra_parameters
@@ -67,7 +67,7 @@ class StoredResponses:
         path, _ = await self.path(response_id, caller)
         return [await load_images(self._store, caller.owner, turn) for turn in path]
 
-    async def path(self, response_id: str, caller: Caller) -> tuple[list[Turn], Context]:
+    async def path(self, response_id: str, caller: Caller) -> tuple[list[Turn], RequestContext]:
         """Return the turns up to a response, without their images, and the conversation of its request."""
         return await self._loader.stored(response_id, caller.owner, LayeredStore(None, self._store))
 

@@ -21,7 +21,7 @@ async def test_many_streams_are_open_at_once_and_each_receives_all_of_its_own(up
         port = int(url.rpartition(":")[2])
         told, opening = streams.run("responses", [port], streams=STREAMS, deltas=3, period=1, ramp=0.5)
         async with asyncio.timeout(120):
-            while await observer.gauges() != {'antiphon_responses_open{way="sse"}': STREAMS}:
+            while await observer.gauges() != {'antiphon_responses_open{delivery="sse"}': STREAMS}:
                 await asyncio.sleep(0.05)
         go.set()
         await opening

@@ -90,10 +90,10 @@ async def test_responses_are_counted_by_transport_and_status() -> None:
         for stream in (False, True, True):
             await ask(http, stream=stream)
         told = await scrape(http)
-    assert told("responses_total", model="m", way="json", status="completed") == 1
-    assert told("responses_total", model="m", way="sse", status="completed") == 2
-    assert told("response_seconds_count", model="m", way="sse") == 2
-    assert told("responses_open", way="sse") == told("responses_open", way="json") == 0
+    assert told("responses_total", model="m", delivery="json", status="completed") == 1
+    assert told("responses_total", model="m", delivery="sse", status="completed") == 2
+    assert told("response_seconds_count", model="m", delivery="sse") == 2
+    assert told("responses_open", delivery="sse") == told("responses_open", delivery="json") == 0
     assert told("http_requests_total", method="POST", route="/responses", status="200") == 3
 
 
@@ -111,7 +111,7 @@ async def test_the_time_for_a_token_is_that_between_the_first_and_the_last_of_th
         await ask(http, stream=True)
         told = await scrape(http)
     first, each = (told(f"{name}_seconds_sum", model="m") for name in ("time_to_first_token", "time_per_output_token"))
-    whole = told("response_seconds_sum", model="m", way="sse")
+    whole = told("response_seconds_sum", model="m", delivery="sse")
     # 0.1 seconds to the first token, and 0.05 for the ten behind it.
     assert first >= 0.1
     assert each >= 0.005
@@ -129,8 +129,8 @@ async def test_failures_are_counted_by_kind() -> None:
     assert told("backend_errors_total", backend="default", replica="1", kind="rate_limit_exceeded") == 1
     assert told("backend_errors_total", backend="default", replica="1", kind="server_error") == 1
     assert told("response_failures_total", kind="rate_limit_exceeded") == 1
-    assert told("responses_total", model="m", way="sse", status="incomplete") == 1
-    assert told("responses_total", model="m", way="json", status="failed") == 1
+    assert told("responses_total", model="m", delivery="sse", status="incomplete") == 1
+    assert told("responses_total", model="m", delivery="json", status="failed") == 1
     assert told("http_requests_total", method="POST", route="/responses", status="429") == 1
     assert told("backend_answer_seconds_count", backend="default", replica="1") == 2
 
@@ -151,11 +151,17 @@ async def test_what_is_open_is_seen_while_it_is_open() -> None:
         while not backend.asked:
             await asyncio.sleep(0.01)
         told = await scrape(http)
-        assert (told("responses_open", way="json"), told("backend_waiting", backend="default", replica="1")) == (1, 1)
+        assert (told("responses_open", delivery="json"), told("backend_waiting", backend="default", replica="1")) == (
+            1,
+            1,
+        )
         go.set()
         await asking
         told = await scrape(http)
-        assert (told("responses_open", way="json"), told("backend_waiting", backend="default", replica="1")) == (0, 0)
+        assert (told("responses_open", delivery="json"), told("backend_waiting", backend="default", replica="1")) == (
+            0,
+            0,
+        )
 
 
 async def test_who_waits_for_a_place_at_a_backend_is_in_the_queue() -> None:
@@ -182,8 +188,8 @@ async def test_a_client_that_goes_leaves_an_interrupted_response_and_nothing_ope
         while backend.open:
             await asyncio.sleep(0.01)
         told = await scrape(http)
-    assert told("responses_total", model="m", way="sse", status="interrupted") == 1
-    assert told("responses_open", way="sse") == 0
+    assert told("responses_total", model="m", delivery="sse", status="interrupted") == 1
+    assert told("responses_open", delivery="sse") == 0
     # Nobody came to say what it has cost, so that was estimated.
     assert told("tokens_total", model="m", kind="input") > 0
 
@@ -194,8 +200,8 @@ async def test_a_background_response_that_is_cancelled_is_counted_as_that(said: 
         id = (await ask(http, background=True)).json()["id"]
         assert (await http.post(f"/v1/responses/{id}/cancel")).json()["status"] == "cancelled"
         told = await scrape(http)
-    assert told("responses_total", model="m", way="background", status="cancelled") == 1
-    assert told("response_seconds_count", model="m", way="background") == 1
+    assert told("responses_total", model="m", delivery="background", status="cancelled") == 1
+    assert told("response_seconds_count", model="m", delivery="background") == 1
     assert told("tokens_total", model="m", kind="input") > 0
 
 
@@ -206,7 +212,7 @@ async def test_a_background_response_that_the_backend_refuses_has_failed_and_cos
         while (await http.get(f"/v1/responses/{id}")).json()["status"] != "failed":
             await asyncio.sleep(0.01)
         told = await scrape(http)
-    assert told("responses_total", model="m", way="background", status="failed") == 1
+    assert told("responses_total", model="m", delivery="background", status="failed") == 1
     assert told("response_failures_total", kind="rate_limit_exceeded") == 1
     assert not told.labels("kind") & {"input", "output"}
 
@@ -217,7 +223,7 @@ async def test_background_responses_are_counted_separately() -> None:
         while (await http.get(f"/v1/responses/{id}")).json()["status"] != "completed":
             await asyncio.sleep(0.01)
         told = await scrape(http)
-    assert told("responses_total", model="m", way="background", status="completed") == 1
+    assert told("responses_total", model="m", delivery="background", status="completed") == 1
     assert told("http_requests_total", method="GET", route="/responses/{response_id}", status="200") >= 1
 
 
@@ -291,7 +297,7 @@ async def test_websockets_are_counted_while_they_are_open() -> None:
             await sockets.ask(socket)
             told = await scrape(http)
         assert told("websockets_open") == 1
-        assert told("responses_total", model="m", way="websocket", status="completed") == 1
+        assert told("responses_total", model="m", delivery="websocket", status="completed") == 1
         while (await scrape(http))("websockets_open"):
             await asyncio.sleep(0.01)
 
@@ -320,7 +326,7 @@ async def test_names_that_callers_make_up_do_not_become_labels() -> None:
             await ask(http, model=f"made-up-{number}")
             await http.get(f"/v1/made-up/{number}")
         told = await scrape(http)
-    assert told("responses_total", model="other", way="json", status="failed") == 3
+    assert told("responses_total", model="other", delivery="json", status="failed") == 3
     assert "made-up" not in told.text
 
 
@@ -332,7 +338,7 @@ async def test_a_turn_without_a_request_to_a_backend_confirms_no_model() -> None
         async with sockets.dial(url) as socket:
             await sockets.ask(socket, model="made-up", generate=False)
             told = await scrape(http)
-    assert told("responses_total", model="other", way="websocket", status="completed") == 1
+    assert told("responses_total", model="other", delivery="websocket", status="completed") == 1
     assert "made-up" not in told.text
 
 
@@ -358,7 +364,7 @@ async def test_names_become_labels_by_the_backends_lists_and_the_settings_alone(
                 assert (await ask(http, model=model)).json()["status"] == "completed"
             told = await scrape(http)
     assert told.labels("model") == {"qwen3-8b", "qwen*", "fast", "listed", "other"}
-    assert told("responses_total", model="other", way="json", status="completed") == 121
+    assert told("responses_total", model="other", delivery="json", status="completed") == 121
 
 
 async def test_a_backend_that_does_not_list_its_models_leaves_the_names_of_the_settings() -> None:
@@ -513,7 +519,7 @@ async def test_any_worker_answers_for_all_and_for_none_that_is_dead(workers: Wor
         for _ in range(20):
             (await ask(http, model="demo")).raise_for_status()
         seen = [await scrape(http) for _ in range(8)]
-        assert {told("responses_total", model="demo", way="json", status="completed") for told in seen} == {20}
+        assert {told("responses_total", model="demo", delivery="json", status="completed") for told in seen} == {20}
         assert {told("build_info", version=__version__) for told in seen} == {2}
 
         first, *_ = workers.wait_for(r"Started server process \[(\d+)\]", 2)
@@ -521,7 +527,7 @@ async def test_any_worker_answers_for_all_and_for_none_that_is_dead(workers: Wor
         workers.wait_for("startup complete", 3)  # another one takes its place
         told = await scrape(http)
         assert told("build_info", version=__version__) == 2
-        assert told("responses_total", model="demo", way="json", status="completed") == 20
+        assert told("responses_total", model="demo", delivery="json", status="completed") == 20
 
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(5, 0.5), (2, 2.0), (1, None), (0, None)])

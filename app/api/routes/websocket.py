@@ -187,7 +187,7 @@ class WebSocketConnection:
                     request,
                     self._caller,
                     generate=create.generate,
-                    transport="websocket",
+                    delivery="websocket",
                     observers=[admission],
                     layers=self._layers,
                 )

@@ -22,7 +22,7 @@ from app.errors import InvalidRequest, Warnings
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class RequestContext:
     """The conversation that a response is to continue."""
 
     key: str  # of the chain that the response will be in
@@ -46,12 +46,12 @@ class NewInput:
 
     items: list[Item]
     upstream: dict[str, Upstream] = field(default_factory=dict)  # of the conversation, and of items from elsewhere
-    decrypted: dict[str, Upstream] = field(default_factory=dict)  # see `Context`
+    decrypted: dict[str, Upstream] = field(default_factory=dict)  # see `RequestContext`
     related: Sequence[Turn] = ()  # the turns of the chains whose requests for approval it answers
     warnings: Warnings = field(default_factory=Warnings)
 
 
-def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key: str) -> Context:
+def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key: str) -> RequestContext:
     """
     Return the context of a request. `key` is that of the chain that the response will be in.
 
@@ -74,7 +74,9 @@ def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key:
     return join(past, new, new_input, key, approvals)
 
 
-def join(past: Past, new: list[Item], new_input: NewInput, key: str, approvals: Sequence[ApprovedCall] = ()) -> Context:
+def join(
+    past: Past, new: list[Item], new_input: NewInput, key: str, approvals: Sequence[ApprovedCall] = ()
+) -> RequestContext:
     """Return the context of new items that fit the conversation; a trigger of a compaction is not among its items."""
     compacts = is_compaction(new)
     if compacts:
@@ -90,7 +92,7 @@ def join(past: Past, new: list[Item], new_input: NewInput, key: str, approvals: 
     if has_compaction(added):
         items = without_compacted(rewrite_items([*past.items, *new], warnings))
         shared, effort = 0, last_effort(items)
-    return Context(
+    return RequestContext(
         key=key,
         model=past.model,
         items=items,

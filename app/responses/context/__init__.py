@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.core.history.approvals import answers_approvals
-from app.core.history.context import Context, NewInput, continue_past, join
+from app.core.history.context import NewInput, RequestContext, continue_past, join
 from app.core.history.past import Past
 from app.core.history.turns import Turn
 from app.core.request.translation_context import TranslatedPrefix
@@ -36,7 +36,7 @@ class ContextLoader:
     cache: HistoryCache
     files: InputFiles | None = None
 
-    async def context(self, request: CreateResponse, owner: str, layers: LayeredStore) -> Context:
+    async def context(self, request: CreateResponse, owner: str, layers: LayeredStore) -> RequestContext:
         """
         Return the conversation of a request, whose earlier turns are in `layers`.
 
@@ -64,7 +64,7 @@ class ContextLoader:
             large = are_large([record]) or _are_many([turn])
             self.cache.put(owner, await off_loop(large, lambda: past_after([Turn.of(record)], base)))
 
-    async def stored(self, response_id: str, owner: str, layers: LayeredStore) -> tuple[list[Turn], Context]:
+    async def stored(self, response_id: str, owner: str, layers: LayeredStore) -> tuple[list[Turn], RequestContext]:
         """
         Return the turns up to a stored response, oldest first, and the context of its request.
 
@@ -152,7 +152,7 @@ class ContextLoader:
         new = await lookup.with_stored_requests(new, past, upstream)
         return NewInput(new, upstream, decrypted, await lookup.related(new), warnings)
 
-    async def _with_files(self, context: Context, owner: str) -> Context:
+    async def _with_files(self, context: RequestContext, owner: str) -> RequestContext:
         if self.files is None:
             return context
         shared, items = context.items[: context.shared], context.items[context.shared :]

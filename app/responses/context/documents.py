@@ -14,7 +14,7 @@ from typing import cast
 import orjson
 
 from app import pdf_reader
-from app.core.history.context import Context
+from app.core.history.context import RequestContext
 from app.core.profile import Profile
 from app.core.request.files import PDF_ERROR, PDF_TEXT, file_bytes, is_pdf
 from app.core.types import with_fields
@@ -36,7 +36,7 @@ class PdfTexts:
         self._timeout = timeout
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def add_to(self, context: Context, profile: Profile) -> Context:
+    async def add_to(self, context: RequestContext, profile: Profile) -> RequestContext:
         """
         Return a context with the text of PDFs, if the backend accepts no files; the original items are not changed.
 

@@ -481,7 +481,7 @@ async def test_tokens_are_counted_as_the_backend_reports_them(up: Upstream, answ
         )
         assert 993 <= remaining < 995  # a little has come back since
         metrics = (await client.get(f"{url}/metrics")).text
-    assert 'antiphon_responses_total{model="m",status="completed",way="passthrough"} 2.0' in metrics
+    assert 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 2.0' in metrics
 
 
 async def test_tokens_are_estimated_where_a_stream_reports_none(up: Upstream) -> None:

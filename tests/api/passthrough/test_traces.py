@@ -161,7 +161,7 @@ async def test_a_stream_that_takes_too_long_ends_with_an_error() -> None:
                 metrics = (await http.get(f"{url}/metrics")).text
         assert (texts, ended.value.code) == (["Hel"], "timeout")
         await asyncio.wait_for(upstream.requests[0].gone.wait(), 60)
-    assert 'antiphon_responses_total{model="m",status="failed",way="passthrough"} 1.0' in metrics
+    assert 'antiphon_responses_total{delivery="passthrough",model="m",status="failed"} 1.0' in metrics
 
 
 async def test_a_document_that_takes_too_long_is_cut_off() -> None:
