@@ -219,7 +219,7 @@ class SocketTurns:
 
     async def frames(self, *messages: object, turns: int = 1) -> HTTPExchange:
         """Send messages, text as it is and anything else as JSON; return the frames of the turns that follow."""
-        exchange = HTTPExchange("GET", self._url, key=self._key, sent=list(messages), status=101)
+        exchange = HTTPExchange("GET", self._url, key=self._key, sent=list(messages))
         self._server.requests += 1
         try:
             async with asyncio.timeout(self._server.timeout):
@@ -236,6 +236,8 @@ class SocketTurns:
             exchange.error = f"There was no end of the turn within {self._server.timeout:g} seconds."
         except WebSocketException as error:
             exchange.error = f"The connection ended: {error}."
+        status = exchange.frames[-1].get("status") if exchange.frames else 0
+        exchange.status = 200 if exchange.response else status if isinstance(status, int) else 0
         self._server.note_response(exchange.response)
         return exchange
 

@@ -1,0 +1,233 @@
+"""Conversations: an object with items, which responses read and extend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.verify import samples
+from app.verify.exchange import HTTPExchange
+from app.verify.rows import Unclear, check_row, need
+from app.verify.samples import input_tokens, user_message
+from app.verify.server import VerifiedServer, answered, given
+
+_API = "OpenAI API reference, Conversations, "
+_CREATE = "OpenAI API reference, Create a model response, conversation"
+_SPEC = "Open Responses specification, Stateful Conversations"
+_SHORT = "Answer with one word."
+_NONE = "conv_00000000000000000000000000000000000000000000000000"
+
+
+async def _created(server: VerifiedServer) -> HTTPExchange:
+    body = {"items": [user_message(samples.WORDS)], "metadata": {"purpose": "verify"}}
+    return await server.send("POST", "/conversations", body)
+
+
+async def _id(server: VerifiedServer) -> str:
+    exchange = given(await server.once(_created))
+    if not isinstance(exchange.object.get("id"), str):
+        raise Unclear("The conversation has no id.", exchange)
+    return str(exchange.object["id"])
+
+
+async def _used(server: VerifiedServer) -> HTTPExchange:
+    """A response in a conversation of its own, which had one item of many words before."""
+    made = await server.send("POST", "/conversations", {"items": [user_message(samples.WORDS)]})
+    id = given(made).object.get("id")
+    return await server.respond(input=_SHORT, conversation=id, store=True, max_output_tokens=samples.LIMIT)
+
+
+@check_row(
+    "conversations.create",
+    "A conversation can be created",
+    "`POST /conversations` creates a conversation: an object `conversation` with an id, metadata and `created_at`.",
+    f"{_API}Create",
+)
+async def _create(server: VerifiedServer) -> None:
+    found = answered(await server.once(_created)).object
+    need(found.get("object") == "conversation", f"The object is {found.get('object')!r}.", None, found)
+    need(isinstance(found.get("id"), str) and found["id"], "There is no id.", None, found)
+    need(isinstance(found.get("created_at"), int), "created_at is no integer.", None, found)
+    need(found.get("metadata") == {"purpose": "verify"}, "The metadata is not what was sent.", None, found)
+
+
+@check_row(
+    "conversations.retrieve",
+    "A conversation can be retrieved",
+    "`GET /conversations/{id}` returns the conversation.",
+    f"{_API}Retrieve",
+)
+async def _retrieve(server: VerifiedServer) -> None:
+    exchange = answered(await server.get(f"/conversations/{await _id(server)}"))
+    need(exchange.object.get("id") == await _id(server), "The id is another.", exchange, exchange.object)
+
+
+@check_row(
+    "conversations.update",
+    "The metadata can be changed",
+    "`POST /conversations/{id}` updates the metadata.",
+    f"{_API}Update",
+)
+async def _update(server: VerifiedServer) -> None:
+    path = f"/conversations/{await _id(server)}"
+    answered(await server.send("POST", path, {"metadata": {"purpose": "changed"}}), "metadata")
+    exchange = await server.get(path)
+    need(exchange.object.get("metadata") == {"purpose": "changed"}, "The metadata is the old.", exchange)
+
+
+@check_row(
+    "conversations.items",
+    "Items can be listed",
+    "`GET /conversations/{id}/items` lists the items of the conversation.",
+    f"{_API}List items",
+)
+async def _items(server: VerifiedServer) -> None:
+    exchange = answered(await server.get(f"/conversations/{await _id(server)}/items"))
+    data = exchange.object.get("data")
+    roles = [item.get("role") for item in data] if isinstance(data, list) else None
+    need(roles and set(roles) == {"user"}, "The list does not have the message.", exchange, exchange.object)
+
+
+async def _extended(server: VerifiedServer) -> HTTPExchange:
+    made = given(await server.send("POST", "/conversations", {}))
+    items = [user_message("one"), user_message("two")]
+    return await server.send("POST", f"/conversations/{made.object.get('id')}/items", {"items": items})
+
+
+def _conversation(exchange: HTTPExchange) -> str:
+    return f"/conversations/{exchange.url.split('/conversations/')[1].partition('/')[0]}"
+
+
+@check_row(
+    "conversations.items-create",
+    "Items can be added",
+    "`POST /conversations/{id}/items` creates items in a conversation, and returns the list of them.",
+    f"{_API}Create items",
+)
+async def _add(server: VerifiedServer) -> None:
+    exchange = answered(await server.once(_extended))
+    data = exchange.object.get("data")
+    need(isinstance(data, list) and len(data) == 2, "The list does not have both items.", exchange, exchange.object)
+
+
+@check_row(
+    "conversations.items-order",
+    "Items come in the order that is asked for",
+    "`order`: `asc` or `desc`, which is the default.",
+    f"{_API}List items",
+)
+async def _order(server: VerifiedServer) -> None:
+    path = f"{_conversation(given(await server.once(_extended)))}/items"
+    rising, falling = await server.get(f"{path}?order=asc"), await server.get(path)
+    ids = [item.get("id") for item in rising.object.get("data") or []]
+    back = [item.get("id") for item in falling.object.get("data") or []]
+    need(len(ids) == 2, f"The list has {len(ids)} of 2 items.", rising)
+    need(back == ids[::-1], "Without an order, the last item is not first.", falling)
+
+
+@check_row(
+    "conversations.item",
+    "An item can be retrieved and deleted",
+    "`GET` and `DELETE /conversations/{id}/items/{item_id}`: a single item; the second returns the conversation.",
+    f"{_API}Retrieve an item, Delete an item",
+)
+async def _item(server: VerifiedServer) -> None:
+    made = given(await server.send("POST", "/conversations", {"items": [user_message("one")]}))
+    path = f"/conversations/{made.object.get('id')}/items"
+    listed = given(await server.get(path)).object.get("data") or [{}]
+    exchange = answered(await server.get(f"{path}/{listed[0].get('id')}"))
+    need(exchange.object.get("id") == listed[0].get("id"), "The item is another.", exchange, exchange.object)
+    answered(await server.delete(f"{path}/{listed[0].get('id')}"))
+    exchange = await server.get(f"{path}/{listed[0].get('id')}")
+    need(exchange.status == 404, f"The deleted item is answered with {exchange.outcome()}", exchange)
+
+
+@check_row(
+    "conversations.response",
+    "A response names its conversation",
+    "A response that belongs to a conversation MUST identify that conversation in the returned `response.conversation` "
+    "field.",
+    _SPEC,
+)
+async def _response(server: VerifiedServer) -> None:
+    await _id(server)
+    exchange = answered(await server.once(_used), "conversation")
+    found: Any = exchange.response.get("conversation")
+    sent = exchange.body.get("conversation") if isinstance(exchange.body, dict) else None
+    named = found.get("id") if isinstance(found, dict) else found
+    need(named == sent, f"The conversation is {found!r}, and should be {sent!r}.", exchange)
+
+
+@check_row(
+    "conversations.context",
+    "A response knows the conversation",
+    "Items from this conversation are prepended to the input items for this response request.",
+    _CREATE,
+)
+async def _context(server: VerifiedServer) -> None:
+    await _id(server)
+    exchange = given(await server.once(_used), "conversation")
+    alone = input_tokens(given(await server.respond(input=_SHORT, max_output_tokens=samples.LIMIT)))
+    found = input_tokens(exchange)
+    need(found >= alone + 15, f"The model was given {found} tokens, and {alone} without the conversation.", exchange)
+
+
+@check_row(
+    "conversations.append",
+    "A response extends the conversation",
+    "Input items and output items from this response are automatically added to the conversation after it completes.",
+    _CREATE,
+)
+async def _append(server: VerifiedServer) -> None:
+    await _id(server)
+    used = given(await server.once(_used), "conversation")
+    sent = used.body.get("conversation") if isinstance(used.body, dict) else ""
+    exchange = given(await server.get(f"/conversations/{sent}/items?order=asc"))
+    types = [(item.get("type"), item.get("role")) for item in exchange.object.get("data") or []]
+    need(types.count(("message", "user")) == 2, "The input of the response was not added.", exchange, types)
+    need(len(types) == 2 + len(used.output), "The output of the response was not added.", exchange, types)
+
+
+@check_row(
+    "conversations.with-previous",
+    "Not with previous_response_id",
+    "`previous_response_id` cannot be used in conjunction with `conversation`.",
+    "OpenAI API reference, Create a model response, previous_response_id",
+)
+async def _with_previous(server: VerifiedServer) -> None:
+    used = given(await server.once(_used), "conversation")
+    exchange = await server.respond(
+        input=_SHORT,
+        conversation=given(await server.send("POST", "/conversations", {})).object.get("id"),
+        previous_response_id=used.response.get("id"),
+        max_output_tokens=16,
+    )
+    need(exchange.status == 400, f"The answer is {exchange.outcome()}", exchange)
+
+
+@check_row(
+    "conversations.unknown",
+    "An unknown conversation is refused",
+    "`not_found`: the requested resource does not exist, to be retrieved or to be used.",
+    "Open Responses specification, Error Types",
+)
+async def _unknown(server: VerifiedServer) -> None:
+    await _id(server)
+    exchange = await server.get(f"/conversations/{_NONE}")
+    need(exchange.status == 404, f"GET is answered with {exchange.outcome()}", exchange)
+    exchange = await server.respond(input=_SHORT, conversation=_NONE, max_output_tokens=16)
+    need(400 <= exchange.status < 500, f"A response in it is answered with {exchange.outcome()}", exchange)
+
+
+@check_row(
+    "conversations.delete",
+    "A conversation can be deleted",
+    "`DELETE /conversations/{id}` deletes the conversation: `{id, object: 'conversation.deleted', deleted: true}`.",
+    f"{_API}Delete",
+)
+async def _delete(server: VerifiedServer) -> None:
+    made = given(await server.send("POST", "/conversations", {}))
+    path = f"/conversations/{made.object.get('id')}"
+    exchange = answered(await server.delete(path))
+    need(exchange.object.get("deleted") is True, "deleted is not true.", exchange, exchange.object)
+    exchange = await server.get(path)
+    need(exchange.status == 404, f"The deleted conversation is answered with {exchange.outcome()}", exchange)

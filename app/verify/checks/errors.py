@@ -1,0 +1,414 @@
+"""Errors: their shape, their status, what they name; and limits of what may be sent."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from app.verify import samples
+from app.verify.exchange import HTTPExchange
+from app.verify.rows import Unclear, Unsupported, check_row, need
+from app.verify.samples import LIMIT, user_message
+from app.verify.schema import schema_issues
+from app.verify.server import KEY, VerifiedServer, given
+
+_ERRORS = "Open Responses specification, Errors"
+_TYPES = "Open Responses specification, Error Types"
+_CREATE = "OpenAI API reference, Create a model response, "
+_TRACE = re.compile(r"Traceback|File \"/|at [\w.$]+ \(/|node_modules|site-packages|\.py\", line|goroutine \d+")
+
+
+async def _wrong_type(server: VerifiedServer) -> HTTPExchange:
+    return await server.respond(input=[user_message("Hi.")], temperature="hot", max_output_tokens=16)
+
+
+async def _wrong_input(server: VerifiedServer) -> HTTPExchange:
+    return await server.respond(input=7)
+
+
+async def _broken_json(server: VerifiedServer) -> HTTPExchange:
+    return await server.send("POST", "/responses", b'{"model": "x", "input": ')
+
+
+async def _no_path(server: VerifiedServer) -> HTTPExchange:
+    return await server.get("/responses/no/such/path/at/all")
+
+
+_REFUSED = (_wrong_type, _wrong_input, _broken_json)
+
+
+async def _refusals(server: VerifiedServer) -> list[HTTPExchange]:
+    exchanges = [await server.once(ask) for ask in _REFUSED]
+    refused = [exchange for exchange in exchanges if exchange.status >= 400]
+    if not refused:
+        raise Unclear("No request was refused: see errors.*-type.", exchanges[0])
+    return refused
+
+
+@check_row(
+    "errors.shape",
+    "An error is an object `error`",
+    "The API responds with a structured error object that includes type, code, param and message.",
+    _ERRORS,
+)
+async def _shape(server: VerifiedServer) -> None:
+    for exchange in await _refusals(server):
+        need(isinstance(exchange.object.get("error"), dict), "The body has no object `error`.", exchange, exchange.json)
+
+
+@check_row(
+    "errors.fields",
+    "An error has type, code, param and message",
+    "`type`, `code`, `message` and `param` are required, and `code` and `param` may be null.",
+    "Open Responses schema, ErrorPayload",
+)
+async def _fields(server: VerifiedServer) -> None:
+    for exchange in await _refusals(server):
+        error = exchange.object.get("error")
+        if isinstance(error, dict):
+            for issue in schema_issues("ErrorPayload", error):
+                need(False, f"error.{issue.where} {issue.message}.", exchange, error)
+            need(error.get("message"), "The message is empty.", exchange, error)
+
+
+@check_row(
+    "errors.json",
+    "An error is JSON",
+    "Servers MUST return data only as `application/json`.",
+    "Open Responses specification, HTTP Response Bodies",
+)
+async def _json(server: VerifiedServer) -> None:
+    for exchange in await _refusals(server):
+        need(exchange.content_type == "application/json", f"The type is {exchange.content_type!r}.", exchange)
+
+
+@check_row(
+    "errors.private",
+    "An error shows nothing of the server's inside",
+    "A human-readable explanation of what went wrong is no traceback, and has no paths of the server.",
+    f"{_ERRORS}; OWASP, Improper Error Handling",
+)
+async def _private(server: VerifiedServer) -> None:
+    for exchange in [*await _refusals(server), await server.once(_no_path)]:
+        found = _TRACE.search(exchange.content.decode(errors="replace"))
+        need(
+            not found,
+            f"The error has {found and found[0]!r}.",
+            exchange,
+            exchange.content[:400].decode("utf-8", "replace"),
+        )
+
+
+def _refusal(id: str, title: str, law: str, source: str, **fields: Any) -> None:
+    """Register a check that a request with these fields is refused as the caller's mistake."""
+
+    async def run(server: VerifiedServer) -> None:
+        exchange = await server.respond(**{"max_output_tokens": 16, **fields})
+        need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
+
+    check_row(id, title, law, source)(run)
+
+
+_refusal(
+    "errors.input-type",
+    "An input that is neither text nor list is refused",
+    "`input` is a text or a list of items.",
+    f"{_CREATE}input",
+    input=7,
+)
+_refusal(
+    "errors.item-role",
+    "A message of an unknown role is refused",
+    "`role` is one of `user`, `assistant`, `system` and `developer`.",
+    f"{_CREATE}input",
+    input=[{"type": "message", "role": "nobody", "content": "Hi."}],
+)
+_refusal(
+    "errors.part-type",
+    "A part of an unknown type is refused",
+    "The content of a message has `input_text`, `input_image` and `input_file`: what the model cannot see is no input.",
+    f"{_CREATE}input",
+    input=[user_message([{"type": "no_such_part", "text": "Hi."}])],
+)
+_refusal(
+    "errors.temperature-type",
+    "A temperature that is no number is refused",
+    "`temperature` is a number.",
+    f"{_CREATE}temperature",
+    temperature="hot",
+)
+_refusal(
+    "errors.temperature-range",
+    "A temperature outside its range is refused",
+    "What sampling temperature to use, between 0 and 2.",
+    f"{_CREATE}temperature",
+    temperature=17,
+)
+_refusal(
+    "errors.top-p-range",
+    "A top_p outside its range is refused",
+    "`top_p` is a probability mass: a number between 0 and 1.",
+    f"{_CREATE}top_p",
+    top_p=-3,
+)
+_refusal(
+    "errors.max-output-tokens",
+    "A negative limit is refused",
+    "`max_output_tokens` is an upper bound for the number of tokens: it is positive.",
+    f"{_CREATE}max_output_tokens",
+    max_output_tokens=-1,
+)
+_refusal(
+    "errors.tools-type",
+    "Tools that are no list are refused",
+    "`tools` is an array.",
+    f"{_CREATE}tools",
+    tools="get_weather",
+)
+_refusal(
+    "errors.tool-choice",
+    "An unknown tool_choice is refused",
+    "`tool_choice` is `none`, `auto`, `required`, or an object.",
+    "Open Responses schema, ToolChoiceValueEnum",
+    tools=[samples.WEATHER_TOOL],
+    tool_choice="sometimes",
+)
+_refusal(
+    "errors.stream-type",
+    "A stream that is no boolean is refused",
+    "`stream` is a boolean.",
+    f"{_CREATE}stream",
+    stream="maybe",
+)
+_refusal(
+    "limits.top-logprobs",
+    "More than 20 top_logprobs are refused",
+    "`top_logprobs` is an integer between 0 and 20.",
+    f"{_CREATE}top_logprobs",
+    top_logprobs=21,
+)
+_refusal(
+    "limits.metadata-pairs",
+    "More than 16 pairs of metadata are refused",
+    "`metadata` is a set of 16 key-value pairs.",
+    f"{_CREATE}metadata",
+    metadata={f"key{n}": "value" for n in range(17)},
+)
+_refusal(
+    "limits.metadata-values",
+    "Long values of metadata are refused",
+    "Values of metadata are strings with a maximum length of 512 characters.",
+    f"{_CREATE}metadata",
+    metadata={"key": "x" * 513},
+)
+
+
+@check_row(
+    "errors.no-input",
+    "A request without input is refused",
+    "A `model` and either a string `input` or an array of input items.",
+    "Open Responses specification, Chat Inference",
+)
+async def _no_input(server: VerifiedServer) -> None:
+    exchange = await server.send("POST", "/responses", {"model": server.model, "max_output_tokens": 16})
+    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
+
+
+@check_row(
+    "errors.param",
+    "An error names the field",
+    "`param`: the input parameter related to the error, if applicable.",
+    _ERRORS,
+)
+async def _param(server: VerifiedServer) -> None:
+    for ask, field in ((_wrong_type, "temperature"), (_wrong_input, "input")):
+        exchange = await server.once(ask)
+        if exchange.status not in (400, 422):
+            continue
+        error = exchange.refusal
+        found = error.get("param")
+        named = isinstance(found, str) and field in found
+        need(named, f"{field} is wrong, and param is {found!r}.", exchange, error)
+    await _refusals(server)
+
+
+@check_row(
+    "errors.json-body",
+    "A body that is not JSON is a 400",
+    "`invalid_request`: the request is malformed.",
+    _TYPES,
+)
+async def _malformed(server: VerifiedServer) -> None:
+    exchange = await server.once(_broken_json)
+    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
+
+
+@check_row(
+    "errors.json-object",
+    "A body that is no object is a 400",
+    "Clients MUST send request bodies encoded as `application/json`: an object with the fields of the request.",
+    "Open Responses specification, HTTP Request Bodies",
+)
+async def _not_object(server: VerifiedServer) -> None:
+    exchange = await server.send("POST", "/responses", [1, 2, 3])
+    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
+
+
+@check_row(
+    "errors.stream-status",
+    "A stream that cannot begin is an HTTP error",
+    "A request that is refused has the status of its error, streamed or not: clients retry by the status alone.",
+    f"{_TYPES}; openai-python, openai-node, AI SDK",
+)
+async def _stream_status(server: VerifiedServer) -> None:
+    exchange = await server.stream(input=7)
+    need(
+        exchange.status in (400, 422), f"A stream for an invalid input is answered with {exchange.outcome()}", exchange
+    )
+
+
+@check_row(
+    "errors.model",
+    "An unknown model is refused",
+    "The requested model does not exist: `model_not_found`.",
+    _ERRORS,
+)
+async def _model(server: VerifiedServer) -> None:
+    exchange = await server.respond(model="no-such-model-2f7c", max_output_tokens=16)
+    if exchange.ok:
+        raise Unclear("The server takes any name of a model.", exchange)
+    need(exchange.status in (400, 403, 404, 422), f"The answer is {exchange.outcome()}", exchange)
+
+
+@check_row(
+    "errors.path",
+    "An unknown path is a 404",
+    "`not_found`: the requested resource does not exist at the specified path.",
+    _TYPES,
+)
+async def _path(server: VerifiedServer) -> None:
+    exchange = await server.once(_no_path)
+    need(exchange.status in (404, 405), f"The answer is {exchange.outcome()}", exchange)
+
+
+@check_row(
+    "errors.type",
+    "The type fits the status",
+    "Error types generally map to the status code of the response: `invalid_request` to 400, `server_error` to 500.",
+    _TYPES,
+)
+async def _type(server: VerifiedServer) -> None:
+    for exchange in await _refusals(server):
+        type = str(exchange.refusal.get("type"))
+        if exchange.status in (400, 422) and isinstance(exchange.object.get("error"), dict):
+            good = type.startswith("invalid_request") or "validation" in type.lower()
+            need(good, f"The status is {exchange.status}, and the type {type!r}.", exchange)
+
+
+async def _keyless(server: VerifiedServer, key: str | None, headers: dict[str, str] | None = None) -> None:
+    if KEY not in server.keys:
+        raise Unsupported("No key was given with --api-key.")
+    exchange = await server.send("POST", "/responses", server.body(max_output_tokens=16), key=key, headers=headers)
+    if exchange.ok:
+        raise Unsupported("The server asks for no key.", exchange)
+    need(exchange.status in (401, 403), f"The answer is {exchange.outcome()}", exchange)
+
+
+@check_row(
+    "errors.no-key",
+    "A request without a key is a 401",
+    "`Authorization` is required: the token identifying the developer.",
+    "Open Responses specification, HTTP Requests",
+)
+async def _no_key(server: VerifiedServer) -> None:
+    await _keyless(server, None)
+
+
+@check_row(
+    "errors.wrong-key",
+    "A wrong key is a 401",
+    "Incorrect API key provided.",
+    "OpenAI guide, Error codes, 401",
+)
+async def _wrong_key(server: VerifiedServer) -> None:
+    await _keyless(server, None, {"authorization": "Bearer sk-not-a-key-of-anybody"})
+
+
+def _bearable(id: str, title: str, law: str, source: str, **fields: Any) -> None:
+    """Register a check that a request is answered, or refused as the caller's mistake: it is no 5xx."""
+
+    async def run(server: VerifiedServer) -> None:
+        exchange = await server.respond(**{"max_output_tokens": 16, **fields})
+        need(exchange.status < 500 and not exchange.error, f"The answer is {exchange.outcome()}", exchange)
+
+    check_row(id, title, law, source)(run)
+
+
+_SERVER = f"{_TYPES}, server_error: it is not caused by the client"
+_DEEP: Any = {"type": "object"}
+for _ in range(120):
+    _DEEP = {"type": "object", "properties": {"a": _DEEP}}
+_bearable(
+    "limits.long-input",
+    "A long input is answered or refused",
+    "An input of 100,000 characters is no failure of the server.",
+    _SERVER,
+    input="hello " * 16_667,
+    truncation="disabled",
+)
+_bearable(
+    "limits.many-items",
+    "Many items are answered or refused",
+    "An input of 300 items is no failure of the server.",
+    _SERVER,
+    input=[user_message(f"{n}") for n in range(300)],
+)
+_bearable(
+    "limits.many-tools",
+    "Many tools are answered or refused",
+    "A request with 128 tools is no failure of the server.",
+    _SERVER,
+    tools=[{**samples.TIME_TOOL, "name": f"get_time_{n}"} for n in range(128)],
+)
+_bearable(
+    "limits.deep-schema",
+    "A deep schema is answered or refused",
+    "A schema of 120 levels is no failure of the server.",
+    _SERVER,
+    tools=[{"type": "function", "name": "deep", "parameters": _DEEP}],
+    tool_choice="none",
+)
+_bearable(
+    "limits.unicode",
+    "Any text is answered or refused",
+    "Emoji, control characters, NUL and lone surrogates are no failure of the server.",
+    _SERVER,
+    input="\U0001f600 \u0000 \u202e \ud83d \x1b[31m e\u0301",
+)
+_bearable(
+    "limits.large-number",
+    "Large numbers are answered or refused",
+    "`max_output_tokens` beyond all limits is no failure of the server.",
+    _SERVER,
+    max_output_tokens=10**30,
+)
+_bearable(
+    "limits.empty-input",
+    "An empty input is answered or refused",
+    "An empty list of items is no failure of the server.",
+    _SERVER,
+    input=[],
+)
+
+
+@check_row(
+    "errors.recovers",
+    "The server goes on after errors",
+    "An error of one request is none of the next.",
+    _ERRORS,
+)
+async def _recovers(server: VerifiedServer) -> None:
+    given(await server.once(samples.text))
+    await _refusals(server)
+    exchange = await server.respond(max_output_tokens=LIMIT)
+    need(exchange.ok, f"After refused requests, a good one is answered with {exchange.outcome()}", exchange)

@@ -1,0 +1,256 @@
+"""The WebSocket: turns on one connection, what it remembers, and its errors."""
+
+from __future__ import annotations
+
+from app.verify import samples
+from app.verify.exchange import HTTPExchange
+from app.verify.laws import STREAM_LAWS
+from app.verify.rows import Broken, Unsupported, check_row, need
+from app.verify.samples import LIMIT, input_tokens, response_id, user_message
+from app.verify.schema import schema_issues
+from app.verify.server import VerifiedServer, answered, given, says_unsupported
+
+_SPEC = "Open Responses specification, WebSocket Transport"
+_SCHEMA = "Open Responses schema, WebSocketErrorEvent"
+_CODEX = "Codex CLI 0.169, WebSocket"
+_SHORT = "Answer with one word."
+_NONE = "resp_00000000000000000000000000000000000000000000000000"
+
+
+async def _turn(server: VerifiedServer) -> HTTPExchange:
+    async with server.websocket() as socket:
+        return await socket.turn(input=[user_message("Say hello.")], max_output_tokens=LIMIT)
+
+
+async def _call(server: VerifiedServer) -> HTTPExchange:
+    async with server.websocket() as socket:
+        return await socket.turn(
+            input=samples.ASK_WEATHER,
+            tools=[samples.WEATHER_TOOL],
+            tool_choice="required",
+            max_output_tokens=LIMIT,
+        )
+
+
+@check_row(
+    "websocket.turn",
+    "A turn on a WebSocket",
+    "Servers MAY expose the Responses API over a persistent WebSocket connection at the same `/v1/responses` resource; "
+    "clients start each turn with `response.create`.",
+    _SPEC,
+)
+async def answers_a_turn(server: VerifiedServer) -> None:
+    exchange = answered(await server.once(_turn))
+    need(exchange.response, f"The turn ends with {exchange.frames[-1:]}.", exchange)
+    status = exchange.response.get("status")
+    need(status in ("completed", "incomplete"), f"The response is {status!r}.", exchange)
+
+
+@check_row(
+    "websocket.events",
+    "The events are those of a stream",
+    "Servers MUST send response progress over the WebSocket using the same streaming event objects defined for "
+    "streaming HTTP responses.",
+    _SPEC,
+)
+async def _events(server: VerifiedServer) -> None:
+    for exchange in (given(await server.once(_turn)), given(await server.once(_call))):
+        if not exchange.response:
+            continue
+        for law in STREAM_LAWS:
+            for breach in law.breaches(exchange.events):
+                raise Broken(f"{law.title}: {breach.message}", exchange)
+
+
+@check_row(
+    "websocket.json",
+    "Every frame is an event",
+    "Each message is one JSON event: no `data:` before it, and no `[DONE]`.",
+    _SPEC,
+)
+async def _json(server: VerifiedServer) -> None:
+    exchange = given(await server.once(_turn))
+    for frame in exchange.frames:
+        type = str(frame.get("type"))
+        need(not type.startswith("(not a JSON object)") and type != "None", "A frame is no event.", exchange, frame)
+
+
+@check_row(
+    "websocket.sequential",
+    "One turn follows another",
+    "Several `response.create` on one connection are answered one after the other.",
+    _SPEC,
+)
+async def answers_two_turns(server: VerifiedServer) -> None:
+    given(await server.once(_turn))
+    async with server.websocket() as socket:
+        first = await socket.turn(max_output_tokens=LIMIT)
+        second = await socket.turn(max_output_tokens=LIMIT)
+    need(first.response and second.ok and second.response, f"The second turn: {second.outcome()}", second)
+    different = first.response.get("id") != second.response.get("id")
+    need(different, "Both turns have the same response.", second)
+    start = second.frames[0].get("sequence_number")
+    need(start == 0, f"The second turn begins with the sequence_number {start!r}.", second, second.frames[0])
+
+
+@check_row(
+    "websocket.one-at-a-time",
+    "Turns that come together do not mix",
+    "A single WebSocket connection MUST process at most one in-flight response at a time.",
+    _SPEC,
+)
+async def _queue(server: VerifiedServer) -> None:
+    given(await server.once(_turn))
+    message = {"type": "response.create", **server.body(max_output_tokens=LIMIT)}
+    async with server.websocket() as socket:
+        exchange = await socket.frames(message, message, turns=2)
+    need(exchange.frames and not exchange.error, f"Two turns at once: {exchange.outcome()}", exchange)
+    open_id = None
+    for frame in exchange.frames:
+        response = frame.get("response")
+        if isinstance(response, dict):
+            mixed = open_id not in (None, response.get("id"))
+            need(not mixed, "Events of two responses are mixed.", exchange, frame.get("type"))
+            ended = frame["type"] in ("response.completed", "response.incomplete", "response.failed")
+            open_id = None if ended else response.get("id")
+
+
+async def _continuation(server: VerifiedServer) -> HTTPExchange:
+    async with server.websocket() as socket:
+        first = await socket.turn(input=[user_message(samples.WORDS)], max_output_tokens=LIMIT)
+        return await socket.turn(input=_SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
+
+
+@check_row(
+    "websocket.continuation",
+    "A connection remembers what is not stored",
+    "Servers SHOULD keep the most recent previous-response state in connection-local memory for the active WebSocket.",
+    f"{_SPEC}; {_CODEX}",
+)
+async def continues_a_turn(server: VerifiedServer) -> None:
+    given(await server.once(_turn))
+    exchange = await server.once(_continuation)
+    need(exchange.response, f"A turn with previous_response_id and store: false: {exchange.outcome()}", exchange)
+    alone = input_tokens(given(await server.respond(input=_SHORT, max_output_tokens=LIMIT)))
+    found = input_tokens(exchange)
+    need(found >= alone + 15, f"The model was given {found} tokens, and {alone} without the earlier turn.", exchange)
+
+
+@check_row(
+    "websocket.reconnect",
+    "Another connection does not remember it",
+    "What is not stored is gone with its connection: `previous_response_not_found`.",
+    _SPEC,
+)
+async def forgets_with_its_connection(server: VerifiedServer) -> None:
+    first = given(await server.once(_turn))
+    async with server.websocket() as socket:
+        exchange = await socket.turn(input=_SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
+        again = await socket.turn(max_output_tokens=LIMIT)
+    code = exchange.refusal.get("code")
+    need(code == "previous_response_not_found", f"The code is {code!r}.", exchange, exchange.frames[-1:])
+    need(again.response, f"The connection is of no use afterwards: {again.outcome()}", again)
+
+
+async def _unknown(server: VerifiedServer) -> HTTPExchange:
+    async with server.websocket() as socket:
+        return await socket.turn(input=_SHORT, previous_response_id=_NONE, max_output_tokens=16)
+
+
+@check_row(
+    "websocket.previous-unknown",
+    "An unknown previous response is an error",
+    "An unknown `previous_response_id` is answered with `previous_response_not_found`.",
+    f"{_SPEC}; {_CODEX}",
+)
+async def refuses_an_unknown_response(server: VerifiedServer) -> None:
+    given(await server.once(_turn))
+    exchange = await server.once(_unknown)
+    code = exchange.refusal.get("code")
+    need(code == "previous_response_not_found", f"The code is {code!r}.", exchange, exchange.frames[-1:])
+
+
+@check_row(
+    "websocket.error",
+    "An error is an envelope with a status",
+    "WebSocket failures MUST be sent as a JSON `error` envelope with a `status` code and an `error.code`.",
+    f"{_SPEC}; {_SCHEMA}",
+)
+async def _error(server: VerifiedServer) -> None:
+    given(await server.once(_turn))
+    exchange = await server.once(_unknown)
+    frame = exchange.frames[-1] if exchange.frames else {}
+    for issue in schema_issues("WebSocketErrorEvent", frame):
+        raise Broken(f"{issue.where} {issue.message}.", exchange, frame)
+
+
+@check_row(
+    "websocket.evicts",
+    "A failed turn forgets what it continued",
+    "If a continuation turn fails with a 4xx or 5xx error, the server MUST evict the referenced `previous_response_id` "
+    "from the connection-local cache.",
+    _SPEC,
+)
+async def evicts_after_a_failure(server: VerifiedServer) -> None:
+    continued = given(await server.once(_turn)) and await server.once(_continuation)
+    if not continued.response:
+        raise Unsupported("The connection remembers nothing: see websocket.continuation.", continued)
+    result = {"type": "function_call_output", "call_id": "call_of_nobody", "output": "x"}
+    async with server.websocket() as socket:
+        first = await socket.turn(input=[user_message("Hi.")], max_output_tokens=LIMIT)
+        id = response_id(first)
+        failed = await socket.turn(input=[result], previous_response_id=id, max_output_tokens=16)
+        if failed.response:
+            raise Unsupported("The server takes an output that answers no call.", failed)
+        exchange = await socket.turn(input=_SHORT, previous_response_id=id, max_output_tokens=16)
+    code = exchange.refusal.get("code")
+    need(code == "previous_response_not_found", f"The code is {code!r}.", exchange, exchange.frames[-1:])
+
+
+@check_row(
+    "websocket.malformed",
+    "A message that is no JSON is an error",
+    "A message that cannot be read is answered with an error, and the connection goes on.",
+    _SPEC,
+)
+async def _malformed(server: VerifiedServer) -> None:
+    given(await server.once(_turn))
+    async with server.websocket() as socket:
+        exchange = await socket.frames('{"type": "response.cre')
+        again = await socket.turn(max_output_tokens=LIMIT)
+    refused = bool(exchange.frames) and exchange.frames[-1].get("type") == "error"
+    need(refused, f"The message is answered with {exchange.outcome()}", exchange, exchange.frames[-1:])
+    need(again.response, f"The connection is of no use afterwards: {again.outcome()}", again)
+
+
+@check_row(
+    "websocket.generate",
+    "A turn may only warm up",
+    "`generate: false` answers without output, and what it was given is the context of the next turn.",
+    f"OpenAI guide, WebSocket mode; {_CODEX}",
+)
+async def _generate(server: VerifiedServer) -> None:
+    given(await server.once(_turn))
+    async with server.websocket() as socket:
+        first = await socket.turn(input=[user_message(samples.WORDS)], generate=False)
+        if not first.response and says_unsupported(first, "generate"):
+            raise Unsupported(first.outcome(), first)
+        if first.output:
+            raise Unsupported("generate: false is ignored: the turn has output.", first)
+        exchange = await socket.turn(input=_SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
+    need(exchange.response, f"The next turn: {exchange.outcome()}", exchange)
+
+
+@check_row(
+    "websocket.compacted",
+    "A compacted conversation begins a new chain",
+    "The output of `/responses/compact` is the input of a turn without `previous_response_id`.",
+    "Open Responses compliance suite, websocket-compact-new-chain",
+)
+async def begins_with_a_compaction(server: VerifiedServer) -> None:
+    given(await server.once(_turn))
+    body = {"model": server.model, "input": [user_message(samples.WORDS)]}
+    compacted = given(await server.send("POST", "/responses/compact", body))
+    async with server.websocket() as socket:
+        exchange = await socket.turn(input=[*compacted.output, user_message(_SHORT)], max_output_tokens=LIMIT)
+    need(exchange.response, f"The turn: {exchange.outcome()}", exchange)
