@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from app.errors import APIError, InvalidRequest, NotFound
-from app.tools.code_interpreter.bubblewrap import STOP_GRACE, Bubblewrap, Sandbox, SandboxEnded, SandboxLimits
+from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits
+from app.tools.code_interpreter.sandbox_process import STOP_GRACE, Sandbox, SandboxEnded
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit, memory_bytes
 from app.tools.files import File, Page, UnknownCursor
 from app.tools.files.uploads import Files, list_page

@@ -24,7 +24,7 @@ from typing import Any
 import orjson
 
 from app.errors import APIError
-from app.tools.code_interpreter.bubblewrap import MAX_ANSWER, STOP_GRACE, Bubblewrap, SandboxEnded
+from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.containers import (
     Container,
     ContainerFailed,
@@ -33,6 +33,7 @@ from app.tools.code_interpreter.containers import (
     LocalContainers,
     SandboxChannel,
 )
+from app.tools.code_interpreter.sandbox_process import MAX_ANSWER, STOP_GRACE, SandboxEnded
 from app.tools.code_interpreter.settings import CodeSettings
 from app.tools.files import Page
 

@@ -70,13 +70,23 @@ _SHELL_SCHEMA: dict[str, object] = {
     "required": ["commands"],
     "additionalProperties": False,
 }
+_EXCEEDED = {
+    "memory": "it took too much memory",
+    "files": "there are too many files",
+    "sockets": "it opened too many sockets",
+}
 _ENDINGS = {
     "timeout": "The code was stopped after {seconds:g} seconds. Its variables are lost; the files are there.",
     "died": "The Python process ended (exit code {code}). Its variables are lost; the files are there.",
     "too_large": "The code was stopped: its figures are too large. Its variables are lost; the files are there.",
-    "memory": "The code was stopped: it took too much memory. Its variables are lost; the files are there.",
+    "restless": "The code was stopped: its processes could not be paused. Its variables are lost; the files are there.",
+    **{
+        limit: f"The code was stopped: {why}. Its variables are lost; the files are there."
+        for limit, why in _EXCEEDED.items()
+    },
 }
 _STOPPED = "The code was stopped. Its variables are lost; the files are there."
+_LOST = "The Python process was started anew: the variables of earlier calls are lost; the files are there."
 _CUT = "\n[The output was cut off here: it is too long.]"
 _BY_MCP = "app.tools.mcp.code:MCPCodeInterpreter"
 
@@ -277,7 +287,8 @@ class PythonSession(_Session):
         sources, file_list = self._sources(files, call.items)
         outputs = [{"type": "logs", "logs": logs}] if logs else []
         outputs += [{"type": "image", "url": url} for url in images]
-        result: str | list[Any] = "\n\n".join(filter(None, [logs, file_list])) or "(no output)"
+        note = _LOST if answer.get("lost") else ""
+        result: str | list[Any] = "\n\n".join(filter(None, [note, logs, file_list])) or "(no output)"
         if images:
             text = {"type": "input_text", "text": f"{result}\n\nThe user is shown the images."}
             result = [text, *({"type": "input_image", "image_url": url} for url in images)]
@@ -349,8 +360,8 @@ class ShellSession(_Session):
     async def _command(self, sandbox: SandboxChannel, command: str, seconds: float, limit: int) -> dict[str, object]:
         answer = await sandbox.request("shell", within=seconds, command=command, timeout=seconds, limit=limit)
         stdout, stderr = (str(answer.get(name) or "") for name in ("stdout", "stderr"))
-        if answer.get("over_memory"):
-            stderr += "\nThe command was stopped: it took too much memory."
+        if exceeded := _EXCEEDED.get(str(answer.get("exceeded"))):
+            stderr += f"\nThe command was stopped: {exceeded}."
         if answer.get("ended") == "timeout":
             return {"stdout": stdout, "stderr": stderr, "outcome": {"type": "timeout"}}
         code = answer.get("exit_code")
@@ -386,7 +397,7 @@ def _images(answer: Mapping[str, object]) -> list[str]:
 
 def _ending(answer: Mapping[str, object], seconds: float) -> str | None:
     """Return why the code was stopped, as a sentence for the model; None if it finished."""
-    ended = "memory" if answer.get("over_memory") else answer.get("ended")
+    ended = answer.get("exceeded") or answer.get("ended")
     if ended == "done":
         return None
     return _ENDINGS.get(str(ended), _STOPPED).format(seconds=seconds, code=answer.get("exit_code"))

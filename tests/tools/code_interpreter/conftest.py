@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 
-from app.tools.code_interpreter.bubblewrap import Bubblewrap, Sandbox, SandboxLimits, SandboxUnavailable
+from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits, SandboxUnavailable
+from app.tools.code_interpreter.sandbox_process import Sandbox
 from app.tools.code_interpreter.settings import CodeSettings
 
 MEBIBYTE = 1024 * 1024
@@ -26,5 +28,28 @@ def bubblewrap() -> Bubblewrap:
 @pytest_asyncio.fixture
 async def sandbox(bubblewrap: Bubblewrap) -> AsyncIterator[Sandbox]:
     sandbox = await bubblewrap.start(LIMITS)
+    yield sandbox
+    await sandbox.aclose()
+
+
+@pytest_asyncio.fixture
+async def signalled(bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sandbox]:
+    """A sandbox that is frozen by signals alone, without a control group, and that may use two CPUs."""
+    monkeypatch.setattr(bubblewrap, "_groups", None)
+    sandbox = await bubblewrap.start(replace(LIMITS, cpus=2))
+    yield sandbox
+    await sandbox.aclose()
+
+
+@pytest_asyncio.fixture(params=["signals", "cgroup"])
+async def frozen(
+    bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> AsyncIterator[Sandbox]:
+    """A sandbox that is frozen by signals alone, and one that is frozen by its control group too."""
+    if request.param == "signals":
+        monkeypatch.setattr(bubblewrap, "_groups", None)
+    elif bubblewrap._groups is None:
+        pytest.skip("this process cannot make control groups")
+    sandbox = await bubblewrap.start(replace(LIMITS, cpus=2))
     yield sandbox
     await sandbox.aclose()

@@ -1,8 +1,4 @@
-"""
-What code in a sandbox tries against the machine, its own limits and its supervisor: each attempt is refused or bounded.
-
-An attempt prints `escaped` where it worked; it may be refused by any error, or stopped.
-"""
+"""What code in a sandbox tries against the machine, its own limits and its supervisor: see also `attacks.py`."""
 
 from __future__ import annotations
 
@@ -17,77 +13,10 @@ from typing import Any
 
 import pytest
 
-from app.tools.code_interpreter.bubblewrap import Bubblewrap, Sandbox, SandboxEnded, descendants
+from app.tools.code_interpreter.bubblewrap import Bubblewrap
+from app.tools.code_interpreter.sandbox_process import Sandbox, SandboxEnded
+from app.tools.code_interpreter.watch import descendants
 from tests.tools.code_interpreter.conftest import LIMITS, MEBIBYTE
-
-_CALL = """
-import ctypes, platform
-libc = ctypes.CDLL(None, use_errno=True)
-def call(x86, arm, *arguments):
-    number = {"x86_64": x86, "aarch64": arm}[platform.machine()]
-    arguments = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
-    return libc.syscall(ctypes.c_long(number), *arguments)
-def refused(result):
-    print("refused" if result < 0 else "escaped", ctypes.get_errno())
-"""
-
-# Each prints `escaped` only if it got what it wanted.
-REFUSED = {
-    "connects to another machine": "import socket; socket.create_connection(('1.1.1.1', 53), 2); print('escaped')",
-    "resolves a name": "import socket; socket.getaddrinfo('example.com', 80); print('escaped')",
-    "sends a datagram": "import socket; socket.socket(2, 2).sendto(b'x', ('8.8.8.8', 53)); print('escaped')",
-    "sees a network interface": "n = [line for line in open('/proc/net/dev') if ':' in line and 'lo:' not in line]\n"
-    "print('escaped' if n else 'none')",
-    "opens a socket to the hypervisor": "import socket; socket.socket(40, 1, 0); print('escaped')",
-    "opens a netlink socket": "import socket; socket.socket(16, 3, 0); print('escaped')",
-    "opens a raw socket": "import socket; socket.socket(2, 3, 1); print('escaped')",
-    "reads the host's passwords": "print('escaped' if 'root:x:0:0:root' in open('/etc/passwd').read() else 'own')",
-    "reads the host's shadow": "open('/etc/shadow'); print('escaped')",
-    "lists homes": "import os; print('escaped' if os.path.exists('/home') or os.path.exists('/root') else 'none')",
-    "reads the environment of the first process": "print('escaped' if open('/proc/1/environ').read() else 'no')",
-    "reads its own environment": "import os; print('escaped' if 'ANTIPHON_CANARY' in os.environ else 'clean')",
-    "leaves through another process's root": "import os\nfor pid in (1, 2):\n"
-    "    try: print('escaped' if 'home' in os.listdir(f'/proc/{pid}/root') else 'same')\n"
-    "    except OSError as error: print(error)",
-    "sees processes of the host": "import os\npids = [int(p) for p in os.listdir('/proc') if p.isdigit()]\n"
-    "print('escaped' if len(pids) > 4 else 'own')",
-    "signals the first process": "import os, signal, time; os.kill(1, signal.SIGKILL); time.sleep(0.2)\n"
-    "os.kill(1, 0); print('lives')",
-    "writes to the supervisor's memory": "open('/proc/2/mem', 'r+b'); print('escaped')",
-    "takes the supervisor's pipes": "import os; os.listdir('/proc/2/fd'); print('escaped')",
-    "writes to /usr": "open('/usr/escaped', 'w'); print('escaped')",
-    "writes to the root": "open('/escaped', 'w'); print('escaped')",
-    "writes to /dev": "open('/dev/escaped', 'w'); print('escaped')",
-    "replaces the worker": "open('/run/sandbox/worker.py', 'w'); print('escaped')",
-    "sets a kernel setting": "open('/proc/sys/kernel/core_pattern', 'w').write('|/bin/sh'); print('escaped')",
-    "triggers sysrq": "open('/proc/sysrq-trigger', 'w').write('b'); print('escaped')",
-    "reads the kernel's memory": "open('/proc/kcore', 'rb').read(1); print('escaped')",
-    "opens a disk": "import os, stat\nos.mknod('/tmp/disk', 0o600 | stat.S_IFBLK, os.makedev(8, 0)); print('escaped')",
-    "becomes root": "import os; os.setuid(0); print('escaped')",
-    "uses a setuid program": "import subprocess as s\nr = s.run(['su', '-c', 'id'], capture_output=True, text=True)\n"
-    "print('escaped' if 'uid=0' in r.stdout else 'refused')",
-    "changes its root": "import os; os.chroot('/tmp'); print('escaped')",
-    "raises its limits": "import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (9999, 9999)); print('escaped')",
-    "takes more CPUs": "import os; os.sched_setaffinity(0, range(os.cpu_count()))\nprint('escaped')",
-    "gains priority": "import os; os.nice(-5); print('escaped')",
-    "traces a process": _CALL + "refused(call(101, 117, 16, 2, 0, 0))",
-    "mounts": _CALL + "refused(call(165, 40, b'none', b'/tmp', b'tmpfs', 0, None))",
-    "unmounts": _CALL + "refused(call(166, 39, b'/mnt/data', 2))",
-    "makes a user namespace": _CALL + "refused(call(272, 97, 0x10000000))",
-    "clones into a namespace": _CALL + "refused(call(56, 220, 0x10000011, 0, 0, 0, 0))",
-    "uses clone3": _CALL + "refused(call(435, 435, ctypes.create_string_buffer(88), 88))",
-    "joins a namespace": _CALL + "refused(call(308, 268, 0, 0))",
-    "uses io_uring": _CALL + "refused(call(425, 425, 8, ctypes.create_string_buffer(120)))",
-    "loads a program into the kernel": _CALL + "refused(call(321, 280, 0, ctypes.create_string_buffer(120), 120))",
-    "asks for a key": _CALL + "refused(call(250, 219, 0, -3, 1))",
-    "makes memory that is nobody's": _CALL + "refused(call(319, 279, b'x', 0))",
-    "makes a System V segment": _CALL + "refused(call(29, 194, 0, 1 << 20, 0o1600))",
-    "reads another's memory": _CALL + "refused(call(310, 270, 2, 0, 0, 0, 0, 0))",
-    "restarts the machine": _CALL + "refused(call(169, 142, 0xfee1dead, 672274793, 0x1234567, 0))",
-    "uses the other ABI": _CALL
-    + "refused(libc.syscall(ctypes.c_long(0x40000000 + 39)) if platform.machine() == 'x86_64' else -1)",
-    "sets the clock": "import time; time.clock_settime(time.CLOCK_REALTIME, 0); print('escaped')",
-}
 
 
 async def python(sandbox: Sandbox, code: str, timeout: float = 20, limit: int = 10_000) -> dict[str, Any]:  # noqa: ASYNC109
@@ -96,19 +25,6 @@ async def python(sandbox: Sandbox, code: str, timeout: float = 20, limit: int = 
 
 async def assert_usable(sandbox: Sandbox) -> None:
     assert (await python(sandbox, "40 + 2"))["logs"] == "42\n"
-
-
-@pytest.mark.parametrize("attempt", REFUSED.values(), ids=REFUSED)
-async def test_an_attempt_is_refused(sandbox: Sandbox, attempt: str) -> None:
-    os.environ["ANTIPHON_CANARY"] = "secret"
-    try:
-        answer = await python(sandbox, attempt)
-    finally:
-        del os.environ["ANTIPHON_CANARY"]
-    assert answer["ended"] == "done"
-    assert answer["logs"].strip()
-    assert not any(line.startswith("escaped") for line in answer["logs"].splitlines())
-    await assert_usable(sandbox)
 
 
 async def test_a_server_on_the_host_is_not_reached(sandbox: Sandbox) -> None:
@@ -180,33 +96,8 @@ async def test_a_fork_bomb_of_the_shell_is_stopped(sandbox: Sandbox) -> None:
 
 async def test_one_process_cannot_take_all_memory(sandbox: Sandbox) -> None:
     answer = await python(sandbox, "data = []\nwhile True: data.append(bytearray(10_000_000))", timeout=60)
-    assert answer.get("over_memory") or "MemoryError" in answer["logs"]
+    assert answer["exceeded"] == "memory" or "MemoryError" in answer["logs"]
     await assert_usable(sandbox)
-
-
-async def test_many_processes_together_cannot_take_all_memory(sandbox: Sandbox) -> None:
-    code = f"""
-    import subprocess, sys
-    take = "data = bytearray({100 * MEBIBYTE}); import time; time.sleep(600)"
-    for _ in range(8): subprocess.Popen([sys.executable, "-c", take])
-    import time; time.sleep(600)
-    """
-    answer = await python(sandbox, code, timeout=60)
-    assert answer["over_memory"]
-    await assert_usable(sandbox)
-
-
-async def test_shared_memory_counts(sandbox: Sandbox) -> None:
-    code = f"""
-    import mmap, os, time
-    for _ in range(8):
-        if os.fork() == 0:
-            shared = mmap.mmap(-1, {100 * MEBIBYTE})
-            for place in range(0, len(shared), 4096): shared[place] = 1
-            time.sleep(600)
-    time.sleep(600)
-    """
-    assert (await python(sandbox, code, timeout=60))["over_memory"]
 
 
 @pytest.mark.parametrize(
@@ -272,15 +163,35 @@ async def test_the_list_of_files_is_bounded(sandbox: Sandbox) -> None:
     assert len((await sandbox.request("files"))["files"]) == 1000
 
 
-async def test_what_is_left_behind_does_not_run_between_calls(sandbox: Sandbox) -> None:
+async def test_code_that_runs_between_calls_all_the_same_is_ended(
+    signalled: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
     code = """
     import subprocess, sys
+    kept = 42
     left = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+    left.pid
     """
-    await python(sandbox, code)
-    async with asyncio.timeout(20):
-        while [state(pid) for pid in below(sandbox)].count("T") != 2:  # the worker, and what it has left behind
-            await asyncio.sleep(0.01)
+    await python(signalled, code)
+    code_processes = below(signalled)[2:]
+    assert [state(pid) for pid in code_processes] == ["T", "T"]  # the worker, and what it has left behind
+    os.kill(code_processes[1], signal.SIGCONT)
+    await gone(code_processes)
+    assert "ran between calls" in caplog.text
+    answer = await python(signalled, "'kept' in globals()")
+    assert (answer["logs"], answer["lost"]) == ("False\n", True)
+    assert (await python(signalled, "1"))["lost"] is False
+
+
+async def test_all_processes_have_the_cpus_of_their_container(bubblewrap: Bubblewrap) -> None:
+    sandboxes = await asyncio.gather(*(bubblewrap.start(LIMITS) for _ in range(6)))
+    try:
+        for sandbox in sandboxes:
+            for pid in (sandbox._process.pid, *below(sandbox)):
+                assert len(os.sched_getaffinity(pid)) == LIMITS.cpus
+    finally:
+        for sandbox in sandboxes:
+            await sandbox.aclose()
 
 
 async def test_a_killed_supervisor_takes_all_with_it(sandbox: Sandbox) -> None:
@@ -291,7 +202,7 @@ async def test_a_killed_supervisor_takes_all_with_it(sandbox: Sandbox) -> None:
 
 
 async def test_a_stopped_supervisor_ends_the_sandbox(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.tools.code_interpreter.bubblewrap.STOP_GRACE", 0.2)
+    monkeypatch.setattr("app.tools.code_interpreter.sandbox_process.STOP_GRACE", 0.2)
     with pytest.raises(SandboxEnded):
         await python(sandbox, "import os, signal\nos.kill(2, signal.SIGSTOP)\nwhile True: pass", timeout=0.2)
     assert below(sandbox) == []
@@ -320,7 +231,8 @@ async def test_a_cancelled_call_is_stopped_and_files_stay(sandbox: Sandbox) -> N
 
 _SERVER = """
 import asyncio, sys
-from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits, descendants
+from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits
+from app.tools.code_interpreter.watch import descendants
 from app.tools.code_interpreter.settings import CodeSettings
 import os
 

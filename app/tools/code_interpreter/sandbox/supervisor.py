@@ -2,8 +2,8 @@
 The first process of a sandbox. It reads requests, one JSON object per line, and answers each with one line.
 
 It starts the worker and shell commands, limits their time and output, and reads and writes files. All other processes
-are stopped (SIGSTOP) between requests, so that a sandbox uses CPU only during a call. The server does not trust this
-process: code in the sandbox runs as the same user.
+are stopped (SIGSTOP) between calls, so that a sandbox uses CPU only during a call; a filter of system calls denies them
+what would continue them. The server does not trust this process: code in the sandbox runs as the same user.
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ import stat
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 _DATA = "/mnt/data"
 _MAX_REPLY = 24 * 1024 * 1024  # bytes of the worker's reply to one run, with images
 _MAX_FILES = 1000  # in a list of files
 _MAX_DEPTH = 16  # of nested folders in a list of files
 _PIECE = 65536
-_PR_SET_DUMPABLE = 4
+_FREEZE_SECONDS = 3.0  # in which all processes have to stop
+_LOOK_INTERVAL = 0.001  # seconds between two looks at them
+_EXITING = 0x4  # PF_EXITING, of the kernel's flags of a thread
+_CODE_FILTER = "/run/sandbox/code.seccomp"
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 4, 22, 2
+_TGKILL = {"x86_64": 234, "aarch64": 131}[os.uname().machine]
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Output:
@@ -66,7 +72,13 @@ class _Worker:
         read, write = os.pipe()
         command = [sys.executable, "-u", "-I", "/run/sandbox/worker.py", str(theirs.fileno())]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=write, stderr=write, cwd=_DATA, pass_fds=[theirs.fileno()]
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=write,
+            cwd=_DATA,
+            pass_fds=[theirs.fileno()],
+            preexec_fn=confine,
         )
         theirs.close()
         os.close(write)
@@ -84,6 +96,7 @@ class _Supervisor:
         self._control, self._answers = control, answers
         self._buffer = b""
         self._worker: _Worker | None = None
+        self._lost = False  # whether variables were lost since the answer to the latest Python call
 
     def serve(self) -> None:
         """Answer requests until the server closes its end."""
@@ -125,9 +138,10 @@ class _Supervisor:
 
     def do_python(self, request: dict[str, Any]) -> dict[str, object]:
         signal_all(signal.SIGCONT)
-        if self._worker is None:
-            self._worker = _Worker()
-        worker = self._worker
+        if self._worker and self._worker.process.poll() is not None:
+            self._drop_worker()  # killed between calls
+        lost, self._lost = self._lost, False
+        self._worker = worker = self._worker or _Worker()
         output = _Output(worker.output, request["limit"])
         worker.channel.setblocking(True)
         worker.channel.sendall(json.dumps({"code": request["code"]}).encode() + b"\n")
@@ -152,24 +166,31 @@ class _Supervisor:
                 ended = "stopped"
             elif not ended and left <= 0:
                 ended = "timeout"
-        code = None
-        if ended != "done":
-            code = self._kill()
+        if ended == "done" and not freeze():
+            ended = "restless"
+        code = self._kill() if ended != "done" else None
         output.read()
-        answer = {"ended": ended, "logs": output.text(), "cut": output.cut, "exit_code": code}
+        answer = {"ended": ended, "logs": output.text(), "cut": output.cut, "exit_code": code, "lost": lost}
         if ended == "done":
-            signal_all(signal.SIGSTOP)
             answer["images"] = json.loads(reply).get("images", [])
         else:
-            worker.close()
+            self._drop_worker()
+            self._lost = False  # which the caller sees from `ended`
         return answer
 
     def _kill(self) -> int | None:
-        """Kill every other process; return the worker's exit code if it had already exited."""
-        worker, self._worker = self._worker, None
-        code = worker.process.poll() if worker else None
+        """Kill every other process, and return the worker's exit code if it had already exited."""
+        code = self._worker.process.poll() if self._worker else None
         signal_all(signal.SIGKILL)
+        deadline = time.monotonic() + _FREEZE_SECONDS
+        while _running_threads() and time.monotonic() < deadline:  # large ones take their time
+            time.sleep(_LOOK_INTERVAL)
         return code
+
+    def _drop_worker(self) -> None:
+        if self._worker:
+            self._worker.close()
+            self._worker, self._lost = None, True
 
     def do_shell(self, request: dict[str, Any]) -> dict[str, object]:
         signal_all(signal.SIGCONT)
@@ -180,6 +201,7 @@ class _Supervisor:
             stderr=subprocess.PIPE,
             cwd=_DATA,
             start_new_session=True,
+            preexec_fn=confine,
         )
         assert process.stdout and process.stderr
         outputs = [_Output(pipe.fileno(), request["limit"]) for pipe in (process.stdout, process.stderr)]
@@ -197,12 +219,12 @@ class _Supervisor:
                 ended = "done"
             elif left <= 0:
                 ended = "timeout"
-        if ended == "stopped":
-            self._kill()
-        elif ended == "timeout":
+        if ended == "timeout":
             os.killpg(process.pid, signal.SIGKILL)
+        if ended == "stopped" or not freeze():
+            self._kill()
+            self._drop_worker()
         code = process.wait()
-        signal_all(signal.SIGSTOP)
         for output in outputs:
             output.read()
         answer = {"ended": ended, "exit_code": code, "stdout": outputs[0].text(), "stderr": outputs[1].text()}
@@ -262,11 +284,63 @@ def signal_all(number: int) -> None:
         os.kill(-1, number)
 
 
+def freeze() -> bool:
+    """
+    Stop every process but this one and PID 1; return False if some still run after `_FREEZE_SECONDS`.
+
+    One signal is not enough: while the first thread of a process is in `vfork`, the others do not see it, and the end
+    of one process continues stopped ones (SIGCONT to an orphaned process group, or on the end of a terminal). So each
+    thread is signalled until two looks in a row find none that runs. Then none can continue another, either.
+    """
+    deadline, still = time.monotonic() + _FREEZE_SECONDS, 0
+    while still < 2:
+        signal_all(signal.SIGSTOP)
+        running = _running_threads()
+        still = 0 if running else still + 1
+        if running:
+            if time.monotonic() > deadline:
+                return False
+            for pid, thread in running:
+                _libc.syscall(_TGKILL, pid, thread, int(signal.SIGSTOP))
+            time.sleep(_LOOK_INTERVAL)
+    return True
+
+
+def _running_threads() -> list[tuple[int, int]]:
+    """Return process and thread id of all threads that have neither stopped nor ended, but for PID 1 and this one."""
+    threads: list[tuple[int, int]] = []
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit() or int(pid) in (1, os.getpid()):
+            continue
+        with contextlib.suppress(OSError):  # it has ended
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat") as file:
+                    fields = file.read().rpartition(")")[2].split()
+                    # Uninterruptible (D) is a process in `vfork`, which stops on its return; or one that is ending.
+                    if fields[0] not in "TtZX" and (fields[0] != "D" or int(fields[6]) & _EXITING):
+                        threads.append((int(pid), int(thread)))
+    return threads
+
+
+class _Instructions(ctypes.Structure):
+    """The kernel's `struct sock_fprog`."""
+
+    _fields_: ClassVar = [("count", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+
+def confine() -> None:
+    """Deny this process, which is to run code, what would continue stopped processes."""
+    with open(_CODE_FILTER, "rb") as file:
+        program = file.read()
+    instructions = _Instructions(len(program) // 8, program)
+    if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(instructions), 0, 0):
+        raise OSError(ctypes.get_errno(), "the filter of system calls was refused")
+
+
 def _bound(options: dict[str, Any]) -> None:
     """Limit this process and its children; the hard limits cannot be raised again."""
     limits = {
         resource.RLIMIT_AS: options["memory"],
-        resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: options["disk"],
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
@@ -276,7 +350,6 @@ def _bound(options: dict[str, Any]) -> None:
     }
     for name, value in limits.items():
         resource.setrlimit(name, (value, value))
-    os.nice(10)
 
 
 def serve_requests() -> None:
@@ -286,7 +359,7 @@ def serve_requests() -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     # Code of the same user may not read or write this process's memory.
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _bound(options)
     supervisor = _Supervisor(control, answers)

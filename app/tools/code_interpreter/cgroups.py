@@ -1,0 +1,142 @@
+"""
+Control groups (cgroup v2) of sandboxes, where this process may make some: the kernel then freezes all processes of a
+container between calls, and limits the memory of all of them together, with that of its files and of kernel buffers.
+
+That is so for root, and for a systemd service with `Delegate=yes`. In most containers the file system of the groups is
+read-only. Limits of memory and processes also need their controllers. A group can hand these down only if it has no
+processes itself: those of a delegated one are moved into a group `server` in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+_PREFIX = "antiphon-"
+_CONTROLLERS = ("memory", "pids")
+_MARGIN = 64 * 1024 * 1024  # bytes for the processes of bubblewrap and the supervisor, and for kernel structures
+
+
+class Group:
+    """The group of one sandbox."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def limit(self, memory: int, processes: int) -> None:
+        """Set the limits, as far as the controllers are there; `memory` in bytes, with that of files."""
+        for name, value in (
+            ("memory.max", memory + _MARGIN),
+            ("memory.swap.max", 0),
+            ("pids.max", processes + 4),
+        ):
+            self._write(name, str(value))
+
+    def freeze(self) -> None:
+        """Freeze all processes."""
+        self._write("cgroup.freeze", "1")
+
+    def thaw(self) -> None:
+        """Continue all processes."""
+        self._write("cgroup.freeze", "0")
+
+    def kill(self) -> None:
+        """Kill all processes."""
+        self._write("cgroup.kill", "1")
+
+    def memory_kills(self) -> int:
+        """Return how many processes the kernel has killed for exceeding the memory limit."""
+        with contextlib.suppress(OSError, ValueError):
+            events = dict(line.split() for line in (self.directory / "memory.events").read_text().splitlines())
+            return int(events["oom_kill"])
+        return 0
+
+    def remove(self) -> None:
+        """Remove the group, which must have no processes."""
+        with contextlib.suppress(OSError):
+            self.directory.rmdir()
+
+    def _write(self, name: str, value: str) -> None:
+        with contextlib.suppress(OSError):  # older kernels lack some files, and groups those of other controllers
+            (self.directory / name).write_text(value)
+
+
+class Groups:
+    """Makes groups in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def make(self) -> Group:
+        """Make a group; raises `OSError`."""
+        directory = self._directory / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+        directory.mkdir()
+        return Group(directory)
+
+    def clean(self) -> None:
+        """Remove the groups that processes which were killed have left behind."""
+        for directory in self._directory.glob(f"{_PREFIX}*-*"):
+            pid = directory.name.removeprefix(_PREFIX).partition("-")[0]
+            if not Path(f"/proc/{pid}").exists():
+                Group(directory).remove()
+
+
+def find_groups() -> Groups | None:
+    """Return where this process can make groups, with controllers if possible; None if it cannot."""
+    own = _own_directory()
+    if own is None:
+        return None
+    base = own.parent if _delegated(own.parent) else own  # a service may be in a group below the delegated one
+    groups = Groups(base)
+    try:
+        groups.clean()
+        _hand_down_controllers(base, own)
+        group = groups.make()
+    except OSError:
+        return None
+    usable = (group.directory / "cgroup.freeze").exists()
+    group.remove()
+    return groups if usable else None
+
+
+def _own_directory(mounts: Path = Path("/proc/self/mountinfo"), own: Path = Path("/proc/self/cgroup")) -> Path | None:
+    """Return the directory of this process's group; None without cgroup v2."""
+    try:
+        path = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
+        for line in mounts.read_text().splitlines():
+            fields, _, system = line.partition(" - ")
+            root, point = fields.split()[3:5]
+            if system.split()[0] == "cgroup2" and Path(path).is_relative_to(root):
+                return Path(point) / Path(path).relative_to(root)
+    except (OSError, StopIteration):
+        pass
+    return None
+
+
+def _delegated(directory: Path) -> bool:
+    """Whether systemd has left a group, and what is below it, to the service in it."""
+    for name in ("user.delegate", "trusted.delegate"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(directory, name) == b"1":
+                return os.access(directory, os.W_OK)
+    return False
+
+
+def _hand_down_controllers(base: Path, own: Path) -> None:
+    """Enable the controllers for groups in `base`, where they are there and nobody else decides about it."""
+    present = (base / "cgroup.controllers").read_text().split()
+    wanted = [name for name in _CONTROLLERS if name in present]
+    enabled = (base / "cgroup.subtree_control").read_text().split()
+    whole_tree = not (base / "cgroup.type").exists()  # the kernel's root group may have both processes and groups
+    if set(wanted) <= set(enabled) or not (whole_tree or _delegated(base)):
+        return
+    if base == own and not whole_tree:
+        server = base / "server"
+        server.mkdir(exist_ok=True)
+        for pid in (base / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                (server / "cgroup.procs").write_text(pid)
+    with contextlib.suppress(OSError):
+        (base / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))

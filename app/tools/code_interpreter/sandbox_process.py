@@ -1,0 +1,152 @@
+"""
+A running sandbox: requests to its supervisor, over a pair of pipes, and its end.
+
+The server does not trust the supervisor's answers: their size is limited, and paths are resolved only inside the
+sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import orjson
+
+from app.tools.code_interpreter.cgroups import Group
+from app.tools.code_interpreter.watch import Watch, Watched, descendants, kill
+
+STOP_GRACE = 5.0  # seconds for the supervisor to answer after a call has timed out or was stopped
+MAX_ANSWER = 32 * 1024 * 1024  # bytes of one answer of the supervisor
+_CALLS = ("python", "shell")  # the requests that run code
+
+
+class SandboxEnded(Exception):
+    """The sandbox has ended, and its state and files are lost."""
+
+
+class Sandbox:
+    """A running sandbox. The caller ensures that there is one request at a time."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, memory: int, files: int, watch: Watch, group: Group | None
+    ) -> None:
+        """`memory` (in bytes) and `files` are what the watch allows it."""
+        self._process, self._memory, self._files, self._watch, self._group = process, memory, files, watch, group
+        self._watched: Watched | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be used."""
+        return self._process.returncode is None
+
+    async def ready(self) -> None:
+        """Wait for the supervisor's first message, and begin to watch the sandbox; raises `SandboxEnded`."""
+        await self._answer()
+        own = descendants(self._process.pid)  # no code runs yet
+        if not own:
+            raise SandboxEnded
+        self._watched = Watched(self._memory, self._files, self._process.pid, own=frozenset(own), supervisor=own[-1])
+        self._watch.add(self._watched)
+        self._freeze()
+
+    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> dict[str, Any]:
+        """
+        Send a request and return the answer; raises `SandboxEnded`.
+
+        The sandbox is ended if a call takes more than `within` seconds plus `STOP_GRACE`, or is cancelled and does not
+        stop. `exceeded` in the answer to a call names the limit for which it was stopped: `memory`, `files` or
+        `sockets`.
+        """
+        assert self._watched
+        memory_kills = self._group.memory_kills() if self._group else 0
+        with contextlib.ExitStack() as stack:
+            if op in _CALLS:
+                stack.enter_context(self._watch.call(self._watched))
+            if self._group:
+                self._group.thaw()
+                stack.callback(self._freeze)
+            answer = await self._exchange({"op": op, **fields}, within)
+        if op in _CALLS:
+            killed = self._group.memory_kills() > memory_kills if self._group else False
+            answer["exceeded"] = self._watched.exceeded or ("memory" if killed else "")
+        return answer
+
+    async def _exchange(self, request: dict[str, object], within: float) -> dict[str, Any]:
+        answer = asyncio.create_task(self._answer())
+        try:
+            await self._send(request)
+            await asyncio.wait({answer}, timeout=within + STOP_GRACE)
+            return answer.result() if answer.done() else await self._stop(answer)
+        except asyncio.CancelledError:
+            # If the call can be stopped, the sandbox keeps its state and files.
+            try:
+                with contextlib.suppress(SandboxEnded):
+                    await asyncio.shield(asyncio.ensure_future(self._stop(answer)))
+            except asyncio.CancelledError:
+                self.kill()
+            raise
+        except SandboxEnded:
+            answer.cancel()
+            await self.aclose()
+            raise
+
+    async def _stop(self, answer: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:
+        """Stop the running call, and return its answer; raises `SandboxEnded`."""
+        try:
+            await self._send({"op": "stop"})
+            async with asyncio.timeout(STOP_GRACE):
+                reply = await answer
+                if reply.get("ended") != "stopped":
+                    await self._answer()  # the call had already ended: this answers the stop
+                return reply
+        except (SandboxEnded, TimeoutError):
+            answer.cancel()
+            await self.aclose()
+            raise SandboxEnded from None
+
+    async def _send(self, request: dict[str, object]) -> None:
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(orjson.dumps(request) + b"\n")
+            await self._process.stdin.drain()
+        except (ConnectionError, RuntimeError):
+            await self.aclose()
+            raise SandboxEnded from None
+
+    async def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout
+        try:
+            answer = orjson.loads(await self._process.stdout.readline())
+        except ValueError:  # nothing, too much, or no JSON
+            raise SandboxEnded from None
+        if not isinstance(answer, dict):
+            raise SandboxEnded
+        return answer
+
+    def _freeze(self) -> None:
+        if self._group:
+            self._group.freeze()
+
+    def kill(self) -> None:
+        """Kill every process of the sandbox at once."""
+        if self._watched:
+            self._watch.discard(self._watched)
+        if self._process.returncode is not None:
+            return
+        if self._group:
+            self._group.kill()
+        # When the first process of a PID namespace dies, the kernel kills all others in it.
+        kill((*descendants(self._process.pid), self._process.pid))
+
+    async def aclose(self) -> None:
+        """End the sandbox, and wait until it is gone."""
+        self.kill()
+        await self._process.wait()
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        with contextlib.suppress(RuntimeError):  # a request is reading it
+            while await self._process.stdout.read(65536):
+                pass
+        if self._group:
+            self._group.remove()

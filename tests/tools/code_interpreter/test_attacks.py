@@ -1,0 +1,64 @@
+"""Each attack of the tables in `attacks.py` is refused or bounded, and the sandbox can be used afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.tools.code_interpreter.sandbox_process import Sandbox
+from app.tools.code_interpreter.watch import descendants
+from tests.tools.code_interpreter.attacks import GREEDY, LINGERING, REFUSED
+
+BETWEEN = 0.5  # seconds without a call, in which what was left behind may try to run
+
+
+async def python(sandbox: Sandbox, code: str, timeout: float = 60) -> dict[str, Any]:  # noqa: ASYNC109
+    return await sandbox.request("python", within=timeout, code=textwrap.dedent(code), timeout=timeout, limit=10_000)
+
+
+async def assert_usable(sandbox: Sandbox) -> None:
+    assert (await python(sandbox, "40 + 2"))["logs"] == "42\n"
+
+
+@pytest.mark.parametrize("attempt", REFUSED.values(), ids=REFUSED)
+async def test_an_attempt_is_refused(sandbox: Sandbox, attempt: str) -> None:
+    os.environ["ANTIPHON_CANARY"] = "secret"
+    try:
+        answer = await python(sandbox, attempt)
+    finally:
+        del os.environ["ANTIPHON_CANARY"]
+    assert answer["ended"] == "done"
+    assert answer["logs"].strip()
+    assert not any(line.startswith("escaped") for line in answer["logs"].splitlines())
+    await assert_usable(sandbox)
+
+
+@pytest.mark.parametrize("attempt", LINGERING.values(), ids=LINGERING)
+async def test_nothing_runs_between_calls(frozen: Sandbox, attempt: str) -> None:
+    assert (await python(frozen, f"kept = 42\n{attempt}"))["ended"] == "done"
+    before = cpu_ticks(frozen)
+    await asyncio.sleep(BETWEEN)
+    assert cpu_ticks(frozen) == before
+    answer = await python(frozen, "kept")
+    assert (answer["logs"], answer["lost"]) == ("42\n", False)  # it was paused, and not ended
+
+
+@pytest.mark.parametrize(("limit", "attempt"), GREEDY.values(), ids=GREEDY)
+async def test_a_container_is_bounded_as_a_whole(sandbox: Sandbox, limit: str, attempt: str) -> None:
+    assert (await python(sandbox, attempt))["exceeded"] == limit
+    await python(sandbox, "import os; os.system('rm -rf /mnt/data /tmp /dev/shm')")
+    await assert_usable(sandbox)
+
+
+def cpu_ticks(sandbox: Sandbox) -> int:
+    """What all processes of a sandbox have had of the CPU."""
+    ticks = 0
+    for pid in (sandbox._process.pid, *descendants(sandbox._process.pid)):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(map(int, fields[11:15]))
+    return ticks
