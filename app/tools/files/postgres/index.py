@@ -18,6 +18,7 @@ from app.tools.files.postgres.database import PostgresDatabase, storable
 from app.tools.files.postgres.schema import NoVectorsError
 from app.tools.files.postgres.terms import FREQUENCIES, hashed, hashed_terms, stem
 from app.tools.files.vector_stores.records import Job, Query, TextChunk
+from app.tools.files.vector_stores.sql import FoundChunk
 from app.tools.files.vector_stores.words import (
     K1,
     LENGTH_WEIGHT,
@@ -72,15 +73,6 @@ class ChunkKey(NamedTuple):
 
     file: int
     number: int
-
-
-class FoundChunk(NamedTuple):
-    """A chunk that matches a search, with its scores: from 0 to 1, or None if not computed."""
-
-    key: ChunkKey
-    text: str
-    text_score: float | None
-    similarity: float | None
 
 
 class Stored(NamedTuple):
@@ -184,7 +176,7 @@ class PostgresIndex:
         rows = await self._db.fetch(_TEXTS, [key.file for key in keys], [key.number for key in keys])
         texts = {ChunkKey(file, number): text for file, number, text in rows}
         return [
-            FoundChunk(key, texts[key], scores.get(key), similarities.get(key))
+            FoundChunk(f"{key.file}:{key.number}", key.file, texts[key], scores.get(key), similarities.get(key))
             for key in keys
             if key in texts  # otherwise it was deleted meanwhile
         ]

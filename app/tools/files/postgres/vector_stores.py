@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from app.storage.migration import Connection
@@ -12,35 +12,28 @@ from app.tools.files.postgres.database import PostgresDatabase, storable
 from app.tools.files.postgres.index import PostgresIndex
 from app.tools.files.vector_stores.records import (
     DAY,
-    Attributes,
-    Candidate,
-    ChunkingStrategy,
     ErrorCode,
-    FileBatch,
     Job,
     NewStoreFile,
     Query,
-    StoreFile,
     TextChunk,
     UnknownFiles,
     VectorStore,
 )
-from app.tools.files.vector_stores.rows import decode_fields, encode_fields, file_batch_of, store_file_of, store_of
+from app.tools.files.vector_stores.rows import encode_fields
+from app.tools.files.vector_stores.sql import FoundChunk, SQLDialect, SQLVectorStores, job_of
 
 SWEPT_FILES = 100  # of expired vector stores, that one statement removes
 
-_STATUSES = ("in_progress", "completed", "failed", "cancelled")
-_COUNTS = ", ".join(f"count(*) FILTER (WHERE files.status = '{status}')" for status in _STATUSES)
-_STORE = f"""
-SELECT stores.id, owner, name, description, metadata, expires_days, stores.created_at, last_active_at,
-    {_COUNTS}, coalesce(sum(usage_bytes), 0)::bigint
-FROM antiphon_vector_stores AS stores LEFT JOIN antiphon_store_files AS files ON files.store = stores.id
-"""
-_STORE_FILE = """
-SELECT id, store, (SELECT filename FROM antiphon_files AS files WHERE files.id = antiphon_store_files.id), created_at,
-    status, error_code, error_message, usage_bytes, attributes, max_tokens, overlap, number
-FROM antiphon_store_files
-"""
+_DIALECT = SQLDialect(
+    "antiphon_files",
+    "antiphon_vector_stores",
+    "antiphon_file_batches",
+    "antiphon_store_files",
+    "number",
+    "= ANY ($1)",
+    list,
+)
 _NOW = "extract(epoch FROM clock_timestamp())::bigint"
 _INSERT_STORE = """
 INSERT INTO antiphon_vector_stores
@@ -59,11 +52,6 @@ _INSERT_FILES = f"""
 INSERT INTO antiphon_store_files (store, id, batch, created_at, attributes, max_tokens, overlap)
 SELECT $1, id, $2, {_NOW}, attributes, max_tokens, overlap
 FROM unnest($3::text[], $4::text[], $5::integer[], $6::integer[]) AS added (id, attributes, max_tokens, overlap)
-"""
-_BATCH = f"""
-SELECT batches.id, batches.store, batches.created_at, cancelled, {_COUNTS}
-FROM antiphon_file_batches AS batches LEFT JOIN antiphon_store_files AS files ON batch = batches.number
-WHERE batches.id = $1 AND batches.store = $2 GROUP BY batches.number
 """
 _CANCEL = "UPDATE antiphon_file_batches SET cancelled = true WHERE id = $1 AND store = $2 RETURNING number"
 _CANCEL_FILES = """
@@ -109,15 +97,36 @@ DELETE FROM antiphon_store_files WHERE number IN (
     LIMIT {SWEPT_FILES} FOR UPDATE OF files SKIP LOCKED
 ) RETURNING 1
 """
-_CHANGEABLE = ("name", "metadata", "expires_days", "last_active_at")
 
 
-class PostgresVectorStores:
+class PostgresVectorStores(SQLVectorStores):
     """The `VectorStoreRecords` of a `PostgresFileStore`."""
 
     def __init__(self, database: PostgresDatabase) -> None:
+        super().__init__(_DIALECT)
         self._db = database
         self._index = PostgresIndex(database)
+
+    async def _read(self, statement: str, *values: object) -> list[Any]:
+        return await self._db.fetch(statement, *values)
+
+    _write = _read
+
+    async def _listed(
+        self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
+    ) -> tuple[list[Any], bool]:
+        return await self._db.listed(select, table, where, values, page)
+
+    async def forget(self, entries: Sequence[Sequence[Any]]) -> None:
+        """Do nothing: the database records what it removes, and `sweep` of the file store erases it."""
+
+    async def _text_of(self, store_id: str, file: int) -> list[str]:
+        return await self._index.text(file)
+
+    async def _found(
+        self, store_id: str, search_query: Query, limit: int, files: Sequence[int] | None
+    ) -> list[FoundChunk]:
+        return await self._index.search(store_id, search_query, limit, files)
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
         """Insert a new store with its first files, which are queued for indexing."""
@@ -141,33 +150,6 @@ class PostgresVectorStores:
         if (missing := await self._db.transaction(work)) is not None:
             raise UnknownFiles(missing)
 
-    async def get(self, owner: str, store_id: str) -> VectorStore | None:
-        """Return a store, or None."""
-        statement = f"{_STORE} WHERE stores.id = $1 AND owner = $2 GROUP BY stores.number"
-        rows = await self._db.fetch(statement, store_id, owner)
-        return store_of(rows[0]) if rows else None
-
-    async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
-        select = "SELECT id FROM antiphon_vector_stores"
-        ids, more = await self._db.listed(select, "antiphon_vector_stores", "owner = $1", (owner,), page)
-        statement = f"{_STORE} WHERE stores.id = ANY ($1) GROUP BY stores.number"
-        stores = {row[0]: store_of(row) for row in await self._db.fetch(statement, [store_id for (store_id,) in ids])}
-        return [stores[store_id] for (store_id,) in ids if store_id in stores], more
-
-    async def update(self, owner: str, store_id: str, changes: Mapping[str, Any]) -> bool:
-        values = dict(changes)
-        if "metadata" in values:
-            values["metadata"] = encode_fields(values["metadata"])
-        names = [name for name in _CHANGEABLE if name in values]
-        assignments = ", ".join(f"{name} = ${index}" for index, name in enumerate(names, 3)) or "id = id"
-        statement = f"UPDATE antiphon_vector_stores SET {assignments} WHERE id = $1 AND owner = $2 RETURNING 1"
-        return bool(await self._db.fetch(statement, store_id, owner, *(values[name] for name in names)))
-
-    async def delete(self, owner: str, store_id: str) -> bool:
-        """Delete a store, but not its files; return whether it existed."""
-        statement = "DELETE FROM antiphon_vector_stores WHERE id = $1 AND owner = $2 RETURNING 1"
-        return bool(await self._db.fetch(statement, store_id, owner))
-
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
         async def work(connection: Connection) -> int | None:
             # Others who add files to this store wait, and a store that was deleted meanwhile gets none.
@@ -183,41 +165,6 @@ class PostgresVectorStores:
         if (missing := await self._db.transaction(work)) is not None:
             raise UnknownFiles(missing)
 
-    async def file(self, store: VectorStore, file_id: str) -> StoreFile | None:
-        """Return a file of a store, or None."""
-        rows = await self._db.fetch(f"{_STORE_FILE} WHERE store = $1 AND id = $2", store.id, file_id)
-        return store_file_of(rows[0]) if rows else None
-
-    async def files(
-        self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
-    ) -> tuple[list[StoreFile], bool]:
-        where = "store = $1 AND ($2::text IS NULL OR status = $2)"
-        values: tuple[object, ...] = (store.id, status)
-        if batch_id is not None:
-            where += " AND batch = (SELECT number FROM antiphon_file_batches AS batches WHERE batches.id = $3)"
-            values += (batch_id,)
-        rows, more = await self._db.listed(_STORE_FILE, "antiphon_store_files", where, values, page)
-        return [store_file_of(row) for row in rows], more
-
-    async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool:
-        """Change a file's attributes; return whether it is in the store."""
-        statement = "UPDATE antiphon_store_files SET attributes = $3 WHERE store = $1 AND id = $2 RETURNING 1"
-        return bool(await self._db.fetch(statement, store.id, file_id, encode_fields(attributes)))
-
-    async def remove(self, store: VectorStore, file_id: str) -> bool:
-        statement = "DELETE FROM antiphon_store_files WHERE store = $1 AND id = $2 RETURNING 1"
-        return bool(await self._db.fetch(statement, store.id, file_id))
-
-    async def text(self, store: VectorStore, file_id: str) -> list[str]:
-        statement = "SELECT number FROM antiphon_store_files WHERE store = $1 AND id = $2 AND status = 'completed'"
-        rows = await self._db.fetch(statement, store.id, file_id)
-        return await self._index.text(rows[0][0]) if rows else []
-
-    async def batch(self, store: VectorStore, batch_id: str) -> FileBatch | None:
-        """Return a batch of files, or None."""
-        rows = await self._db.fetch(_BATCH, batch_id, store.id)
-        return file_batch_of(rows[0]) if rows else None
-
     async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
         async def work(connection: Connection) -> bool:
             number = await connection.fetchval(_CANCEL, storable(batch_id), store.id)
@@ -227,39 +174,10 @@ class PostgresVectorStores:
 
         return await self._db.transaction(work)
 
-    async def search(
-        self,
-        store: VectorStore,
-        search_query: Query,
-        limit: int,
-        matches: Callable[[Attributes], bool] | None = None,
-    ) -> list[Candidate]:
-        files = None if matches is None else await self._matching(store, matches)
-        if files is not None and not files:
-            return []
-        found = await self._index.search(store.id, search_query, limit, files)
-        numbers = [*{chunk.key.file for chunk in found}]
-        statement = f"{_STORE_FILE} WHERE number = ANY ($1) AND store = $2 AND status = 'completed'"
-        # Files that were removed meanwhile have no row here.
-        completed = {row[-1]: store_file_of(row) for row in await self._db.fetch(statement, numbers, store.id)}
-        return [
-            Candidate(f"{key.file}:{key.number}", completed[key.file], text, text_score, similarity)
-            for key, text, text_score, similarity in found
-            if key.file in completed
-        ]
-
-    async def _matching(self, store: VectorStore, matches: Callable[[Attributes], bool]) -> Sequence[int]:
-        statement = "SELECT number, attributes FROM antiphon_store_files WHERE store = $1 AND status = 'completed'"
-        rows = await self._db.fetch(statement, store.id)
-        return [number for number, text in rows if matches(decode_fields(text) or {})]
-
     async def claim(self, lease: float) -> Job | None:
         claim = secrets.token_hex(8)
         rows = await self._db.fetch(_CLAIM, claim, lease)
-        if not rows:
-            return None
-        number, attempt, store, file_id, max_tokens, overlap, filename, size = rows[0]
-        return Job(number, claim, attempt, store, file_id, filename, size, ChunkingStrategy(max_tokens, overlap))
+        return job_of(rows[0], claim) if rows else None
 
     async def renew(self, job: Job, lease: float) -> bool:
         return bool(await self._db.fetch(_RENEW, job.row, job.claim, lease))

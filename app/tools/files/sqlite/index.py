@@ -17,13 +17,13 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import apsw
 import sqlite_vec
 
 from app.tools.files.sqlite.database import connect, create_tables, empty_log, query, transaction
 from app.tools.files.vector_stores.records import Query, TextChunk
+from app.tools.files.vector_stores.sql import FoundChunk
 from app.tools.files.vector_stores.words import MAX_POSTINGS, affordable, highest_score, searchable, terms, weight
 
 _VERSION = 1
@@ -41,16 +41,6 @@ NUMBER_BITS = 20  # of a chunk's number; a file has fewer chunks than that
 EXACT = 5_000  # number of vectors up to which all are compared exactly
 OVERSAMPLING = 10  # candidates preselected by bits, per requested result
 MIN_BITS = 256  # dimensions from which on bits are a useful approximation
-
-
-class Match(NamedTuple):
-    """A chunk that matches a search."""
-
-    id: int
-    file: int  # its row among the files of stores
-    text: str
-    text_score: float | None
-    similarity: float | None
 
 
 class Index:
@@ -102,7 +92,7 @@ class Index:
         with self._open() as db:
             return [text for (text,) in query(db, f"SELECT text FROM chunks {_OF_FILE} ORDER BY id", _range(file))]
 
-    def search(self, search_query: Query, limit: int, files: Collection[int] | None) -> list[Match]:
+    def search(self, search_query: Query, limit: int, files: Collection[int] | None) -> list[FoundChunk]:
         """Return the best `limit` chunks by words and the best by embedding, of these files, or of all (None)."""
         if not self._path.exists():
             return []
@@ -122,9 +112,10 @@ class Index:
                 )
             statement = "SELECT id, text FROM chunks WHERE id IN (SELECT value FROM json_each(?))"
             rows = query(db, statement, (json.dumps(ids),))
+            store = self._path.stem
             return [
-                Match(chunk_id, chunk_id >> NUMBER_BITS, text, scores.get(chunk_id), similarities.get(chunk_id))
-                for chunk_id, text in rows
+                FoundChunk(f"{store}:{key}", key >> NUMBER_BITS, text, scores.get(key), similarities.get(key))
+                for key, text in rows
             ]
 
     @contextmanager

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,51 +16,49 @@ import apsw
 
 from app.tools.files import FilesUnavailable, Page
 from app.tools.files.sqlite.database import Database, listed, query
-from app.tools.files.sqlite.index import Index, Match, delete_index, last_change
+from app.tools.files.sqlite.index import Index, delete_index, last_change
 from app.tools.files.vector_stores.records import (
     DAY,
-    Attributes,
-    Candidate,
-    ChunkingStrategy,
     ErrorCode,
-    FileBatch,
     Job,
     NewStoreFile,
     Query,
-    StoreFile,
     TextChunk,
     UnknownFiles,
     VectorStore,
 )
-from app.tools.files.vector_stores.rows import decode_fields, encode_fields, file_batch_of, store_file_of, store_of
+from app.tools.files.vector_stores.rows import encode_fields
+from app.tools.files.vector_stores.sql import FoundChunk, SQLDialect, SQLVectorStores, job_of
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
+_ONE_OF = "IN (SELECT value FROM json_each($1))"
+_DIALECT = SQLDialect("files", "stores", "batches", "store_files", "row", _ONE_OF, json.dumps)
 _STORE_COLUMNS = "id, owner, name, description, metadata, expires_days, created_at, last_active_at"
-_STATUSES = ("in_progress", "completed", "failed", "cancelled")
-_COUNTS = ", ".join(f"coalesce(sum(status = '{status}'), 0)" for status in _STATUSES)
-_STORE = f"""
-SELECT stores.id, owner, name, description, metadata, expires_days, stores.created_at, last_active_at,
-    {_COUNTS.replace("status", "store_files.status")}, coalesce(sum(usage_bytes), 0)
-FROM stores LEFT JOIN store_files ON store_files.store = stores.id
-"""
-_STORE_FILE = """
-SELECT id, store, (SELECT filename FROM files WHERE files.id = store_files.id), created_at, status, error_code,
-    error_message, usage_bytes, attributes, max_tokens, overlap, row
-FROM store_files
-"""
 
 
-class SQLiteVectorStores:
+class SQLiteVectorStores(SQLVectorStores):
     """The `VectorStoreRecords` of a `SQLiteFileStore`."""
 
     def __init__(self, db: Database, clock: Callable[[], float]) -> None:
+        super().__init__(_DIALECT)
         self._db = db
         self._clock = clock
         self._folder = db.path.with_name(f"{db.path.name}.indexes")
         self._threads = ThreadPoolExecutor(4, "antiphon-index")
         self._cleaned: dict[Path, int] = {}  # time of the last change of each index, when it was cleaned
+
+    async def _read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        return await self._db.read(lambda db: query(db, statement, _numbered(values)))
+
+    async def _write(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        return await self._db.write(lambda db: query(db, statement, _numbered(values)))
+
+    async def _listed(
+        self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
+    ) -> tuple[list[tuple[Any, ...]], bool]:
+        return await self._db.read(lambda db: listed(db, select, table, where, _numbered(values), page))
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
         """Insert a new store with its first files, which are queued for indexing."""
@@ -82,33 +80,8 @@ class SQLiteVectorStores:
 
         await self._db.write(work)
 
-    async def get(self, owner: str, store_id: str) -> VectorStore | None:
-        """Return a store, or None."""
-        statement = f"{_STORE} WHERE stores.id = ? AND owner = ? GROUP BY stores.row"
-        rows = await self._db.read(lambda db: query(db, statement, (store_id, owner)))
-        return store_of(rows[0]) if rows else None
-
-    async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
-        def work(db: apsw.Connection) -> tuple[list[tuple[object, ...]], bool]:
-            ids, more = listed(db, "SELECT id FROM stores", "stores", "owner = :owner", {"owner": owner}, page)
-            rows = [query(db, f"{_STORE} WHERE stores.id = ? GROUP BY stores.row", store_id)[0] for store_id in ids]
-            return rows, more
-
-        rows, more = await self._db.read(work)
-        return [store_of(row) for row in rows], more
-
-    async def update(self, owner: str, store_id: str, changes: Mapping[str, Any]) -> bool:
-        values = {**changes, "id": store_id, "owner": owner}
-        if "metadata" in changes:
-            values["metadata"] = encode_fields(changes["metadata"])
-        names = ", ".join(f"{name} = :{name}" for name in changes) or "id = id"
-        statement = f"UPDATE stores SET {names} WHERE id = :id AND owner = :owner RETURNING id"
-        return bool(await self._db.write(lambda db: query(db, statement, values)))
-
     async def delete(self, owner: str, store_id: str) -> bool:
-        """Delete a store, but not its files; return whether it existed."""
-        statement = "DELETE FROM stores WHERE id = ? AND owner = ? RETURNING id"
-        deleted = bool(await self._db.write(lambda db: query(db, statement, (store_id, owner))))
+        deleted = await super().delete(owner, store_id)
         if deleted:
             await self._in_thread(lambda: delete_index(self._path(store_id)))
         return deleted
@@ -139,53 +112,17 @@ class SQLiteVectorStores:
                 (store.id, file.id, batch, int(now), attributes, strategy.max_tokens, strategy.overlap),
             )
 
-    async def file(self, store: VectorStore, file_id: str) -> StoreFile | None:
-        """Return a file of a store, or None."""
-        entry = await self._file(store, file_id)
-        return entry[0] if entry else None
-
-    async def files(
-        self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
-    ) -> tuple[list[StoreFile], bool]:
-        values = {"store": store.id, "status": status, "batch": batch_id}
-        where = "store = :store AND (:status IS NULL OR status = :status)"
-        if batch_id is not None:
-            where += " AND batch = (SELECT row FROM batches WHERE id = :batch)"
-        rows, more = await self._db.read(lambda db: listed(db, _STORE_FILE, "store_files", where, values, page))
-        return [store_file_of(row) for row in rows], more
-
-    async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool:
-        """Change a file's attributes; return whether it is in the store."""
-        statement = "UPDATE store_files SET attributes = ? WHERE store = ? AND id = ? RETURNING id"
-        values = (encode_fields(attributes), store.id, file_id)
-        return bool(await self._db.write(lambda db: query(db, statement, values)))
-
-    async def remove(self, store: VectorStore, file_id: str) -> bool:
-        statement = "DELETE FROM store_files WHERE store = ? AND id = ? RETURNING store, row"
-        rows = await self._db.write(lambda db: query(db, statement, (store.id, file_id)))
-        await self.forget(rows)
-        return bool(rows)
-
-    async def forget(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Remove the chunks of files that were removed from their stores; `rows` are (vector store id, row)."""
-        for store_id, row in rows:
+    async def forget(self, entries: Sequence[Sequence[Any]]) -> None:
+        for store_id, row in entries:
             await self._in_thread(partial(self._index(store_id).remove, row))
 
-    async def text(self, store: VectorStore, file_id: str) -> list[str]:
-        entry = await self._file(store, file_id)
-        if entry is None or entry[0].status != "completed":
-            return []
-        return await self._in_thread(lambda: self._index(store.id).text(entry[1]))
+    async def _text_of(self, store_id: str, file: int) -> list[str]:
+        return await self._in_thread(lambda: self._index(store_id).text(file))
 
-    async def batch(self, store: VectorStore, batch_id: str) -> FileBatch | None:
-        """Return a batch of files, or None."""
-        statement = f"""
-            SELECT batches.id, batches.store, batches.created_at, cancelled, {_COUNTS}
-            FROM batches LEFT JOIN store_files ON batch = batches.row
-            WHERE batches.id = ? AND batches.store = ? GROUP BY batches.row
-        """
-        rows = await self._db.read(lambda db: query(db, statement, (batch_id, store.id)))
-        return file_batch_of(rows[0]) if rows else None
+    async def _found(
+        self, store_id: str, search_query: Query, limit: int, files: Sequence[int] | None
+    ) -> list[FoundChunk]:
+        return await self._in_thread(lambda: self._index(store_id).search(search_query, limit, files))
 
     async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
         def work(db: apsw.Connection) -> bool:
@@ -197,36 +134,6 @@ class SQLiteVectorStores:
             return bool(rows)
 
         return await self._db.write(work)
-
-    async def search(
-        self,
-        store: VectorStore,
-        search_query: Query,
-        limit: int,
-        matches: Callable[[Attributes], bool] | None = None,
-    ) -> list[Candidate]:
-        files = None if matches is None else await self._matching(store, matches)
-        if files is not None and not files:
-            return []
-        hits: list[Match] = await self._in_thread(lambda: self._index(store.id).search(search_query, limit, files))
-        rows = json.dumps([*{hit.file for hit in hits}])
-        statement = (
-            f"{_STORE_FILE} WHERE row IN (SELECT value FROM json_each(?)) AND store = ? AND status = 'completed'"
-        )
-        # Files that are being indexed, or were removed meanwhile, have no row here.
-        entries = await self._db.read(lambda db: query(db, statement, (rows, store.id)))
-        completed = {row[-1]: store_file_of(row) for row in entries}
-        return [
-            Candidate(f"{store.id}:{hit.id}", completed[hit.file], hit.text, hit.text_score, hit.similarity)
-            for hit in hits
-            if hit.file in completed
-        ]
-
-    async def _matching(self, store: VectorStore, matches: Callable[[Attributes], bool]) -> Sequence[int]:
-        statement = "SELECT row, attributes FROM store_files WHERE store = ? AND status = 'completed'"
-        return await self._db.read(
-            lambda db: [row for row, text in query(db, statement, (store.id,)) if matches(decode_fields(text) or {})]
-        )
 
     async def claim(self, lease: float) -> Job | None:
         now, claim = self._clock(), secrets.token_hex(8)
@@ -244,10 +151,7 @@ class SQLiteVectorStores:
         if not await self._db.read(lambda db: query(db, pending, (now,))):
             return None  # without taking the write lock
         rows = await self._db.write(lambda db: query(db, statement, values))
-        if not rows:
-            return None
-        row, attempt, store, file_id, max_tokens, overlap, filename, size = rows[0]
-        return Job(row, claim, attempt, store, file_id, filename, size, ChunkingStrategy(max_tokens, overlap))
+        return job_of(rows[0], claim) if rows else None
 
     async def renew(self, job: Job, lease: float) -> bool:
         return await self._update_claimed(job, "claimed_until = :until", until=self._clock() + lease)
@@ -305,11 +209,6 @@ class SQLiteVectorStores:
         """Stop the threads, after running calls have ended."""
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def _file(self, store: VectorStore, file_id: str) -> tuple[StoreFile, int] | None:
-        statement = f"{_STORE_FILE} WHERE store = ? AND id = ?"
-        rows = await self._db.read(lambda db: query(db, statement, (store.id, file_id)))
-        return (store_file_of(rows[0]), rows[0][-1]) if rows else None
-
     async def _update_claimed(self, job: Job, changes: str, **values: Any) -> bool:
         """Update the row of a claimed file; return False, changing nothing, if the claim was lost."""
         where = "row = :row AND claim = :claim AND status = 'in_progress'"
@@ -329,3 +228,8 @@ class SQLiteVectorStores:
 
     def _path(self, store_id: str) -> Path:
         return self._folder / f"{store_id}.db"
+
+
+def _numbered(values: tuple[object, ...]) -> dict[str, object]:
+    """Return the values of the parameters `$1`, `$2`, ..."""
+    return {str(number): value for number, value in enumerate(values, 1)}
