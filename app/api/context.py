@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Depends, Request
 
 from app.api.accounting import Accounting
 from app.api.auth import Auth
@@ -36,6 +39,14 @@ class ApiContext:
         caller = self.auth.caller(headers)
         caller.access.check_tool(*tools)
         return caller.owner
+
+    def owner_dependency(self, *tools: str) -> Any:
+        """Return `owner` as the default of a route's parameter."""
+
+        async def owner(request: Request) -> str:
+            return self.owner(request.headers, *tools)
+
+        return Depends(owner)
 
     async def admitted_owner(self, headers: Mapping[str, str], *tools: str) -> str:
         """Return what `owner` does, for a request that counts against the rate limits; raises `LimitReached` too."""

@@ -49,32 +49,29 @@ def routes(api: ApiContext) -> APIRouter:
     router = APIRouter(tags=["conversations"], responses=ERRORS)
     conversations, limits = api.responses.conversations, api.body_limits
 
-    def owner_of(request: Request) -> str:
-        return api.auth.caller(request.headers).owner
+    owner_of = api.owner_dependency()
 
     @router.post("/conversations", summary="Create a conversation", openapi_extra=request_body(CreateConversation))
-    async def create(request: Request) -> Response:
-        owner = owner_of(request)
+    async def create(request: Request, owner: str = owner_of) -> Response:
         body = await read_body(request, CreateConversation, limits)
         return json_response(await conversations.create(owner, _typed(body.items), body.metadata))
 
     @router.get("/conversations/{conversation_id}", summary="Retrieve a conversation")
-    async def retrieve(request: Request, conversation_id: str) -> Response:
-        return json_response(await conversations.retrieve(conversation_id, owner_of(request)))
+    async def retrieve(conversation_id: str, owner: str = owner_of) -> Response:
+        return json_response(await conversations.retrieve(conversation_id, owner))
 
     @router.post(
         "/conversations/{conversation_id}",
         summary="Update the metadata of a conversation",
         openapi_extra=request_body(UpdateConversation),
     )
-    async def update(request: Request, conversation_id: str) -> Response:
-        owner = owner_of(request)
+    async def update(request: Request, conversation_id: str, owner: str = owner_of) -> Response:
         body = await read_body(request, UpdateConversation, limits)
         return json_response(await conversations.update(conversation_id, owner, body.metadata or {}))
 
     @router.delete("/conversations/{conversation_id}", summary="Delete a conversation and its items")
-    async def delete(request: Request, conversation_id: str) -> Response:
-        await conversations.delete(conversation_id, owner_of(request))
+    async def delete(conversation_id: str, owner: str = owner_of) -> Response:
+        await conversations.delete(conversation_id, owner)
         return json_response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
     @router.post(
@@ -82,27 +79,26 @@ def routes(api: ApiContext) -> APIRouter:
         summary="Add items to a conversation",
         openapi_extra=request_body(CreateItems),
     )
-    async def add(request: Request, conversation_id: str) -> Response:
-        owner = owner_of(request)
+    async def add(request: Request, conversation_id: str, owner: str = owner_of) -> Response:
         body = await read_body(request, CreateItems, limits)
         added = await conversations.add(conversation_id, owner, _typed(body.items))
         return await sized_response(_page(added, Page(limit=100, descending=False)))
 
     @router.get("/conversations/{conversation_id}/items", summary="List the items of a conversation")
     async def items(
-        request: Request, conversation_id: str, query: Annotated[ItemsQuery, Depends(ItemsQuery)]
+        conversation_id: str, query: Annotated[ItemsQuery, Depends(ItemsQuery)], owner: str = owner_of
     ) -> Response:
-        all_items, images = await conversations.items(conversation_id, owner_of(request))
+        all_items, images = await conversations.items(conversation_id, owner)
         page = _page(all_items, query.page())
         return await sized_response({**page, "data": [await images.add_to(item) for item in page["data"]]})
 
     @router.get("/conversations/{conversation_id}/items/{item_id}", summary="Retrieve an item of a conversation")
-    async def item(request: Request, conversation_id: str, item_id: str) -> Response:
-        return await sized_response(await conversations.item(conversation_id, item_id, owner_of(request)))
+    async def item(conversation_id: str, item_id: str, owner: str = owner_of) -> Response:
+        return await sized_response(await conversations.item(conversation_id, item_id, owner))
 
     @router.delete("/conversations/{conversation_id}/items/{item_id}", summary="Delete an item of a conversation")
-    async def delete_item(request: Request, conversation_id: str, item_id: str) -> Response:
-        return json_response(await conversations.delete_item(conversation_id, item_id, owner_of(request)))
+    async def delete_item(conversation_id: str, item_id: str, owner: str = owner_of) -> Response:
+        return json_response(await conversations.delete_item(conversation_id, item_id, owner))
 
     return router
 

@@ -45,8 +45,7 @@ def routes(api: ApiContext, files: Files) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(tags=["files"], responses=ERRORS)
 
-    def owner_of(request: Request) -> str:
-        return api.auth.caller(request.headers).owner
+    owner_of = api.owner_dependency()
 
     @router.post("/files", summary="Upload a file", openapi_extra=_FORM)
     async def upload(request: Request) -> Response:
@@ -55,22 +54,21 @@ def routes(api: ApiContext, files: Files) -> APIRouter:
 
     @router.get("/files", summary="List files")
     async def listed(
-        request: Request,
         purpose: str | None = Query(None, description="only files of this purpose"),
         limit: str = Query("10000", description="1 to 10000"),
         order: Order = "desc",
         after: After = None,
+        owner: str = owner_of,
     ) -> Response:
-        owner = owner_of(request)
         return json_response(await files.list(owner, parse_page(limit, order, after, maximum=10_000), purpose))
 
     @router.get("/files/{file_id}", summary="Retrieve a file's description")
-    async def retrieve(request: Request, file_id: str) -> Response:
-        return json_response((await files.file(file_id, owner_of(request))).resource())
+    async def retrieve(file_id: str, owner: str = owner_of) -> Response:
+        return json_response((await files.file(file_id, owner)).resource())
 
     @router.get("/files/{file_id}/content", summary="Retrieve a file's content")
-    async def content(request: Request, file_id: str) -> Response:
-        file = await files.file(file_id, owner_of(request))
+    async def content(file_id: str, owner: str = owner_of) -> Response:
+        file = await files.file(file_id, owner)
         # Never rendered by a browser as a page of this server's origin, whatever was uploaded.
         headers = {
             "content-length": str(file.bytes),
@@ -80,8 +78,8 @@ def routes(api: ApiContext, files: Files) -> APIRouter:
         return StreamingResponse(files.content(file), headers=headers, media_type="application/octet-stream")
 
     @router.delete("/files/{file_id}", summary="Delete a file")
-    async def delete(request: Request, file_id: str) -> Response:
-        return json_response(await files.delete(file_id, owner_of(request)))
+    async def delete(file_id: str, owner: str = owner_of) -> Response:
+        return json_response(await files.delete(file_id, owner))
 
     return router
 

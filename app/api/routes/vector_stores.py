@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -32,34 +31,32 @@ Status = Annotated[
 def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(tags=["vector stores"], responses=ERRORS)
-    limits, owner_of = api.body_limits, _owner_of(api)
+    limits, owner_of = api.body_limits, api.owner_dependency("file_search")
 
     @router.post("/vector_stores", summary="Create a vector store", openapi_extra=request_body(CreateVectorStore))
-    async def create(request: Request) -> Response:
-        owner = owner_of(request)
+    async def create(request: Request, owner: str = owner_of) -> Response:
         return json_response(await stores.create(owner, await read_body(request, CreateVectorStore, limits)))
 
     @router.get("/vector_stores", summary="List vector stores")
-    async def listed(request: Request, query: PageParameters) -> Response:
-        return json_response(await stores.list(owner_of(request), query.page()))
+    async def listed(query: PageParameters, owner: str = owner_of) -> Response:
+        return json_response(await stores.list(owner, query.page()))
 
     @router.get("/vector_stores/{vector_store_id}", summary="Retrieve a vector store")
-    async def retrieve(request: Request, vector_store_id: str) -> Response:
-        return json_response(await stores.retrieve(owner_of(request), vector_store_id))
+    async def retrieve(vector_store_id: str, owner: str = owner_of) -> Response:
+        return json_response(await stores.retrieve(owner, vector_store_id))
 
     @router.post(
         "/vector_stores/{vector_store_id}",
         summary="Modify a vector store",
         openapi_extra=request_body(UpdateVectorStore),
     )
-    async def update(request: Request, vector_store_id: str) -> Response:
-        owner = owner_of(request)
+    async def update(request: Request, vector_store_id: str, owner: str = owner_of) -> Response:
         body = await read_body(request, UpdateVectorStore, limits)
         return json_response(await stores.update(owner, vector_store_id, body))
 
     @router.delete("/vector_stores/{vector_store_id}", summary="Delete a vector store, but not its files")
-    async def delete(request: Request, vector_store_id: str) -> Response:
-        return json_response(await stores.delete(owner_of(request), vector_store_id))
+    async def delete(vector_store_id: str, owner: str = owner_of) -> Response:
+        return json_response(await stores.delete(owner, vector_store_id))
 
     @router.post(
         "/vector_stores/{vector_store_id}/search",
@@ -76,13 +73,9 @@ def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
     return router
 
 
-def _owner_of(api: ApiContext) -> Callable[[Request], str]:
-    return lambda request: api.owner(request.headers, "file_search")
-
-
 def _add_files(router: APIRouter, api: ApiContext, stores: VectorStores) -> None:
     """Add the routes of a vector store's files."""
-    owner_of = _owner_of(api)
+    owner_of = api.owner_dependency("file_search")
 
     @router.post(
         "/vector_stores/{vector_store_id}/files",
@@ -95,35 +88,36 @@ def _add_files(router: APIRouter, api: ApiContext, stores: VectorStores) -> None
         return json_response(await stores.add_file(owner, vector_store_id, body))
 
     @router.get("/vector_stores/{vector_store_id}/files", summary="List the files of a vector store")
-    async def listed(request: Request, vector_store_id: str, query: PageParameters, status: Status = None) -> Response:
-        return json_response(await stores.files(owner_of(request), vector_store_id, query.page(), status))
+    async def listed(
+        vector_store_id: str, query: PageParameters, status: Status = None, owner: str = owner_of
+    ) -> Response:
+        return json_response(await stores.files(owner, vector_store_id, query.page(), status))
 
     @router.get("/vector_stores/{vector_store_id}/files/{file_id}", summary="Retrieve a file of a vector store")
-    async def retrieve(request: Request, vector_store_id: str, file_id: str) -> Response:
-        return json_response(await stores.file(owner_of(request), vector_store_id, file_id))
+    async def retrieve(vector_store_id: str, file_id: str, owner: str = owner_of) -> Response:
+        return json_response(await stores.file(owner, vector_store_id, file_id))
 
     @router.post(
         "/vector_stores/{vector_store_id}/files/{file_id}",
         summary="Update the attributes of a file of a vector store",
         openapi_extra=request_body(UpdateFile),
     )
-    async def update(request: Request, vector_store_id: str, file_id: str) -> Response:
-        owner = owner_of(request)
+    async def update(request: Request, vector_store_id: str, file_id: str, owner: str = owner_of) -> Response:
         body = await read_body(request, UpdateFile, api.body_limits)
         return json_response(await stores.update_file(owner, vector_store_id, file_id, body))
 
     @router.delete("/vector_stores/{vector_store_id}/files/{file_id}", summary="Remove a file from a vector store")
-    async def remove(request: Request, vector_store_id: str, file_id: str) -> Response:
-        return json_response(await stores.remove_file(owner_of(request), vector_store_id, file_id))
+    async def remove(vector_store_id: str, file_id: str, owner: str = owner_of) -> Response:
+        return json_response(await stores.remove_file(owner, vector_store_id, file_id))
 
     @router.get("/vector_stores/{vector_store_id}/files/{file_id}/content", summary="Retrieve the text of a file")
-    async def content(request: Request, vector_store_id: str, file_id: str) -> Response:
-        return await sized_response(await stores.file_content(owner_of(request), vector_store_id, file_id))
+    async def content(vector_store_id: str, file_id: str, owner: str = owner_of) -> Response:
+        return await sized_response(await stores.file_content(owner, vector_store_id, file_id))
 
 
 def _add_batches(router: APIRouter, api: ApiContext, stores: VectorStores) -> None:
     """Add the routes of file batches."""
-    owner_of = _owner_of(api)
+    owner_of = api.owner_dependency("file_search")
 
     @router.post(
         "/vector_stores/{vector_store_id}/file_batches",
@@ -136,16 +130,15 @@ def _add_batches(router: APIRouter, api: ApiContext, stores: VectorStores) -> No
         return json_response(await stores.add_batch(owner, vector_store_id, body))
 
     @router.get("/vector_stores/{vector_store_id}/file_batches/{batch_id}", summary="Retrieve a batch of files")
-    async def retrieve(request: Request, vector_store_id: str, batch_id: str) -> Response:
-        return json_response(await stores.batch(owner_of(request), vector_store_id, batch_id))
+    async def retrieve(vector_store_id: str, batch_id: str, owner: str = owner_of) -> Response:
+        return json_response(await stores.batch(owner, vector_store_id, batch_id))
 
     @router.post("/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel", summary="Cancel a batch of files")
-    async def cancel(request: Request, vector_store_id: str, batch_id: str) -> Response:
-        return json_response(await stores.cancel_batch(owner_of(request), vector_store_id, batch_id))
+    async def cancel(vector_store_id: str, batch_id: str, owner: str = owner_of) -> Response:
+        return json_response(await stores.cancel_batch(owner, vector_store_id, batch_id))
 
     @router.get("/vector_stores/{vector_store_id}/file_batches/{batch_id}/files", summary="List the files of a batch")
     async def files(
-        request: Request, vector_store_id: str, batch_id: str, query: PageParameters, status: Status = None
+        vector_store_id: str, batch_id: str, query: PageParameters, status: Status = None, owner: str = owner_of
     ) -> Response:
-        owner = owner_of(request)
         return json_response(await stores.files(owner, vector_store_id, query.page(), status, batch_id))
