@@ -10,6 +10,7 @@ The errors of the API, and the warnings beside a successful answer.
      +- TooManyRequests       429  always with `Retry-After`
      +- StoreUnavailable      503  the store cannot be reached
      +- BackendError          5xx  the backend failed, or refused the request
+         +- BackendBusy       429  its places are taken; a `TooManyRequests` too
 
 Every error that a client receives is one of these, over HTTP, in a stream and on a WebSocket. The types are the spec's:
 `server_error`, `invalid_request`, `not_found`, `model_error`, `too_many_requests`.
@@ -144,11 +145,16 @@ class NotFound(APIError):
 
 
 class TooManyRequests(APIError):
-    """A limit is exhausted; retry after `retry_after` seconds."""
+    """A limit of this server is exhausted; retry after `retry_after` seconds. Every 429 of its own is one of these."""
 
     status = 429
     type = "too_many_requests"
     code = "rate_limit_exceeded"
+
+
+def try_again_in(message: str, seconds: float) -> str:
+    """Return a message with the seconds to wait, which Codex takes from it in a stream."""
+    return f"{message} Please try again in {max(1, math.ceil(seconds))}s."
 
 
 class StoreUnavailable(APIError):
@@ -173,6 +179,10 @@ class BackendError(APIError):
     def reason(self) -> str:
         """The message, or status and code if it is the backend's own, which may quote the caller's prompt."""
         return f"{self.status} {self.code}" if self.quoted else self.message
+
+
+class BackendBusy(TooManyRequests, BackendError):
+    """All places of a backend are taken; another one can be asked."""
 
 
 class Warnings:

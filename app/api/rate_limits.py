@@ -28,7 +28,7 @@ from app.core.access import KeyAccess, KeyLimits
 from app.core.prices import format_money
 from app.core.types import Usage
 from app.core.types.usage import usage_since
-from app.errors import StoreUnavailable, TooManyRequests
+from app.errors import StoreUnavailable, TooManyRequests, try_again_in
 from app.observability.lifecycle import ResponseLifecycle
 from app.stores.counters import LEASE, Counters, TokenTake
 
@@ -64,8 +64,7 @@ class LimitReached(TooManyRequests):
     """A rate limit of this server, not of the backend, is exhausted. `wait` is in seconds, for `Retry-After`."""
 
     def __init__(self, limit: str, message: str, wait: float, headers: Mapping[str, str]) -> None:
-        # In a stream, Codex takes the number of seconds from the message.
-        super().__init__(f"{message} Please try again in {max(1, math.ceil(wait))}s.", retry_after=wait)
+        super().__init__(try_again_in(message, wait), retry_after=wait)
         self.limit = limit
         self._headers = headers
 

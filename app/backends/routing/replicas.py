@@ -24,7 +24,7 @@ from app.backends import Backend, RawBackend
 from app.backends.routing.circuit_breaker import Circuit, is_server_failure
 from app.core.profile import Profile
 from app.core.redaction import without_password
-from app.errors import BackendError
+from app.errors import BackendBusy, BackendError, try_again_in
 
 logger = logging.getLogger(__name__)
 
@@ -315,14 +315,8 @@ class ReplicaPool:
     def _busy(self, why: str) -> BackendError:
         places = len(self.replicas) * (self.served.max_concurrency or 1)
         wait = min(max(1, math.ceil(self._mean_duration * (len(self._waiters) + 1) / places)), _MAX_RETRY_AFTER)
-        return BackendError(
-            # In a stream, Codex takes the number of seconds from the message.
-            f"The backend '{self.name}' is at its limit of concurrent requests, {why}. Please try again in {wait}s.",
-            status=429,
-            error_type="too_many_requests",
-            code="rate_limit_exceeded",
-            retry_after=wait,
-        )
+        message = f"The backend '{self.name}' is at its limit of concurrent requests, {why}."
+        return BackendBusy(try_again_in(message, wait), retry_after=wait)
 
     # Health.
 

@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from app.errors import APIError, InvalidRequest, NotFound
+from app.errors import APIError, InvalidRequest, NotFound, TooManyRequests
 from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits
 from app.tools.code_interpreter.sandbox_process import STOP_GRACE, Sandbox, SandboxEnded
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit, memory_bytes
@@ -294,9 +294,7 @@ class LocalContainers(Containers):
         self.expire()
         if len(self._containers) >= self.settings.max_containers:
             message = "There are too many containers. Delete one, or wait until one expires."
-            raise APIError(
-                message, status=429, error_type="too_many_requests", code="too_many_containers", retry_after=60
-            )
+            raise TooManyRequests(message, code="too_many_containers", retry_after=60)
         now = self._clock()
         container_id = f"cntr_{secrets.token_hex(24)}"
         minutes = idle_minutes or self.settings.idle_minutes
