@@ -112,7 +112,7 @@ class Metrics:
         server = ("backend", "replica")
         self._queue = gauge("backend_queue", "Requests that wait for a free slot of a backend.", "backend")
         self._waiting = gauge("backend_waiting", "Requests to backends whose answer has not begun.", *server)
-        self._status = histogram("backend_answer", "Time until a backend begins its answer.", TO_FIRST, *server)
+        self._until_answer = histogram("backend_answer", "Time until a backend begins its answer.", TO_FIRST, *server)
         self._errors = counter(
             "backend_errors", "Failures and refusals of backends, also those tried again.", *server, "kind"
         )
@@ -263,7 +263,7 @@ class Metrics:
 
     def began(self, server: tuple[str, str], seconds: float) -> None:
         """Record the time that a server took to begin an answer."""
-        self._status(*server).observe(seconds)
+        self._until_answer(*server).observe(seconds)
 
     def failed(self, server: tuple[str, str], error: BackendError) -> None:
         """Count a failure or refusal of a backend."""
