@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from app.api.routes import metrics as operation
 from app.api.routes import responses as response_routes
 from app.api.routes.inspection import inspection_routes
 from app.api.uvicorn import shutdown
+from app.api.uvicorn.hangup import reloading_at_hangup
 from app.backends import BACKENDS, Backend
 from app.backends.routing.replicas import RoutingHooks
 from app.backends.routing.router import Router
@@ -53,7 +54,7 @@ from app.responses.inspection import offered_tools
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
 from app.settings.loading import WORKERS_DIRECTORY, environment
 from app.settings.prompts import read_prompts
-from app.settings.reloading import compare_settings
+from app.settings.reloading import ReloadReport, compare_settings
 from app.settings.validation import PageAccess
 from app.stores import STORES, Store
 from app.stores.counters import CountingStore
@@ -183,7 +184,7 @@ def create_app(
                 stack.push_async_callback(tool.aclose)
             if reload and isinstance(backend, Router):
                 hangup = SettingsReload(settings, reload, backend, auth, limits, responses, accounting)
-                stack.enter_context(at_hangup(hangup))
+                stack.enter_context(reloading_at_hangup(hangup))
             if background:
                 background.start()
                 stack.push_async_callback(lambda: background.aclose(end.left(settings.shutdown_grace)))
@@ -392,15 +393,19 @@ class SettingsReload:
     responses: Responses
     accounting: Accounting
 
-    def __call__(self) -> None:
-        """Apply changed settings; if they are invalid, log why and change nothing."""
+    def __call__(self) -> ReloadReport:
+        """Apply changed settings; if they are invalid, log and report why, and change nothing."""
+        pid, begun = os.getpid(), time.monotonic_ns()
         try:
             change = compare_settings(self.settings, self.read())
             options = generation_options(change.settings)
             self.router.renew(change.settings.served())
         except (SettingsError, ValueError, ImportError, AttributeError) as error:
             logger.error("settings not reloaded, since they are invalid: %s", error)
-            return
+            return ReloadReport(pid, begun, problems=str(error).splitlines())
+        except Exception:
+            logger.exception("settings not reloaded")
+            return ReloadReport(pid, begun, problems=["They could not be read, by an error that is in the log."])
         new = self.settings = change.settings
         self.auth.replace_keys((key.get_secret_value() for key in new.api_keys), new.keys)
         self.accounting.replace_prices(new.price_list())
@@ -420,22 +425,7 @@ class SettingsReload:
             ", ".join(change.applied) or "nothing",
             ", ".join(new.served()),
         )
-
-
-@contextmanager
-def at_hangup(handler: Callable[[], None]) -> Iterator[None]:
-    """Call `handler` on SIGHUP, if the system has this signal and this is the main thread."""
-    loop = asyncio.get_running_loop()
-    try:
-        loop.add_signal_handler(signal.SIGHUP, handler)
-    except (AttributeError, NotImplementedError, RuntimeError, ValueError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGHUP)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the default would kill the server during its shutdown
+        return ReloadReport(pid, begun, change.applied, change.restart, [*new.served()])
 
 
 def _backend(settings: BackendSettings) -> Backend:

@@ -43,7 +43,7 @@ from app.cli import codex as configure
 from app.cli.check import reach
 from app.cli.client import ServerClient, ServerError, safe
 from app.cli.keys import keys_cli
-from app.cli.listening import default_pid_file, listen, send_hangup
+from app.cli.listening import default_pid_file, listen
 from app.cli.serve import address_of, greet, run_server
 from app.core.redaction import without_password
 from app.errors import APIError
@@ -149,16 +149,34 @@ def _mcp_servers(options: list[str]) -> str:
 def reload_settings(
     port: Annotated[int | None, typer.Option(help="Port of the server; that of the settings if left out.")] = None,
 ) -> None:
-    """Make the running server on this machine reload its settings: keys, limits, log and backends."""
-    settings = _settings(status=1)
-    path = settings.pid_file or default_pid_file(settings.port if port is None else port)
+    """Make the running server on this machine reload its settings, and print what it did; exit 1 if it refused them."""
+    from app.cli.reload import ReloadError, reload_server, summary
+
     try:
-        pid = send_hangup(path)
-    except OSError as error:
-        _refuse(f"{path}: {error.strerror}", status=1)
-    if pid is None:
-        _refuse(f"No server of this user holds {path}. Is it another port? antiphon reload --port PORT", status=1)
-    typer.echo(f"Process {pid} reads its settings again. Its log says what has changed, and what needs a restart.")
+        reports = reload_server(_pid_file(port))
+    except ReloadError as error:
+        _refuse(str(error), status=1)
+    refused = [report for report in reports if report.problems]
+    if refused:
+        problems = dict.fromkeys(problem for report in refused for problem in report.problems)
+        processes = ", ".join(str(report.pid) for report in refused)
+        text = f"The new settings are invalid; process {processes} continues with the old ones:\n" + "\n".join(problems)
+        _refuse(logs.printable(text, keep="\n"), status=1)
+    typer.echo(logs.printable(summary(reports), keep="\n"))
+
+
+def _pid_file(port: int | None) -> Path:
+    """Return the pid file of the server at a port; by default of that of the settings, which need not be valid."""
+    try:
+        settings = load_settings(**({} if port is None else {"port": port}))
+    except SettingsError as error:
+        variables = environment()
+        if path := variables.get(f"{PREFIX}PID_FILE"):
+            return Path(path)
+        if port is None and not (written := variables.get(f"{PREFIX}PORT", "8080")).isdecimal():
+            _refuse("\n".join(error.problems), status=1)
+        return default_pid_file(int(written) if port is None else port)
+    return settings.pid_file or default_pid_file(settings.port)
 
 
 @cli.command()

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from app.settings.loading import environment
+from app.settings.loading import RELOADS_DIRECTORY, environment
 
 try:
     import fcntl
@@ -68,14 +69,15 @@ def default_pid_file(port: int) -> Path:
 
 
 @contextmanager
-def pid_file(path: Path, *, required: bool = False) -> Iterator[None]:
+def pid_file(path: Path, *, required: bool = False) -> Iterator[Path | None]:
     """
     Write this process's id to a file that is locked within this context: a file without a lock is stale.
 
-    If it cannot be written, this is logged, as a warning if the file is `required`.
+    Yields the directory in which the server's processes report to `antiphon reload`; None if there is none. If the file
+    cannot be written, this is logged, as a warning if it is `required`.
     """
     if fcntl is None:
-        yield
+        yield None
         return
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -83,7 +85,7 @@ def pid_file(path: Path, *, required: bool = False) -> Iterator[None]:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
     except OSError as error:
         _log_unwritten(path, error, required)
-        yield
+        yield None
         return
     with file:
         try:
@@ -93,13 +95,40 @@ def pid_file(path: Path, *, required: bool = False) -> Iterator[None]:
             file.flush()
         except OSError as error:
             _log_unwritten(path, error, required)
-            yield
+            yield None
             return
         try:
-            yield
+            with _reloads(path) as directory:
+                yield directory
         finally:
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def reloads_directory(path: Path) -> Path:
+    """Return the directory in which the server of a pid file reports what it did when its settings were reloaded."""
+    return path.with_name(f"{path.name}.reloads")
+
+
+@contextmanager
+def _reloads(path: Path) -> Iterator[Path | None]:
+    """Create the directory for reports, which only this user can write to; without it `antiphon reload` has none."""
+    directory = reloads_directory(path)
+    os.environ.pop(RELOADS_DIRECTORY, None)
+    try:
+        if path.parent.stat().st_uid not in (0, os.getuid()):  # another user could put a link in its place
+            raise PermissionError(errno.EPERM, f"{path.parent} belongs to another user")
+        shutil.rmtree(directory, ignore_errors=True)  # of a server that was killed
+        directory.mkdir(mode=0o700)
+    except OSError as error:
+        logger.info("%s cannot be made (%s): `antiphon reload` will have no report", directory, error.strerror)
+        yield None
+        return
+    os.environ[RELOADS_DIRECTORY] = str(directory.absolute())
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _log_unwritten(path: Path, error: OSError, required: bool) -> None:

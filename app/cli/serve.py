@@ -10,8 +10,10 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 import uvicorn
@@ -24,6 +26,7 @@ from app.core.redaction import without_password
 from app.observability import logging as logs
 from app.settings import Settings
 from app.settings.loading import WORKERS_DIRECTORY, environment
+from app.settings.reloading import ReloadReport
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,9 @@ _MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 # Seconds for which an idle connection stays open. This should exceed the timeout of clients and load balancers, usually
 # 60 seconds: a request that is sent while the server closes the connection is lost.
 KEEP_ALIVE = 75
+# Seconds for which a worker may be silent before it is killed and replaced. It answers once it has imported uvicorn,
+# which takes longer than uvicorn's 5 seconds on a machine that is very busy.
+_WORKER_SILENCE = 30
 _STARTUP_FAILURE = 3  # uvicorn's exit status for an application that could not start
 
 
@@ -62,15 +68,18 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
         ws_per_message_deflate=False,  # for many small messages compression costs more than it saves
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
+        timeout_worker_healthcheck=_WORKER_SILENCE,
     )
     with _shared_metrics(settings), _workers_directory(settings):
         if watch_files:
             ChangeReload(config, target=uvicorn.Server(config).run, sockets=[*sockets]).run()
             return
         path = settings.pid_file or default_pid_file(settings.port)
-        with pid_file(path, required=settings.pid_file is not None):
+        with pid_file(path, required=settings.pid_file is not None) as reloads:
             if settings.workers > 1:
-                _Workers(config, [*sockets]).run()
+                workers = _Workers(config, [*sockets])
+                workers.reloads = reloads
+                workers.run()
                 return
             server = uvicorn.Server(config)
             with contextlib.suppress(KeyboardInterrupt):
@@ -105,17 +114,33 @@ def _workers_directory(settings: Settings) -> Iterator[None]:
 class _Workers(Multiprocess):
     """Worker processes that share a port."""
 
+    reloads: Path | None = None  # directory for reports to `antiphon reload`
+
     def terminate_all(self) -> None:
         """Stop the workers. The sockets are closed first, or new connections would wait to be accepted in vain."""
         for listener in self.sockets:
             listener.close()
         super().terminate_all()
 
+    def handle_signals(self) -> None:
+        """Handle the signals that were received; several SIGHUPs as one."""
+        for _ in range(self.signal_queue.count(signal.SIGHUP) - 1):
+            self.signal_queue.remove(signal.SIGHUP)
+        super().handle_signals()
+
     def handle_hup(self) -> None:
         """Forward SIGHUP to the workers, which reload their settings; uvicorn would restart them."""
-        for worker in self.processes:
-            if worker.pid is not None and worker.exitcode is None:
-                os.kill(worker.pid, signal.SIGHUP)
+        begun = time.monotonic_ns()
+        workers = [worker.pid for worker in self.processes if worker.pid is not None and worker.exitcode is None]
+        if self.reloads:
+            if not ReloadReport.read_all(self.reloads).keys() >= {*workers}:
+                self.signal_queue.append(signal.SIGHUP)  # later: the signal would end a worker that is starting
+                return
+            with contextlib.suppress(OSError):
+                ReloadReport(os.getpid(), begun, workers=workers).write(self.reloads)
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGHUP)
 
 
 def address_of(settings: Settings, *, reachable: bool = False) -> str:

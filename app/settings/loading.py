@@ -12,6 +12,7 @@ from dotenv import dotenv_values
 
 PREFIX = "ANTIPHON_"
 ENV_FILE = ".env"
+RELOADS_DIRECTORY = "_ANTIPHON_RELOADS_DIRECTORY"  # where the processes of a server report to `antiphon reload`
 WORKERS_DIRECTORY = "_ANTIPHON_WORKERS_DIRECTORY"  # set for the workers of one server, by the process that starts them
 
 

@@ -1,7 +1,13 @@
-"""Which changed settings a running server can apply, and which need a restart."""
+"""Which changed settings a running server can apply, which need a restart, and what a process reports about it."""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from app.settings import Settings
@@ -33,3 +39,32 @@ def compare_settings(old: Settings, new: Settings) -> SettingsChange:
     restart = [f"{PREFIX}{name.upper()}" for name in changed if name not in reloadable]
     restart.sort()
     return SettingsChange(old.model_copy(update={name: getattr(new, name) for name in applied}), applied, restart)
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReport:
+    """What one process of a server did when it was told to read its settings again."""
+
+    pid: int
+    begun: int  # `time.monotonic_ns()`, which the processes of a machine share
+    applied: Sequence[str] = ()  # fields that changed and are applied
+    restart: Sequence[str] = ()  # variables that changed and need a restart
+    backends: Sequence[str] = ()
+    problems: Sequence[str] = ()  # why the new settings were refused
+    workers: Sequence[int] = ()  # the processes that it told to do so in its place
+
+    def write(self, directory: Path) -> None:
+        """Write the report in place of the last one of this process; raises `OSError`."""
+        new = directory / f"{self.pid}.new"
+        new.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        os.replace(new, directory / f"{self.pid}.json")
+
+    @classmethod
+    def read_all(cls, directory: Path) -> dict[int, ReloadReport]:
+        """Return the last report of each process, by its id."""
+        reports = {}
+        for path in directory.glob("*.json"):
+            with suppress(FileNotFoundError):  # the server ends
+                report = cls(**json.loads(path.read_text(encoding="utf-8")))
+                reports[report.pid] = report
+        return reports

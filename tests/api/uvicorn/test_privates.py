@@ -33,7 +33,7 @@ USED = {
         *("app_state", "close_sent", "conn", "disconnected", "handshake_complete", "queue", "scope", "transport"),
         *("handle_bytes", "handle_text", "keepalive_timeout", "run_asgi", "shutdown", "writable"),
     },
-    _Workers: {"processes", "sockets", "handle_hup", "terminate_all"},
+    _Workers: {"processes", "signal_queue", "sockets", "handle_hup", "handle_signals", "terminate_all"},
 }
 CYCLE = {"keep_alive", "more_body", "response_complete", "send"}  # of `Http.cycle`, a request and its answer
 
@@ -84,7 +84,7 @@ def test_a_request_and_its_answer_have_what_is_used_of_them() -> None:
 def test_what_is_overridden_is_what_uvicorn_calls() -> None:
     assert set(httptools_impl.STATUS_LINE) >= {200, 400, 431, 503}
     assert issubclass(websockets_sansio_impl.WebSocketsSansIOProtocol, asyncio.Protocol)
-    assert {"handle_hup", "terminate_all"} <= set(vars(Multiprocess))
+    assert {"handle_hup", "handle_signals", "terminate_all"} <= set(vars(Multiprocess))
     assert "sockets" in inspect.signature(uvicorn.Server.run).parameters
     # The parser calls these by name where its protocol has them.
     assert {"on_message_begin", "on_headers_complete", "on_body", "on_message_complete"} <= set(dir(Http))

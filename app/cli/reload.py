@@ -1,0 +1,79 @@
+"""Tell a running server to read its settings again, and wait for what it did: `antiphon reload`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from app.cli.listening import reloads_directory, send_hangup
+from app.settings.reloading import ReloadReport
+
+_TIMEOUT = 60  # seconds in which all processes have to report
+_AGAIN = 3  # seconds after which the signal is sent again: a server that is starting ignores it
+_PAUSE = 0.05  # seconds between looking for reports
+
+
+class ReloadError(Exception):
+    """There is no server, or it does not say what it did."""
+
+
+def reload_server(path: Path) -> list[ReloadReport]:
+    """
+    Make the server that holds a pid file reload its settings, and return the reports of its processes.
+
+    Raises `ReloadError` if there is no server, or not all of its processes report in time.
+    """
+    begun = time.monotonic_ns()
+    pid = _told(path)
+    directory = reloads_directory(path)
+    if not directory.is_dir():
+        raise ReloadError(f"Process {pid} was told to reload its settings, but cannot report here. See its log.")
+    until, again = time.monotonic() + _TIMEOUT, time.monotonic() + _AGAIN
+    while True:
+        reports = {pid: report for pid, report in ReloadReport.read_all(directory).items() if report.begun >= begun}
+        waiting = _waiting(pid, reports)
+        if not waiting:
+            return [report for report in reports.values() if not report.workers]
+        if time.monotonic() > until:
+            names = ", ".join(map(str, waiting))
+            raise ReloadError(f"No report from process {names} within {_TIMEOUT} seconds. See the log of the server.")
+        if time.monotonic() > again:
+            again += _AGAIN
+            if _told(path) != pid:
+                raise ReloadError(f"Process {pid} has ended.")
+        time.sleep(_PAUSE)
+
+
+def _told(path: Path) -> int:
+    """Send the signal, and return the id of the process."""
+    try:
+        pid = send_hangup(path)
+    except OSError as error:
+        raise ReloadError(f"{path}: {error.strerror}") from None
+    if pid is None:
+        raise ReloadError(f"No server of this user holds {path}. Is it another port? antiphon reload --port PORT")
+    return pid
+
+
+def _waiting(pid: int, reports: Mapping[int, ReloadReport]) -> Sequence[int]:
+    """Return the processes that have not reported yet: the server, or its workers once it has named them."""
+    if pid not in reports:
+        return [pid]
+    return [worker for worker in reports[pid].workers if worker not in reports]
+
+
+def summary(reports: Sequence[ReloadReport]) -> str:
+    """Return what the processes did that took over the new settings, in a sentence for each fact."""
+    applied, restart, backends = (
+        list(dict.fromkeys(name for report in reports for name in getattr(report, field)))
+        for field in ("applied", "restart", "backends")
+    )
+    processes = ", ".join(str(report.pid) for report in reports)
+    lines = [
+        f"Settings reloaded by process {processes}.",
+        f"Changed: {', '.join(applied) or 'nothing'}. Backends: {', '.join(backends)}.",
+    ]
+    if restart:
+        lines.append(f"Changed, but need a restart: {', '.join(restart)}.")
+    return "\n".join(lines)
