@@ -21,7 +21,7 @@ import asyncio
 import re
 import ssl
 import zlib
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -53,7 +53,9 @@ class OutboundRefused(Exception):
 # Addresses.
 
 _GLOBAL_UNICAST = ip_network("2000::/3")
-_NAT64 = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))
+_NAT64 = ip_network("64:ff9b::/96")
+# For translation within a network, which chooses where in the address the IPv4 address stands (RFC 8215, RFC 6052).
+_LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
 _COMPATIBLE = ip_network("::/96")
 # Ranges that `ipaddress` reports as global: 6to4 relays, IPv6 documentation addresses.
 _NOT_PUBLIC = (ip_network("192.88.99.0/24"), ip_network("3fff::/20"))
@@ -67,6 +69,8 @@ def is_allowed(address: Address, reach: Reach) -> bool:
         return True
     if (embedded := _embedded(address)) is not None:
         return is_allowed(embedded, reach)
+    if address in _LOCAL_NAT64:
+        return reach == "private" and not any(map(_hands_out_credentials, _local_embedded(address)))
     if address in _METADATA or address.is_link_local or address.is_multicast or address.is_unspecified:
         return False
     return _is_public(address) or (reach == "private" and address.is_private and not _is_unused(address))
@@ -78,9 +82,21 @@ def _embedded(address: Address) -> IPv4Address | None:
     if embedded := address.ipv4_mapped or address.sixtofour:
         return embedded
     compatible = address in _COMPATIBLE and int(address) > 1  # but neither `::` nor `::1`
-    if compatible or any(address in network for network in _NAT64):
+    if compatible or address in _NAT64:
         return IPv4Address(int(address) & 0xFFFF_FFFF)
     return None
+
+
+def _local_embedded(address: Address) -> Iterator[IPv4Address]:
+    """Yield each IPv4 address that may be embedded in one of `_LOCAL_NAT64`: behind 48, 56, 64 or 96 bits."""
+    data = address.packed
+    for start in (6, 7, 8):
+        yield IPv4Address((data[start:8] + data[9:])[:4])  # the byte behind the first 64 bits is left out
+    yield IPv4Address(data[12:])
+
+
+def _hands_out_credentials(address: IPv4Address) -> bool:
+    return address in _METADATA or address.is_link_local
 
 
 def _is_public(address: Address) -> bool:
@@ -103,26 +119,26 @@ class URLPattern:
     A pattern of allowed URLs, such as `https://*.example.com/*`; each part is matched separately.
 
     `*.` before a host matches its subdomains, at any depth; `*` alone every host. A path may contain `*` anywhere;
-    without a path, any path matches. The default port is that of the scheme.
+    without a path, any path matches. The default port is that of the scheme, and `:*` is any port.
     """
 
     scheme: str
     host: str
-    port: int
+    port: int | None  # None: any
     path: str
 
     @classmethod
     def parse(cls, pattern: str) -> URLPattern:
         """Parse a pattern; raises `ValueError`."""
-        match = re.fullmatch(r"(https?)://(\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\])(?::(\d+))?(/[^?#\s]*)?", pattern)
+        match = re.fullmatch(r"(https?)://(\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\])(?::(\d+|\*))?(/[^?#\s]*)?", pattern)
         if match is None:
             raise ValueError("should be a URL, such as https://mcp.example.com/* or https://*.example.com/*")
         scheme, host, port, path = match.groups()
-        return cls(scheme, host.lower().strip("[]"), int(port or _PORTS[scheme]), path or "/*")
+        return cls(scheme, host.lower().strip("[]"), None if port == "*" else int(port or _PORTS[scheme]), path or "/*")
 
     def matches(self, url: httpx.URL) -> bool:
         """Return whether a URL matches."""
-        if (url.scheme, url.port or _PORTS.get(url.scheme)) != (self.scheme, self.port):
+        if url.scheme != self.scheme or self.port not in (None, url.port or _PORTS[self.scheme]):
             return False
         host = url.host.rstrip(".")
         host_matches = host.endswith(self.host[1:]) if self.host.startswith("*.") else self.host in ("*", host)

@@ -98,6 +98,8 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
         "::ffff:169.254.169.254",
         "64:ff9b::a00:1",
         "64:ff9b:1::a00:1",
+        "64:ff9b:1::808:808",
+        "64:ff9b:1:808:8:800::",
         "2002:7f00:1::",
         "2001:0:7f00:1::",
         "2001:db8::1",
@@ -133,6 +135,13 @@ def test_addresses_that_are_public(address: str) -> None:
         ("::ffff:169.254.169.254", False),
         ("fd00:ec2::254", False),
         ("168.63.129.16", False),
+        ("64:ff9b:1::a00:1", True),
+        ("64:ff9b:1:fffe::a00:1", True),
+        ("64:ff9b:1::a9fe:a9fe", False),
+        ("64:ff9b:1:a9fe:a9:fe00::", False),
+        ("64:ff9b:1:a9:fe:a9fe::", False),
+        ("64:ff9b:1:0:a9:fea9:fe00:0", False),
+        ("64:ff9b:1::a83f:8110", False),
         ("fe80::1", False),
         ("0.0.0.0", False),
         ("224.0.0.1", False),
@@ -243,6 +252,13 @@ def test_urls_that_are_not(url: str) -> None:
         ("https://*/*", "https://anything.example/mcp", True),
         ("http://mcp.internal/*", "http://mcp.internal/mcp", True),
         ("http://mcp.internal:9000", "http://mcp.internal:9000/mcp", True),
+        ("http://localhost:*/*", "http://localhost:9000/mcp", True),
+        ("http://localhost:*/*", "http://localhost/mcp", True),
+        ("http://localhost:*/*", "https://localhost:9000/mcp", False),
+        ("http://localhost:*/*", "http://localhost.evil.com:9000/mcp", False),
+        ("https://*.example.com:*/v1/*", "https://mcp.example.com:8443/v1/mcp", True),
+        ("https://*.example.com:*/v1/*", "https://mcp.example.com:8443/v2/mcp", False),
+        ("https://[2606:4700::1111]:*", "https://[2606:4700::1111]:8443/mcp", True),
     ],
 )
 def test_which_urls_a_pattern_stands_for(pattern: str, url: str, matches: bool) -> None:
@@ -255,7 +271,17 @@ def test_which_urls_a_pattern_stands_for(pattern: str, url: str, matches: bool) 
 
 
 @pytest.mark.parametrize(
-    "pattern", ["", "*", "example.com", "ftp://example.com/*", "https://exa*mple.com/", "https:///x"]
+    "pattern",
+    [
+        "",
+        "*",
+        "example.com",
+        "ftp://example.com/*",
+        "https://exa*mple.com/",
+        "https:///x",
+        "https://x:8*/",
+        "https://x:**/",
+    ],
 )
 def test_what_is_no_pattern(pattern: str) -> None:
     with pytest.raises(ValueError, match="should be a URL"):
