@@ -90,17 +90,18 @@ class MCPTool:
         name, server = self._declared(declaration, label)
         if server is None:
             address = self._callers_server(declaration)
-            allowed, approval = [], [_validated(_APPROVAL, declaration, "require_approval", "always")]
+            allowed, added = [], None
+            approval = _validated(_APPROVAL, declaration, "require_approval", "always")
         else:
             address = server_address(server)
             address = replace(address, headers=_with_token(name, address.headers, declaration))
             setting = server.require_approval
-            approval = [self._settings.require_approval if setting is None else setting]
-            approval.append(_validated(_APPROVAL, declaration, "require_approval", "never"))
+            approval = self._settings.require_approval if setting is None else setting
+            added = _validated(_APPROVAL, declaration, "require_approval", "never")
             allowed = [server.allowed]
         requested = _validated(_ALLOWED, declaration, "allowed_tools", ToolFilter())
         allowed.append(requested if isinstance(requested, ToolFilter) else ToolFilter(tool_names=requested))
-        tools = MCPServerTools(allowed, approval, deferred=tool.get("defer_loading") is True)
+        tools = MCPServerTools(allowed, approval, added or "never", deferred=tool.get("defer_loading") is True)
         redactor = redactor_for(address.url, address.headers, address.env.values())
         return opened(MCPSession(label, address, tools, redactor, self._max_chars), self._close)
 

@@ -163,7 +163,7 @@ class MCPCodeSession(MCPSession):
         max_chars: int,
     ) -> None:
         redactor = redactor_for(address.url, address.headers, address.env.values())
-        super().__init__(settings.provider, address, MCPServerTools((), ()), redactor, max_chars)
+        super().__init__(settings.provider, address, MCPServerTools((), "never"), redactor, max_chars)
         self._settings = settings
         self._owner, self._chain = declaration.owner, declaration.chain
         self._container = container or ""

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
 from app.tools.guard import Reach, Resolver, resolve
-from app.tools.mcp.settings import Approval, ToolFilter, needs_approval
+from app.tools.mcp.settings import Approval, ToolFilter, adds_approval, needs_approval
 
 TransportName: TypeAlias = Literal["auto", "http", "sse"]
 
@@ -55,7 +55,8 @@ class MCPServerTools:
     """The tools of a server that may be called in a response, and the calls that need an approval."""
 
     allowed: Sequence[ToolFilter]  # all have to match
-    approval: Sequence[Approval]  # a call needs an approval if any requires it
+    approval: Approval  # which calls need an approval
+    added: Approval = "never"  # and which others, since the request asks for more approvals than the operator
     deferred: bool = False  # whether the tools are offered only after a tool search has returned them
 
     def allows(self, tool: Mapping[str, Any]) -> bool:
@@ -64,7 +65,8 @@ class MCPServerTools:
 
     def needs_approval(self, tool: Mapping[str, Any]) -> bool:
         """Return whether calls of a tool have to be approved."""
-        return any(needs_approval(approval, tool["name"], is_read_only(tool)) for approval in self.approval)
+        name, read_only = tool["name"], is_read_only(tool)
+        return needs_approval(self.approval, name, read_only) or adds_approval(self.added, name, read_only)
 
     @property
     def fingerprint(self) -> str:

@@ -72,6 +72,19 @@ def needs_approval(setting: Approval, name: str, read_only: bool) -> bool:
     return not (setting.never and setting.never.matches(name, read_only))
 
 
+def adds_approval(asked: Approval, name: str, read_only: bool) -> bool:
+    """
+    Return whether a request adds approvals for a tool to those that the operator requires.
+
+    A filter is about the tools that it names in `always`, or about all but those in `never`.
+    """
+    if isinstance(asked, str):
+        return asked == "always"
+    if asked.always:
+        return asked.always.matches(name, read_only)
+    return asked.never is not None and not asked.never.matches(name, read_only)
+
+
 def _url(url: str) -> str:
     if not re.fullmatch(r"https?://[^/?#\s]+\S*", url):
         raise ValueError("should be an http or https URL, such as http://127.0.0.1:9000/mcp")

@@ -210,6 +210,15 @@ async def test_a_session_that_was_lost_is_opened_anew(lab: Lab) -> None:
         ({"never": {"read_only": True}}, {"always": {"tool_names": ["add"]}}, True),
         ("never", {"never": {"tool_names": ["add"]}}, False),
         ("never", {"never": {"tool_names": ["echo"]}}, True),
+        ("never", {"always": {"tool_names": ["add"]}}, True),
+        ("never", {"always": {"tool_names": ["echo"]}}, False),
+        ("never", {"always": {"tool_names": ["echo"]}, "never": {"tool_names": ["sound"]}}, False),
+        ("never", {"always": {"read_only": False}}, False),
+        ("never", {}, False),
+        ("always", {"always": {"tool_names": ["echo"]}}, True),
+        ("always", {"never": {"tool_names": ["add"]}}, True),
+        ({"always": {"tool_names": ["echo"]}}, None, True),
+        ({"never": {"tool_names": ["add"]}}, {"always": {"tool_names": ["echo"]}}, False),
     ],
 )
 async def test_a_caller_may_require_more_approvals_and_never_fewer(
