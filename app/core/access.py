@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app.errors import PermissionDenied
 
@@ -82,12 +81,6 @@ class KeyAccess:
 
 
 UNRESTRICTED = KeyAccess(admin=True)  # for callers of a server without keys
-
-
-def hosted_names(tool: Mapping[str, Any], *more: str) -> tuple[str, ...]:
-    """Return the names by which the declaration of a hosted tool can be allowed, with `more` names at the end."""
-    label = tool.get("server_label") or tool.get("connector_id")
-    return (*([f"{tool['type']}:{label}"] if label else []), str(tool["type"]), *more)
 
 
 def digest_of(key: str) -> str:

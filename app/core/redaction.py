@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 _ToolFields: TypeAlias = Mapping[str, Any]
-_Key: TypeAlias = tuple[str, str, str]  # type, label and origin of a tool
+_Key: TypeAlias = tuple[str, str, str, str]  # type, label, connector and origin of a tool
 
 REDACTED = "***"
 
@@ -104,8 +104,8 @@ class ToolSecrets:
         """
         Return a redacted tool as the caller sent it in this request; as it is if the caller sent no secrets for it.
 
-        Tools are told apart by type, `server_label` (or `name`) and the origin of `server_url`, so the secrets that
-        were sent for one server are never given to another.
+        Tools are told apart by type, `server_label` (or `name`), `connector_id` and the origin of `server_url`, so the
+        secrets that were sent for one server are never given to another. Those of the first such tool count.
         """
         return self._tools.get(_key(tool), tool)
 
@@ -129,7 +129,7 @@ class ToolSecrets:
         if isinstance(inner := tool.get("tools"), list):
             redacted["tools"] = self.redact(inner)
         elif redacted != tool:
-            self._tools[_key(redacted)] = tool
+            self._tools.setdefault(_key(redacted), tool)
         return redacted
 
 
@@ -174,5 +174,6 @@ def _without_value(secret: object) -> object:
 
 
 def _key(tool: _ToolFields) -> _Key:
-    label = tool.get("server_label") or tool.get("name")
-    return str(tool.get("type")), label if isinstance(label, str) else "", origin_of(tool.get("server_url")) or ""
+    label, connector = tool.get("server_label") or tool.get("name"), tool.get("connector_id")
+    named = (label if isinstance(label, str) else "", connector if isinstance(connector, str) else "")
+    return str(tool.get("type")), *named, origin_of(tool.get("server_url")) or ""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from app.backends import TokenCounter, Translation, Translator
-from app.core.access import hosted_names
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
 from app.core.types.ids import bucket_of
@@ -17,8 +16,9 @@ from app.core.types.token_estimate import estimate_chat
 from app.errors import InvalidRequest
 from app.responses import Responses
 from app.responses.off_loop import off_loop
+from app.responses.preparation import declared_tools
 from app.responses.run import Caller
-from app.tools import DeclaringTool, HostedTool
+from app.tools import DeclaringTool, HostedTool, ToolWithRights
 
 HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is queried, are not shown here."
 
@@ -56,9 +56,16 @@ class Inspection:
         return await off_loop(chat.large, estimate_chat, chat.body), False
 
     async def _unstored(self, request: CreateResponse, caller: Caller) -> tuple[CreateResponse, RequestContext]:
-        """Return a request with its prompt, and its conversation; the store need not be writable."""
-        request = self._responses.options.with_prompt(request)
-        return request, await self._responses.context(request.model_copy(update={"store": False}), caller)
+        """
+        Return a request with its prompt, and its conversation; the store need not be writable.
+
+        Raises what creating the response would raise, also for hosted tools.
+        """
+        responses = self._responses
+        request = responses.options.with_prompt(request)
+        context = await responses.context(request.model_copy(update={"store": False}), caller)
+        declared_tools(responses.tools, request, caller, context)
+        return request, context
 
     async def chain(self, response_id: str, caller: Caller) -> dict[str, Any]:
         """
@@ -121,5 +128,10 @@ def offered_tools(tools: Mapping[str, HostedTool], caller: Caller) -> list[dict[
         for name, tool in tools.items()
         if isinstance(tool, DeclaringTool)
         for declaration in tool.declarations(caller.key_names)
-        if caller.access.allows_tool(*hosted_names(declaration, name))
+        if caller.access.allows_tool(*_rights(name, tool, declaration))
     ]
+
+
+def _rights(name: str, tool: DeclaringTool, declaration: Mapping[str, object]) -> Sequence[str]:
+    """Return the rights that allow a declaration of the tool with that table."""
+    return tool.rights(declaration) if isinstance(tool, ToolWithRights) else (str(declaration["type"]), name)

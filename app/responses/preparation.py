@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from app.core.access import hosted_names
 from app.core.history.context import RequestContext
 from app.core.prompt_template import PromptLibrary
 from app.core.request import FRAMEWORK_EVENTS
@@ -25,9 +24,9 @@ from app.responses.images import StoredImages
 from app.responses.run import Caller
 from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.options import LoopOptions
-from app.responses.tool_loop.sessions import DeclaredTool, open_tool
+from app.responses.tool_loop.sessions import DeclaredTool, open_tools
 from app.stores.layered import LayeredStore
-from app.tools import Declaration, HostedTool, ToolLimits
+from app.tools import NAMED_TYPES, Declaration, HostedTool, ToolLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +129,16 @@ class Preparation:
         """
         Return the options of the tool loop; None if the response is a single answer, or none (`generate` is False).
 
-        Raises `InvalidRequest` for a declaration of a hosted tool that is invalid.
+        Raises as `declared_tools`, also if nothing is to be generated.
         """
         request, context = self.request, self.context
-        declared = self._declared(tools) if generate else []
-        if context.approvals and not declared:
+        declared = declared_tools(tools, request, self.caller, context, self.response["id"])
+        if context.approvals and not (declared and generate):
             message = "The tools whose calls are approved have to be among the request's 'tools' again."
             raise InvalidRequest(message, param="tools")
-        compacting = self._compaction() if generate else None
+        if not generate:
+            return None
+        compacting = self._compaction()
         if not declared and not compacting:
             return None
         return LoopOptions(
@@ -157,31 +158,43 @@ class Preparation:
             compaction=compacting,
         )
 
-    def _declared(self, tools: Mapping[str, HostedTool]) -> list[DeclaredTool]:
-        """Return the declarations that hosted tools serve; raises `InvalidRequest` for an invalid one."""
-        request, caller = self.request, self.caller
-        declared: list[DeclaredTool] = []
-        if self.context.compacts or not tools:
-            return declared
-        for position, tool in enumerate(request.tools):
-            declaration = Declaration(
-                tool=tool,
-                secrets=request.tool_secrets.restore(tool),
-                place=f"tools[{position}]",
-                owner=caller.owner,
-                response_id=self.response["id"],
-                chain=self.context.key,
-                include=frozenset(request.include),
-                key_names=caller.key_names,
-            )
-            if opened := open_tool(tools, declaration, position):
-                caller.access.check_tool(*hosted_names(tool, opened.name), param=f"{declaration.place}.type")
-                declared.append(opened)
-        return declared
-
     def _compaction(self) -> CompactionOptions | None:
         """Return when to compact the conversation within the response; None if the request does not configure it."""
         if self.context.compacts or not (management := self.request.context_management):
             return None
         threshold = min(entry.compact_threshold or self.options.compact_threshold for entry in management)
         return CompactionOptions(threshold, partial(self.cipher.seal, "compaction", self.caller.owner))
+
+
+def declared_tools(
+    tools: Mapping[str, HostedTool],
+    request: CreateResponse,
+    caller: Caller,
+    context: RequestContext,
+    response_id: str = "",
+) -> list[DeclaredTool]:
+    """
+    Return the declarations of a request that hosted tools serve, with sessions that are not open yet.
+
+    Raises `InvalidRequest` for an invalid one, and `PermissionDenied` for one that the caller's key may not use.
+    """
+    if context.compacts or not request.tools:
+        return []
+    types = NAMED_TYPES.union(*(tool.types for tool in tools.values()))
+    declarations = (
+        Declaration(
+            tool=tool,
+            secrets=request.tool_secrets.restore(tool),
+            place=f"tools[{position}]",
+            owner=caller.owner,
+            response_id=response_id,
+            chain=context.key,
+            include=frozenset(request.include),
+            key_names=caller.key_names,
+            access=caller.access,
+        )
+        if tool["type"] in types
+        else None
+        for position, tool in enumerate(request.tools)
+    )
+    return open_tools(tools, declarations)

@@ -47,14 +47,16 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
+from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
 from app.core.types.tool_usage import Counts
-from app.errors import Warnings
+from app.errors import InvalidRequest, Warnings
 
 __all__ = [
+    "NAMED_TYPES",
     "TOOLS",
     "AccompaniedTool",
     "Declaration",
@@ -76,6 +78,9 @@ __all__ = [
     "ToolHost",
     "ToolLimits",
     "ToolSession",
+    "ToolWithRights",
+    "is_label",
+    "unknown_server",
 ]
 
 # By the name of the table `[tools.NAME]`. A table of another name has an import path `package.module:Class` as its key
@@ -88,6 +93,10 @@ TOOLS: dict[str, str] = {
     "mcp": "app.tools.mcp:MCPTool",
     "web_search": "app.tools.web_search:WebSearchTool",
 }
+
+# Types whose declarations name what they are for: one whose name is not known is an error, where other types of tools
+# that this server does not have are left out.
+NAMED_TYPES = frozenset({"mcp"})
 
 OutcomeStatus: TypeAlias = Literal["completed", "incomplete", "failed"]
 
@@ -130,7 +139,30 @@ class Declaration:
     include: frozenset[str] = frozenset()  # of the request
     # What the settings may call the caller's key: the name of its table, if it has one, and `sha256:` with its SHA-256.
     key_names: frozenset[str] = frozenset()
+    access: KeyAccess = UNRESTRICTED  # the rights of the caller's key
     deadline: float | None = None  # end of the response at the latest, in the time of the event loop
+
+    def require(self, *rights: str) -> None:
+        """Raise `PermissionDenied` unless the caller's key has one of these rights; the error shows the first."""
+        self.access.check_tool(*rights, param=f"{self.place}.type")
+
+
+def is_label(label: object) -> TypeGuard[str]:
+    """Return whether the `server_label` of a declaration is a valid one."""
+    return isinstance(label, str) and 0 < len(label) <= 128
+
+
+def unknown_server(declaration: Declaration) -> InvalidRequest:
+    """Return the error for an MCP server that the operator has not declared, or for one without a label."""
+    tool, place = declaration.tool, declaration.place
+    if not is_label(tool.get("server_label")):
+        message = "An MCP server needs a label of 1 to 128 characters."
+        return InvalidRequest(message, param=f"{place}.server_label")
+    if declaration.secrets.get("server_url"):
+        message = "This server only calls MCP servers that its operator has declared."
+        return InvalidRequest(message, param=f"{place}.server_url")
+    field = "server_label" if tool.get("connector_id") is None else "connector_id"
+    return InvalidRequest(f"This server knows no MCP server named '{tool.get(field)}'.", param=f"{place}.{field}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +337,20 @@ class InputFiles(Protocol):
 
     async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: Warnings) -> list[Item]:
         """Return `items` with file contents for ids; raises `InvalidRequest` for unknown files of `new` items."""
+        ...
+
+
+@runtime_checkable
+class ToolWithRights(Protocol):
+    """
+    A hosted tool with rights of its own, such as `mcp:lab` for one server of MCP.
+
+    Its `open` chooses what a declaration stands for, and so checks the caller's right to that: `Declaration.require`.
+    The right to any other tool is its type, or the name of its table, and is checked by the loop.
+    """
+
+    def rights(self, declaration: Mapping[str, object]) -> Sequence[str]:
+        """Return the rights that allow one of its `declarations`; any of them will do."""
         ...
 
 

@@ -17,6 +17,7 @@ from app.core.types.request import Item
 from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 
 DEMO_LABEL = "demo"
+_RIGHTS = (f"mcp:{DEMO_LABEL}", "mcp", "demo")
 
 # One pixel.
 IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -48,12 +49,20 @@ class DemoTool:
         return cls(DemoSettings.model_validate(dict(table)))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
-        """Return a session for a declaration of the label `demo`."""
-        return self._open() if declaration.tool.get("server_label") == DEMO_LABEL else None
+        """Return a session for a declaration of the label `demo`, unless it names another server."""
+        tool = declaration.tool
+        if tool.get("server_label") != DEMO_LABEL or tool.get("connector_id") or tool.get("server_url"):
+            return None
+        declaration.require(*_RIGHTS)
+        return self._open()
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
         """Return the declaration of the demo server."""
         return [{"type": "mcp", "server_label": DEMO_LABEL}]
+
+    def rights(self, declaration: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the rights to the demo server."""
+        return _RIGHTS
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[ToolSession]:

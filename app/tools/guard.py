@@ -28,6 +28,7 @@ from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from socket import SOCK_STREAM, gaierror
 from typing import Any, Literal, TypeAlias
+from urllib.parse import unquote
 
 import httpcore
 import httpx
@@ -149,6 +150,8 @@ class URLPattern:
         )
 
 
+URL_NOT_ALLOWED = "Requests to this URL are not allowed."
+
 _ESCAPED = re.compile(r"%(2e|2f|5c)", re.IGNORECASE)
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\]")
 _NUMBER = re.compile(r"\d+|0x[\da-f]*", re.IGNORECASE)
@@ -179,8 +182,31 @@ def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach:
         if parsed.port not in (None, 443):
             raise OutboundRefused("The URL must not name a port.")
     elif not any(pattern.matches(parsed) for pattern in allowed):
-        raise OutboundRefused("Requests to this URL are not allowed.")
+        raise OutboundRefused(URL_NOT_ALLOWED)
     return parsed
+
+
+def is_same_place(url: str, known: str | None) -> bool:
+    """
+    Return whether a server may take a URL for one that is `known`, however it is spelled.
+
+    A query that the known URL does not have makes no other place; another query than its own does.
+    """
+    try:
+        place, other = httpx.URL(url), httpx.URL(known or "")
+    except (httpx.InvalidURL, ValueError):
+        return False
+    return _place_of(place) == _place_of(other) and other.query in (b"", place.query)
+
+
+def _place_of(url: httpx.URL) -> tuple[str, bytes, int | None, list[str]]:
+    steps: list[str] = []
+    for step in unquote(url.path).split("/"):
+        if step == "..":
+            del steps[-1:]
+        elif step not in ("", "."):
+            steps.append(step)
+    return url.scheme, url.raw_host.rstrip(b"."), url.port or _PORTS.get(url.scheme), steps
 
 
 def _check_host(host: str, reach: Reach) -> None:

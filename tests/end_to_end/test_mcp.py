@@ -507,11 +507,24 @@ async def test_a_server_that_no_caller_may_name(upstream: Upstream, lab: Lab) ->
     assert upstream.requests == []
 
 
-async def test_without_a_table_mcp_is_left_out(upstream: Upstream) -> None:
-    upstream.say(saying("Hello."))
-    async with antiphon(backend_url=upstream.url) as url, httpx.AsyncClient(base_url=f"{url}/v1") as client:
-        answer = await client.post("/responses", json={"model": "m", "input": "Hi.", "tools": [MCP]})
-    assert answer.status_code == 200 and "'mcp'" in answer.headers["x-antiphon-warning"]
+@pytest.mark.parametrize("tools", [{}, {"demo": {}}, {"mcp": {}}, {"mcp": {"servers": {"time": "mcp-server-time"}}}])
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({}, "server_label", "knows no MCP server named 'lab'"),
+        ({"connector_id": "lab"}, "connector_id", "knows no MCP server named 'lab'"),
+        ({"server_url": "https://mcp.example.com/mcp"}, "server_url", "only calls MCP servers that its operator"),
+        ({"server_label": ""}, "server_label", "needs a label"),
+    ],
+)
+async def test_an_unknown_server_is_the_same_error_whatever_is_declared(
+    upstream: Upstream, tools: dict[str, Any], fields: dict[str, Any], param: str, words: str
+) -> None:
+    async with antiphon(backend_url=upstream.url, tools=tools) as url, httpx.AsyncClient(base_url=url) as client:
+        answer = await client.post("/v1/responses", json={"model": "m", "input": "Hi.", "tools": [{**MCP, **fields}]})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, f"tools[0].{param}") and words in error["message"]
+    assert upstream.requests == []
 
 
 async def test_a_program_is_used_like_any_server(upstream: Upstream) -> None:

@@ -147,7 +147,7 @@ class HostedCalls:
         self.note(call.item["id"], approval_request_id=request["id"], round=-1)
         if approval.earlier:
             self._repeat(call, *approval.earlier)
-        elif self._options.approvals and self._sessions.find(function.key):
+        elif self._options.approvals and self._sessions.find(function):
             if claim := await self._options.approvals.claim(request["id"]):
                 self._claims[call.item["id"]] = claim
             else:
@@ -174,7 +174,7 @@ class HostedCalls:
             builder.run_call(call)
             builder.framework("tool_call_started", name=function.name, call_id=call.call_id)
             self._changed.set()
-            target = self._sessions.find(function.key)
+            target = self._sessions.find(function)
             name = target.tool.name if target else "unknown"
             with self._lifecycle.tool_call(name, function.name, call.call_id) as observed:
                 outcome = await self._outcome(call, target, arguments)

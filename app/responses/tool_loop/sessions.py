@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
@@ -18,8 +18,18 @@ import orjson
 from app.core.bounded_json import loads
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
-from app.errors import APIError, InvalidRequest
-from app.tools import Declaration, HostedTool, Outcome, Report, ToolCall, ToolSession
+from app.errors import APIError, InvalidRequest, PermissionDenied
+from app.tools import (
+    NAMED_TYPES,
+    Declaration,
+    HostedTool,
+    Outcome,
+    Report,
+    ToolCall,
+    ToolSession,
+    ToolWithRights,
+    unknown_server,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -38,24 +48,44 @@ class DeclaredTool(NamedTuple):
     session: AbstractAsyncContextManager[ToolSession]
 
 
-def open_tool(tools: Mapping[str, HostedTool], declaration: Declaration, position: int) -> DeclaredTool | None:
+def open_tools(tools: Mapping[str, HostedTool], declarations: Iterable[Declaration | None]) -> list[DeclaredTool]:
     """
-    Return a declaration with its session, of the first tool that serves it; None if there is no such tool.
+    Return the declarations that hosted tools serve, each with its session; None is a tool of the client.
 
-    Raises `InvalidRequest` where a tool refuses the declaration and no other serves it.
+    Raises `InvalidRequest` for a wrong one, and `PermissionDenied` if the caller's key may not use what it declares.
     """
+    opened: list[DeclaredTool] = []
+    labels: set[object] = set()
+    for position, declaration in enumerate(declarations):
+        if declaration is None or not (tool := _open_tool(tools, declaration, position)):
+            continue
+        label = declaration.tool.get("server_label")
+        if label is not None and label in labels:
+            message = f"There are two servers with the label '{label}'."
+            raise InvalidRequest(message, param=f"{declaration.place}.server_label")
+        labels.add(label)
+        opened.append(tool)
+    return opened
+
+
+def _open_tool(tools: Mapping[str, HostedTool], declaration: Declaration, position: int) -> DeclaredTool | None:
+    """Return a declaration with its session, of the first tool that serves it; None if there is no such tool."""
     type = str(declaration.tool["type"])
-    refusal: InvalidRequest | None = None
+    refusal: APIError | None = None
     for name, tool in tools.items():
         if type not in tool.types:
             continue
         try:
             session = tool.open(declaration)
-        except InvalidRequest as error:
+            if session and not isinstance(tool, ToolWithRights):
+                declaration.require(type, name)
+        except (InvalidRequest, PermissionDenied) as error:
             refusal = refusal or error
         else:
             if session:
                 return DeclaredTool(name, frozenset(tool.types), type, position, session)
+    if refusal is None and type in NAMED_TYPES:
+        refusal = unknown_server(declaration)
     if refusal:
         raise refusal
     return None
@@ -119,9 +149,9 @@ class ToolSessions:
         finally:
             opened.cancel()
 
-    def find(self, key: tuple[str, str]) -> SessionFunction | None:
-        """Return the function of that namespace and name; None if no session has it."""
-        return next((entry for entry in self.functions if entry.function.key == key), None)
+    def find(self, function: HostedFunction) -> SessionFunction | None:
+        """Return that very function with its session, not one of the same name; None if no session has it."""
+        return next((entry for entry in self.functions if entry.function is function), None)
 
     async def run(self, session: ToolSession, call: ToolCall, report: Report) -> Outcome:
         """Run a call once and return its outcome; does not raise for failures."""

@@ -20,12 +20,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.errors import InvalidRequest
 from app.extras import require_packages
-from app.tools import Declaration, HostedTool, ToolHost
-from app.tools.guard import OutboundRefused, Reach, checked_url
+from app.tools import Declaration, HostedTool, ToolHost, is_label, unknown_server
+from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, checked_url, is_same_place
 from app.tools.mcp.results import redactor_for
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
 from app.tools.mcp.session import MCPSession, open_connection, opened
-from app.tools.mcp.settings import Approval, MCPServer, MCPSettings, ToolFilter, read_settings
+from app.tools.mcp.settings import CALLERS_URLS, Approval, MCPServer, MCPSettings, ToolFilter, read_settings
 from app.tools.search import ToolSearch
 
 T = TypeVar("T")
@@ -81,61 +81,83 @@ class MCPTool:
         servers = self._settings.servers.items()
         return [{"type": "mcp", "server_label": name} for name, server in servers if server.serves(key_names)]
 
+    def rights(self, declaration: Mapping[str, object]) -> tuple[str, str]:
+        """Return the rights that allow one of its `declarations`."""
+        return _rights(str(declaration["server_label"]))
+
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession]:
-        """Return the session for a declaration; raises `InvalidRequest` for a server that may not be used."""
-        tool, place = declaration.tool, declaration.place
-        label = tool.get("server_label")
-        if not isinstance(label, str) or not label or len(label) > 128:
-            raise InvalidRequest("An MCP server needs a label of 1 to 128 characters.", param=f"{place}.server_label")
-        name, server = self._declared(declaration, label)
-        if server is None:
-            address = self._callers_server(declaration)
-            allowed, added = [], None
+        """Return the session for a declaration; raises `InvalidRequest` and `PermissionDenied`."""
+        label = declaration.tool.get("server_label")
+        if not is_label(label):
+            raise unknown_server(declaration)
+        chosen = self._chosen(declaration, label)
+        requested = _validated(_ALLOWED, declaration, "allowed_tools", ToolFilter())
+        allowed = [requested if isinstance(requested, ToolFilter) else ToolFilter(tool_names=requested)]
+        deferred = declaration.tool.get("defer_loading") is True
+        if chosen is None:
+            url, headers = _url_of(declaration) or "", _headers_of(declaration)
+            address = ServerAddress(url=url, headers=headers, reach=self._settings.reach)
             approval = _validated(_APPROVAL, declaration, "require_approval", "always")
+            tools = MCPServerTools(allowed, approval, deferred=deferred)
         else:
+            name, server = chosen
             address = server_address(server)
             address = replace(address, headers=_with_token(name, address.headers, declaration))
             setting = server.require_approval
             approval = self._settings.require_approval if setting is None else setting
             added = _validated(_APPROVAL, declaration, "require_approval", "never")
-            allowed = [server.allowed]
-        requested = _validated(_ALLOWED, declaration, "allowed_tools", ToolFilter())
-        allowed.append(requested if isinstance(requested, ToolFilter) else ToolFilter(tool_names=requested))
-        tools = MCPServerTools(allowed, approval, added or "never", deferred=tool.get("defer_loading") is True)
+            tools = MCPServerTools([server.allowed, *allowed], approval, added, deferred)
         redactor = redactor_for(address.url, address.headers, address.env.values())
         return opened(MCPSession(label, address, tools, redactor, self._max_chars), self._close)
 
-    def _declared(self, declaration: Declaration, label: str) -> tuple[str, MCPServer | None]:
-        """Return the name of the declared server, and the operator's settings for it; None if it has its own URL."""
+    def _chosen(self, declaration: Declaration, label: str) -> tuple[str, MCPServer] | None:
+        """
+        Return the declared server that a declaration selects, with its name; None if it is to be called by its URL.
+
+        The caller's right to it is checked here, where it is chosen, and nowhere else.
+        """
         tool, place, url = declaration.tool, declaration.place, _url_of(declaration)
         if tool.get("tunnel_id"):
             raise InvalidRequest("Tunnels are not known here; name a server.", param=f"{place}.tunnel_id")
         connector = tool.get("connector_id")
-        name, field = (connector, "connector_id") if isinstance(connector, str) else (label, "server_label")
+        if connector is not None and not isinstance(connector, str):
+            raise InvalidRequest("A `connector_id` is a string.", param=f"{place}.connector_id")
+        name = label if connector is None else connector
         server = self._settings.servers.get(name)
-        if server is not None and not server.serves(declaration.key_names):
-            server = None
-        if url and (server is None or url != server.url):
-            if connector:
-                raise InvalidRequest("Name a `connector_id` or a `server_url`, not both.", param=f"{place}.{field}")
-            return label, None
-        if server is None:
-            raise InvalidRequest(f"This server knows no MCP server named '{name}'.", param=f"{place}.{field}")
+        if url and not (server and is_same_place(url, server.url)):
+            if connector is not None:
+                message = "Name a `connector_id` or a `server_url`, not both."
+                raise InvalidRequest(message, param=f"{place}.connector_id")
+            return self._named_by_url(url, declaration)
+        declaration.require(*_rights(name))
+        if server is None or not server.serves(declaration.key_names):
+            raise unknown_server(declaration)
         return name, server
 
-    def _callers_server(self, declaration: Declaration) -> ServerAddress:
-        field = f"{declaration.place}.server_url"
-        settings = self._settings
+    def _named_by_url(self, url: str, declaration: Declaration) -> tuple[str, MCPServer] | None:
+        """
+        Return the server that the operator has declared at a caller's URL; None if there is none.
+
+        Its settings apply however a caller names it.
+        """
+        settings, field = self._settings, f"{declaration.place}.server_url"
+        declaration.require(*_rights(CALLERS_URLS))
         if not settings.allow_urls:
-            message = "This server only calls MCP servers that its operator has declared."
-            raise InvalidRequest(message, param=field)
-        reach: Reach = "private" if settings.allow_private else "public"
-        url = _url_of(declaration) or ""
+            raise unknown_server(declaration)
         try:
-            checked_url(url, allowed=settings.allow_urls, reach=reach)
+            checked_url(url, allowed=settings.allow_urls, reach=settings.reach)
         except OutboundRefused as error:
             raise InvalidRequest(str(error), param=field) from None
-        return ServerAddress(url=url, headers=_headers_of(declaration), reach=reach)
+        declared = [(name, server) for name, server in settings.servers.items() if is_same_place(url, server.url)]
+        if not declared:
+            return None
+        for name, server in declared:
+            if server.serves(declaration.key_names) and declaration.access.allows_tool(*_rights(name)):
+                if _secret(declaration, "authorization") and _has_token(server.headers):
+                    message = f"The MCP server '{name}' is at this URL, with its operator's token: send no other."
+                    raise InvalidRequest(message, param=f"{declaration.place}.authorization")
+                return name, server
+        raise InvalidRequest(URL_NOT_ALLOWED, param=field)
 
     def _close(self, closing: asyncio.Task[None]) -> None:
         self._closing.add(closing)
@@ -167,6 +189,11 @@ class MCPTool:
                 task.cancel()
 
 
+def _rights(server: str) -> tuple[str, str]:
+    """Return the rights to a declared server, or to `CALLERS_URLS`: that to it alone, and that to all of MCP."""
+    return f"mcp:{server}", "mcp"
+
+
 def server_address(server: MCPServer) -> ServerAddress:
     """Return the address of a server that the operator has declared."""
     headers = {header: value.get_secret_value() for header, value in server.headers.items()}
@@ -188,9 +215,11 @@ def _with_token(name: str, headers: Mapping[str, str], declaration: Declaration)
     if _secret(declaration, "headers"):
         message = f"The headers of the MCP server '{name}' are set by its operator; send `authorization` alone."
         raise InvalidRequest(message, param=f"{declaration.place}.headers")
-    if any(header.lower() == "authorization" for header in headers):
-        return headers
-    return {**headers, **_authorization(declaration)}
+    return headers if _has_token(headers) else {**headers, **_authorization(declaration)}
+
+
+def _has_token(headers: Collection[str]) -> bool:
+    return any(header.lower() == "authorization" for header in headers)
 
 
 def _url_of(declaration: Declaration) -> str | None:

@@ -31,10 +31,13 @@ from pydantic import (
 )
 
 from app.core.access import hash_of
-from app.tools.guard import URLPattern
+from app.tools.guard import Reach, URLPattern
 from app.tools.validation import read_table
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+# The right `mcp:url` is that to servers that callers name by a URL, so no declared server has this name.
+CALLERS_URLS = "url"
 
 
 class _Settings(BaseModel):
@@ -176,12 +179,19 @@ class MCPSettings(_Settings):
     require_approval: Approval = "always"
     """Of servers that say nothing about it themselves."""
 
+    @property
+    def reach(self) -> Reach:
+        """The addresses that the URLs of callers may lead to."""
+        return "private" if self.allow_private else "public"
+
     @field_validator("servers")
     @classmethod
     def _are_labels(cls, servers: dict[str, MCPServer]) -> dict[str, MCPServer]:
         for name in servers:
             if not LABEL.fullmatch(name):
                 raise ValueError(f"{name!r} should be a name of letters, digits, '_', '-' and '.'")
+            if name == CALLERS_URLS:
+                raise ValueError(f"{name!r} cannot be a server's name: the right `mcp:{name}` is that to callers' URLs")
         return servers
 
 

@@ -324,6 +324,24 @@ async def test_invalid_declarations_are_refused_before_any_request(
     assert lab.headers == []
 
 
+async def test_a_declared_server_that_is_named_by_its_url_keeps_its_settings(lab: Lab) -> None:
+    server = {"url": lab.url, "allowed_tools": ["add"], "headers": {"X-Team": "operator"}}
+    tool = tool_of(allowing(lab, servers={"lab": server}))
+    async with opened(tool, server_label="mine", server_url=lab.url, require_approval="never") as session:
+        (function,) = await session.functions([], Response())
+    assert (function.name, function.namespace, function.needs_approval) == ("add", "mine", True)
+    assert {sent["x-team"] for sent in lab.headers} == {"operator"}
+
+
+async def test_a_token_for_a_declared_server_that_has_its_operators_is_refused_with_its_url(lab: Lab) -> None:
+    server = {"url": lab.url, "headers": {"Authorization": "of-the-operator"}}
+    tool = tool_of(allowing(lab, servers={"lab": server}))
+    with pytest.raises(InvalidRequest) as error:
+        tool.open(declaration(server_label="mine", server_url=lab.url, authorization="of-the-caller"))
+    assert error.value.param == "tools[0].authorization"
+    assert lab.headers == []
+
+
 async def test_no_url_of_a_caller_is_used_unless_the_operator_allows_it(lab: Lab) -> None:
     with pytest.raises(InvalidRequest, match="operator has declared"):
         tool_of({"servers": {"lab": {"url": lab.url}}}).open(
