@@ -47,7 +47,7 @@ class CompactionOptions:
     """When and how to compact a conversation within a response."""
 
     threshold: int  # tokens of a prompt
-    seal: Callable[[dict[str, Any]], str]  # encrypts the summary as the item's `encrypted_content`
+    encrypt: Callable[[dict[str, Any]], str]  # encrypts the summary as the item's `encrypted_content`
 
     def is_worthwhile(self, tokens: int) -> bool:
         """Return whether to compact if so many `tokens` would be summarized."""
@@ -81,10 +81,10 @@ class CompactionBuilder(EventBuilder):
     """
 
     def __init__(
-        self, response: Response, *, new_id: Callable[[str], str], seal: Callable[[dict[str, Any]], str]
+        self, response: Response, *, new_id: Callable[[str], str], encrypt: Callable[[dict[str, Any]], str]
     ) -> None:
         super().__init__(response, new_id=new_id)
-        self._seal_summary = seal
+        self._encrypt_summary = encrypt
         self._pieces: list[str] = []
 
     def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
@@ -112,7 +112,7 @@ class CompactionBuilder(EventBuilder):
         item: Item = {"type": "compaction", "id": item_id, "encrypted_content": "", "status": "in_progress"}
         self.upstream[item_id] = content
         index = self._add(item)
-        self._done(index, {**item, "encrypted_content": self._seal_summary(content), "status": "completed"})
+        self._done(index, {**item, "encrypted_content": self._encrypt_summary(content), "status": "completed"})
         super().complete()
 
     def incomplete(self, reason: str) -> None:

@@ -2,8 +2,8 @@
 Encrypt data that a client stores but only this server may read: the `encrypted_content` of reasoning and compactions.
 
     cipher = ContentCipher(["a secret"])
-    encrypted = cipher.seal("reasoning", owner, {"said": {"reasoning_content": "..."}})
-    cipher.open("reasoning", owner, encrypted)
+    encrypted = cipher.encrypt("reasoning", owner, {"upstream": {"reasoning_content": "..."}})
+    cipher.decrypt("reasoning", owner, encrypted)
 
 Encrypted content is bound to its kind and its owner. It is `antiphon1.` followed by, in urlsafe base64, the id of the
 key, a nonce, and the AES-256-GCM ciphertext of compressed JSON.
@@ -83,7 +83,7 @@ class ContentCipher:
         pairs = [_derived(secret) for secret in secret_keys or [secrets.token_urlsafe(32)]]
         self._first, self._ciphers = pairs[0][0], dict(pairs)
 
-    def seal(self, kind: ContentKind, owner: str, content: Mapping[str, Any]) -> str:
+    def encrypt(self, kind: ContentKind, owner: str, content: Mapping[str, Any]) -> str:
         """Encrypt JSON content, to be sent back only by `owner`."""
         if self._warn:
             self._warn = False
@@ -95,16 +95,18 @@ class ContentCipher:
         ciphertext = self._ciphers[self._first].encrypt(nonce, packed, _associated_data(kind, owner))
         return MARK + _encoded(self._first + nonce + ciphertext)
 
-    def open(self, kind: ContentKind, owner: str, sealed: str, budget: ContentBudget | None = None) -> dict[str, Any]:
+    def decrypt(
+        self, kind: ContentKind, owner: str, encrypted: str, budget: ContentBudget | None = None
+    ) -> dict[str, Any]:
         """
         Return the decrypted content.
 
         Raises `ForeignKeyError` if it was not encrypted with one of the keys, `TamperedError` if it was changed, and
         `ContentTooLargeError` if it exceeds the `budget`.
         """
-        if not sealed.startswith(MARK):
+        if not encrypted.startswith(MARK):
             raise ForeignKeyError
-        data = _decoded(sealed.removeprefix(MARK))
+        data = _decoded(encrypted.removeprefix(MARK))
         cipher = self._ciphers.get(data[:_ID])
         if cipher is None:
             raise ForeignKeyError
@@ -160,6 +162,9 @@ def _decoded_piece(text: str) -> bytes:
     return data
 
 
+# The field of encrypted reasoning with what the backend sent, and its name in content of earlier versions.
+_UPSTREAM, _EARLIER = "upstream", "said"
+
 # Notes of a call that decide what the model is shown.
 _SHOWN = frozenset({"output", "arguments"})
 
@@ -173,9 +178,9 @@ class EncryptingEventBuilder(EventBuilder):
     own. Results of hosted tools that the model was shown, but the items lack, follow the calls in such an item.
     """
 
-    def __init__(self, response: Response, *, seal: Callable[[dict[str, Any]], str], **options: Any) -> None:
-        super().__init__(response, seal=self._sealed, **options)
-        self._encrypt = seal
+    def __init__(self, response: Response, *, encrypt: Callable[[dict[str, Any]], str], **options: Any) -> None:
+        super().__init__(response, encrypt=self._encrypted, **options)
+        self._encrypt_content = encrypt
         self._call_fields: dict[str, Upstream] = {}  # fields of calls that are not encrypted yet, by `call_id`
         self._characters = 0  # of the open reasoning item
         self._prepared: tuple[dict[str, Any], str] | None = None  # content that was encrypted in advance
@@ -190,8 +195,8 @@ class EncryptingEventBuilder(EventBuilder):
 
     def prepare_close(self) -> None:
         if (open_ := self._open) and self._is_reasoning and self._prepared is None:
-            content = {"said": resolve_upstream(self._upstream_of(open_))}
-            self._prepared = content, self._encrypt(content)
+            content = {_UPSTREAM: resolve_upstream(self._upstream_of(open_))}
+            self._prepared = content, self._encrypt_content(content)
 
     def call(self, call_id: str, callee: ToolBinding, **upstream: Any) -> OpenCall:
         if upstream and callee.kind.call_id:  # the fields of a hosted call are encrypted with its result
@@ -202,7 +207,7 @@ class EncryptingEventBuilder(EventBuilder):
                 self._add_signature()
         return super().call(call_id, callee, **upstream)
 
-    def seal_calls(self, item_ids: Iterable[str]) -> None:
+    def encrypt_calls(self, item_ids: Iterable[str]) -> None:
         """Encrypt the notes of finished calls, as far as their items lack them, in a reasoning item."""
         for item_id in item_ids:
             upstream = self.upstream.get(item_id, {})
@@ -225,34 +230,34 @@ class EncryptingEventBuilder(EventBuilder):
         self._close_open("completed")
         item: Item = {"type": "reasoning", "id": self.new_id("rs"), "summary": [], "status": "in_progress"}
         index = self._add(item)
-        self._done(index, {**item, "status": "completed", "encrypted_content": self._sealed({})})
+        self._done(index, {**item, "status": "completed", "encrypted_content": self._encrypted({})})
 
-    def _sealed(self, fields: Upstream) -> str:
+    def _encrypted(self, fields: Upstream) -> str:
         calls, self._call_fields = self._call_fields, {}
-        content = {"said": fields, "calls": calls} if calls else {"said": fields}
+        content = {_UPSTREAM: fields, "calls": calls} if calls else {_UPSTREAM: fields}
         prepared, self._prepared = self._prepared, None
         self._characters, self.slow_to_close = 0, False
-        return prepared[1] if prepared and prepared[0] == content else self._encrypt(content)
+        return prepared[1] if prepared and prepared[0] == content else self._encrypt_content(content)
 
 
 async def decrypt_input(
-    items: Sequence[Item], seals: ContentCipher, owner: str, **options: Any
+    items: Sequence[Item], cipher: ContentCipher, owner: str, **options: Any
 ) -> tuple[list[Item], dict[str, Upstream]]:
     """Do what `decrypt_items` does, off the event loop if it takes long."""
-    return await off_loop(_is_slow_to_decrypt(items), decrypt_items, items, seals, owner, **options)
+    return await off_loop(_is_slow_to_decrypt(items), decrypt_items, items, cipher, owner, **options)
 
 
 def _is_slow_to_decrypt(items: Sequence[Item]) -> bool:
     characters = 0
     for item in items:
-        if isinstance(sealed := item.get("encrypted_content"), str):
-            characters += len(sealed)
+        if isinstance(encrypted := item.get("encrypted_content"), str):
+            characters += len(encrypted)
     return characters > LARGE or len(items) > MANY
 
 
 def decrypt_items(
     items: Sequence[Item],
-    seals: ContentCipher,
+    cipher: ContentCipher,
     owner: str,
     *,
     key: str,
@@ -275,14 +280,14 @@ def decrypt_items(
     calls: dict[str, Upstream] = {}
     budget = ContentBudget()
     for index, item in enumerate(items):
-        sealed = item.get("encrypted_content")
+        encrypted = item.get("encrypted_content")
         row = ITEM_TYPES.get(item["type"])
-        if row and row.sealed and sealed and item.get("id") not in known:
+        if row and row.encrypted and encrypted and item.get("id") not in known:
             param = f"{field}[{index}].encrypted_content"
-            content = _open(seals, row.sealed, owner, sealed, param, warnings, budget)
+            content = _decrypted(cipher, row.encrypted, owner, encrypted, param, warnings, budget)
             if content is not None:
                 item = _with_id(item, key)
-                upstream[item["id"]] = content.get("said", content)
+                upstream[item["id"]] = content.get(_UPSTREAM, content.get(_EARLIER, content))
                 calls |= content.get("calls", {})
         decrypted.append(item)
     for index, item in enumerate(decrypted if calls else ()):
@@ -293,17 +298,17 @@ def decrypt_items(
     return decrypted, upstream
 
 
-def _open(
-    seals: ContentCipher,
+def _decrypted(
+    cipher: ContentCipher,
     kind: ContentKind,
     owner: str,
-    sealed: str,
+    encrypted: str,
     param: str,
     warnings: Warnings,
     budget: ContentBudget,
 ) -> dict[str, Any] | None:
     try:
-        return seals.open(kind, owner, sealed, budget)
+        return cipher.decrypt(kind, owner, encrypted, budget)
     except ContentTooLargeError:
         raise InvalidRequest(
             f"Invalid '{param}': up to here, the encrypted content of this input is more than "

@@ -114,15 +114,15 @@ class Preparation:
             return new_id(prefix, self.context.key)
 
         if self.context.compacts:
-            seal = partial(self.cipher.seal, "compaction", caller.owner)
-            return CompactionBuilder(response, new_id=make_id, seal=seal)
+            encrypt = partial(self.cipher.encrypt, "compaction", caller.owner)
+            return CompactionBuilder(response, new_id=make_id, encrypt=encrypt)
         # Raw reasoning is shown as a summary if the caller requests one, else as content.
         summary = request.reasoning and request.reasoning.summary
         setting = self.options.reasoning
         shown = caller.dialect.reasoning(setting if setting != "auto" else "summary" if summary else "content")
         if "reasoning.encrypted_content" in request.include:
-            seal = partial(self.cipher.seal, "reasoning", caller.owner)
-            return EncryptingEventBuilder(response, new_id=make_id, reasoning=shown, seal=seal)
+            encrypt = partial(self.cipher.encrypt, "reasoning", caller.owner)
+            return EncryptingEventBuilder(response, new_id=make_id, reasoning=shown, encrypt=encrypt)
         return EventBuilder(response, new_id=make_id, reasoning=shown)
 
     def loop_options(self, tools: Mapping[str, HostedTool], *, generate: bool) -> LoopOptions | None:
@@ -163,7 +163,7 @@ class Preparation:
         if self.context.compacts or not (management := self.request.context_management):
             return None
         threshold = min(entry.compact_threshold or self.options.compact_threshold for entry in management)
-        return CompactionOptions(threshold, partial(self.cipher.seal, "compaction", self.caller.owner))
+        return CompactionOptions(threshold, partial(self.cipher.encrypt, "compaction", self.caller.owner))
 
 
 def declared_tools(

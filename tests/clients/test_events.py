@@ -23,7 +23,7 @@ from app.errors import APIError
 from app.responses import Caller, Responses
 from app.stores.memory import MemoryStore
 from tests.clients.clients import CLIENTS, Driver
-from tests.streams.recording import NAMES, SEALS, Recording, Wire, load
+from tests.streams.recording import CIPHER, NAMES, Recording, Wire, load
 from tests.support.build import builder
 from tests.support.upstream import DONE, Upstream, call, finish, reply, sse, usage
 
@@ -52,7 +52,7 @@ async def heard(recording: Recording, dialect: str) -> list[Event]:
     backend = OpenAIBackend("http://backend/v1", profile=profile, http=wire, retries=0)
     tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
     asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
-    responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=SEALS)
+    responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
     try:
         run = await responses.create(CreateResponse.model_validate(asked), Caller(dialect=DIALECTS[dialect]))
         return [event async for batch in run.events() for event in batch]

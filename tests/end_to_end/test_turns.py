@@ -273,12 +273,13 @@ def test_ids_that_are_too_long_for_everybody_are_shortened() -> None:
     assert len(answered["tool_call_id"]) <= 64
 
 
-def test_a_server_gets_back_its_own_id_that_was_too_long_to_be_returned() -> None:
+@pytest.mark.parametrize("field", ["original_id", "said_id"], ids=["", "stored by an earlier version"])
+def test_a_server_gets_back_its_own_id_that_was_too_long_to_be_returned(field: str) -> None:
     made = "call_1__thought__" + "c2ln" * 20
     items = [{**call("call_1"), "id": "fc_1"}, output("call_1")]
-    asked, answered = messages(*items, upstream={"fc_1": {"said_id": made}})
+    asked, answered = messages(*items, upstream={"fc_1": {field: made}})
     assert asked["tool_calls"][0]["id"] == answered["tool_call_id"] == made
-    asked, answered = messages(*items, upstream={"fc_1": {"said_id": made}}, tool_ids="^.{1,64}$")
+    asked, answered = messages(*items, upstream={"fc_1": {field: made}}, tool_ids="^.{1,64}$")
     assert asked["tool_calls"][0]["id"] == answered["tool_call_id"] == "call_1"
 
 

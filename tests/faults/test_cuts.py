@@ -24,7 +24,7 @@ from app.core.types.request import CreateResponse, Event
 from app.errors import BackendError
 from app.responses import Caller, Responses
 from app.stores.memory import MemoryStore
-from tests.streams.recording import SEALS
+from tests.streams.recording import CIPHER
 from tests.support import laws
 from tests.support.upstream import CLOSE, RESET, Step, Upstream, call, chunk, finish, head, piece
 
@@ -123,7 +123,7 @@ async def followed(data: bytes, cuts: list[int], end: Step | None, *, at_once: b
         upstream.say(steps, *([end] if end else []))
         backend = OpenAIBackend(upstream.url, retries=0)
         try:
-            responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=SEALS)
+            responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
             request = {"model": "m", "input": "Hi", "store": False, "tools": [{"type": "function", "name": "f"}]}
             run = await responses.create(CreateResponse.model_validate(request), Caller())
             async with asyncio.timeout(20):

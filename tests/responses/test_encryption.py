@@ -1,4 +1,4 @@
-"""What is sealed for a caller comes back as it was, to that caller, and to nobody else."""
+"""What is encrypted for a caller comes back as it was, to that caller, and to nobody else."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from tests.support import laws
 from tests.support.build import ChatRequest, call, counted, delta, normal, story, whole
 from tests.support.logs import records_of
 
-SEALS = ContentCipher(["the secret"])
-THOUGHT = {"said": {"reasoning_content": "The user wants a greeting."}}
+CIPHER = ContentCipher(["the secret"])
+THOUGHT = {"upstream": {"reasoning_content": "The user wants a greeting."}}
 KEY = "0" * 24
 
 
 def test_what_was_sealed_comes_back() -> None:
-    sealed = SEALS.seal("reasoning", "alice", THOUGHT)
+    encrypted = CIPHER.encrypt("reasoning", "alice", THOUGHT)
 
-    assert SEALS.open("reasoning", "alice", sealed) == THOUGHT
-    assert ContentCipher(["the secret"]).open("reasoning", "alice", sealed) == THOUGHT  # after a restart
+    assert CIPHER.decrypt("reasoning", "alice", encrypted) == THOUGHT
+    assert ContentCipher(["the secret"]).decrypt("reasoning", "alice", encrypted) == THOUGHT  # after a restart
 
 
 def test_a_seal_is_opaque_and_never_the_same_twice() -> None:
-    one, other = (SEALS.seal("reasoning", "alice", THOUGHT) for _ in range(2))
+    one, other = (CIPHER.encrypt("reasoning", "alice", THOUGHT) for _ in range(2))
 
     assert one != other
     assert one.startswith(MARK)
@@ -50,56 +50,56 @@ def test_a_seal_is_opaque_and_never_the_same_twice() -> None:
 
 
 def test_long_reasoning_is_shorter_encrypted_than_in_the_clear() -> None:
-    said = {"said": {"reasoning_content": "The user asks for the weather, so I call get_weather. " * 100}}
+    said = {"upstream": {"reasoning_content": "The user asks for the weather, so I call get_weather. " * 100}}
 
-    assert len(SEALS.seal("reasoning", "alice", said)) < 300
+    assert len(CIPHER.encrypt("reasoning", "alice", said)) < 300
 
 
 @pytest.mark.parametrize(("kind", "owner"), [("reasoning", "bob"), ("compaction", "alice")])
 def test_a_seal_is_bound_to_its_caller_and_its_kind(kind: Any, owner: str) -> None:
     with pytest.raises(TamperedError):
-        SEALS.open(kind, owner, SEALS.seal("reasoning", "alice", THOUGHT))
+        CIPHER.decrypt(kind, owner, CIPHER.encrypt("reasoning", "alice", THOUGHT))
 
 
 @given(st.data())
 def test_whatever_is_changed_is_seen(data: st.DataObject) -> None:
-    sealed = SEALS.seal("compaction", "alice", {"summary": "We launch on Tuesday."})
-    place = data.draw(st.integers(0, len(sealed) - 1))
-    other = data.draw(st.characters().filter(lambda character: character != sealed[place]))
+    encrypted = CIPHER.encrypt("compaction", "alice", {"summary": "We launch on Tuesday."})
+    place = data.draw(st.integers(0, len(encrypted) - 1))
+    other = data.draw(st.characters().filter(lambda character: character != encrypted[place]))
 
     with pytest.raises((TamperedError, ForeignKeyError)):
-        SEALS.open("compaction", "alice", sealed[:place] + other + sealed[place + 1 :])
+        CIPHER.decrypt("compaction", "alice", encrypted[:place] + other + encrypted[place + 1 :])
 
 
 @given(st.integers(0, 200))
 def test_half_a_seal_is_none(length: int) -> None:
-    sealed = SEALS.seal("compaction", "alice", {"summary": "We launch on Tuesday."})
+    encrypted = CIPHER.encrypt("compaction", "alice", {"summary": "We launch on Tuesday."})
 
     with pytest.raises((TamperedError, ForeignKeyError)):
-        SEALS.open("compaction", "alice", sealed[: min(length, len(sealed) - 1)])
+        CIPHER.decrypt("compaction", "alice", encrypted[: min(length, len(encrypted) - 1)])
 
 
 def test_keys_rotate() -> None:
-    old = ContentCipher(["old"]).seal("reasoning", "alice", THOUGHT)
+    old = ContentCipher(["old"]).encrypt("reasoning", "alice", THOUGHT)
     both = ContentCipher(["new", "old"])
-    new = both.seal("reasoning", "alice", THOUGHT)
+    new = both.encrypt("reasoning", "alice", THOUGHT)
 
-    assert both.open("reasoning", "alice", old) == THOUGHT
-    assert ContentCipher(["new"]).open("reasoning", "alice", new) == THOUGHT
+    assert both.decrypt("reasoning", "alice", old) == THOUGHT
+    assert ContentCipher(["new"]).decrypt("reasoning", "alice", new) == THOUGHT
     with pytest.raises(ForeignKeyError):
-        ContentCipher(["new"]).open("reasoning", "alice", old)
+        ContentCipher(["new"]).decrypt("reasoning", "alice", old)
 
 
 def test_a_server_without_a_key_makes_one_and_says_so_once_it_is_used(caplog: pytest.LogCaptureFixture) -> None:
-    seals = ContentCipher()
+    cipher = ContentCipher()
     assert not records_of(caplog, "app")
 
     for _ in range(2):
-        seals.seal("reasoning", "alice", THOUGHT)
+        cipher.encrypt("reasoning", "alice", THOUGHT)
     assert caplog.text.count("ANTIPHON_SECRET_KEY") == 1
-    assert seals.open("reasoning", "alice", seals.seal("reasoning", "alice", THOUGHT)) == THOUGHT
+    assert cipher.decrypt("reasoning", "alice", cipher.encrypt("reasoning", "alice", THOUGHT)) == THOUGHT
     with pytest.raises(ForeignKeyError):
-        ContentCipher().open("reasoning", "alice", seals.seal("reasoning", "alice", THOUGHT))
+        ContentCipher().decrypt("reasoning", "alice", cipher.encrypt("reasoning", "alice", THOUGHT))
 
 
 # Into items, and out of them.
@@ -107,38 +107,47 @@ def test_a_server_without_a_key_makes_one_and_says_so_once_it_is_used(caplog: py
 
 def opened(items: list[dict[str, Any]], owner: str = "alice", **options: Any) -> tuple[Any, Any, list[str]]:
     warnings = Warnings()
-    found, said = decrypt_items(items, SEALS, owner, key=KEY, known=options.get("known", {}), warnings=warnings)
+    found, said = decrypt_items(items, CIPHER, owner, key=KEY, known=options.get("known", {}), warnings=warnings)
     return found, said, [*warnings]
 
 
-def reasoning(sealed: str | None, **fields: Any) -> dict[str, Any]:
-    return {"type": "reasoning", "summary": [], "encrypted_content": sealed, **fields}
+def reasoning(encrypted: str | None, **fields: Any) -> dict[str, Any]:
+    return {"type": "reasoning", "summary": [], "encrypted_content": encrypted, **fields}
 
 
 def test_reasoning_of_ours_is_opened_under_its_id() -> None:
-    item = reasoning(SEALS.seal("reasoning", "alice", THOUGHT), id="rs_1")
+    item = reasoning(CIPHER.encrypt("reasoning", "alice", THOUGHT), id="rs_1")
 
-    assert opened([item]) == ([item], {"rs_1": THOUGHT["said"]}, [])
+    assert opened([item]) == ([item], {"rs_1": THOUGHT["upstream"]}, [])
+
+
+@pytest.mark.parametrize("calls", [{}, {"c1": {"extra_content": {"x": 1}}}], ids=["alone", "with a call"])
+def test_reasoning_encrypted_by_an_earlier_version_is_decrypted(calls: dict[str, Any]) -> None:
+    content = {"said": THOUGHT["upstream"], **({"calls": calls} if calls else {})}
+    items = [reasoning(CIPHER.encrypt("reasoning", "alice", content), id="rs_1")]
+    items += [{"type": "function_call", "id": "fc_1", "call_id": name} for name in calls]
+
+    assert opened(items)[1] == {"rs_1": THOUGHT["upstream"], **({"fc_1": calls["c1"]} if calls else {})}
 
 
 def test_an_item_without_an_id_gets_one() -> None:
-    [item], said, _ = opened([reasoning(SEALS.seal("reasoning", "alice", THOUGHT))])
+    [item], said, _ = opened([reasoning(CIPHER.encrypt("reasoning", "alice", THOUGHT))])
 
     assert item["id"].startswith("rs_") and item["id"].endswith(KEY)
-    assert said == {item["id"]: THOUGHT["said"]}
+    assert said == {item["id"]: THOUGHT["upstream"]}
 
 
 GONE = ContentCipher(["gone"])
 
 
 @pytest.mark.parametrize(
-    "sealed",
-    ["gAAAAABpM0Yj-of-another-server=", GONE.seal("reasoning", "alice", THOUGHT)],
+    "encrypted",
+    ["gAAAAABpM0Yj-of-another-server=", GONE.encrypt("reasoning", "alice", THOUGHT)],
     ids=["another server", "a key that is gone"],
 )
-def test_reasoning_sealed_elsewhere_is_passed_over_with_a_warning(sealed: str) -> None:
-    assert opened([reasoning(sealed)]) == (
-        [reasoning(sealed)],
+def test_reasoning_encrypted_elsewhere_is_passed_over_with_a_warning(encrypted: str) -> None:
+    assert opened([reasoning(encrypted)]) == (
+        [reasoning(encrypted)],
         {},
         ["Encrypted reasoning that this server cannot read was left out."],
     )
@@ -154,18 +163,18 @@ def test_what_the_store_knows_needs_no_opening() -> None:
     assert opened([item], known={"rs_1": {"reasoning": "Known."}}) == ([item], {}, [])
 
 
-MINE = SEALS.seal("compaction", "alice", {"summary": "We launch on Tuesday."})
+MINE = CIPHER.encrypt("compaction", "alice", {"summary": "We launch on Tuesday."})
 
 
 @pytest.mark.parametrize(
     ("item", "owner"),
     [
-        (reasoning(SEALS.seal("reasoning", "alice", THOUGHT)[:-4] + "AAAA"), "alice"),
-        (reasoning(SEALS.seal("reasoning", "alice", THOUGHT)), "bob"),
+        (reasoning(CIPHER.encrypt("reasoning", "alice", THOUGHT)[:-4] + "AAAA"), "alice"),
+        (reasoning(CIPHER.encrypt("reasoning", "alice", THOUGHT)), "bob"),
         ({"type": "compaction", "encrypted_content": MINE[:-4] + "AAAA"}, "alice"),
         ({"type": "compaction", "encrypted_content": MINE}, "bob"),
         ({"type": "compaction", "encrypted_content": "gAAAAABpM0Yj-of-another-server="}, "alice"),
-        ({"type": "compaction", "encrypted_content": GONE.seal("compaction", "alice", {})}, "alice"),
+        ({"type": "compaction", "encrypted_content": GONE.encrypt("compaction", "alice", {})}, "alice"),
     ],
 )
 def test_what_was_changed_or_is_not_the_callers_is_refused_by_its_place(item: dict[str, Any], owner: str) -> None:
@@ -193,7 +202,7 @@ def answer(*chunks: dict[str, Any]) -> list[Event]:
         response,
         new_id=counted(),
         clock=lambda: 2.0,
-        seal=lambda content: SEALS.seal("reasoning", "alice", content),
+        encrypt=lambda content: CIPHER.encrypt("reasoning", "alice", content),
     )
     reader = ChunkReader(builder)
     builder.start()
@@ -275,8 +284,8 @@ def test_a_signature_that_comes_late_gets_an_item_of_its_own() -> None:
 )
 def test_a_signature_comes_back_with_a_call_of_any_kind(call: dict[str, Any], with_ids: bool) -> None:
     beside = {"extra_content": {"google": {"thought_signature": "abc"}}}
-    sealed = SEALS.seal("reasoning", "alice", {"said": {}, "calls": {"c1": beside}})
-    items, said, _ = opened([reasoning(sealed), {**call, "id": "its_own"} if with_ids else call])
+    encrypted = CIPHER.encrypt("reasoning", "alice", {"upstream": {}, "calls": {"c1": beside}})
+    items, said, _ = opened([reasoning(encrypted), {**call, "id": "its_own"} if with_ids else call])
 
     assert said[items[1]["id"]] == beside
     assert (items[1]["id"] == "its_own") is with_ids
@@ -284,9 +293,9 @@ def test_a_signature_comes_back_with_a_call_of_any_kind(call: dict[str, Any], wi
 
 def test_a_search_that_ran_elsewhere_has_no_id_to_know_it_by() -> None:
     call = {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {}}
-    sealed = SEALS.seal("reasoning", "alice", {"said": {}, "calls": {"c1": {"extra_content": {}}}})
+    encrypted = CIPHER.encrypt("reasoning", "alice", {"upstream": {}, "calls": {"c1": {"extra_content": {}}}})
 
-    assert opened([reasoning(sealed, id="rs_1"), call])[0] == [reasoning(sealed, id="rs_1"), call]
+    assert opened([reasoning(encrypted, id="rs_1"), call])[0] == [reasoning(encrypted, id="rs_1"), call]
 
 
 def test_calls_without_a_signature_add_nothing() -> None:
@@ -298,32 +307,32 @@ def test_calls_without_a_signature_add_nothing() -> None:
 
 def test_a_seal_has_one_spelling() -> None:
     """Of the last character some bits may stand for nothing."""
-    seals = (SEALS.seal("reasoning", "alice", {"said": {"reasoning": "x" * length}}) for length in range(1, 9))
-    sealed = next(seal for seal in seals if len(seal.removeprefix(MARK)) % 4)
+    texts = (CIPHER.encrypt("reasoning", "alice", {"upstream": {"reasoning": "x" * length}}) for length in range(1, 9))
+    encrypted = next(text for text in texts if len(text.removeprefix(MARK)) % 4)
     letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
-    other = sealed[:-1] + letters[letters.index(sealed[-1]) ^ 1]
+    other = encrypted[:-1] + letters[letters.index(encrypted[-1]) ^ 1]
 
-    assert len({base64.urlsafe_b64decode(one.removeprefix(MARK) + "==") for one in (sealed, other)}) == 1
+    assert len({base64.urlsafe_b64decode(one.removeprefix(MARK) + "==") for one in (encrypted, other)}) == 1
     with pytest.raises(TamperedError):
-        SEALS.open("reasoning", "alice", other)
+        CIPHER.decrypt("reasoning", "alice", other)
 
 
 def test_a_call_that_the_store_knows_is_taken_at_the_word_of_the_store() -> None:
-    sealed = SEALS.seal("reasoning", "alice", {"said": {}, "calls": {"c1": {"extra_content": {"x": 1}}}})
+    encrypted = CIPHER.encrypt("reasoning", "alice", {"upstream": {}, "calls": {"c1": {"extra_content": {"x": 1}}}})
     looks = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": "{}"}
 
-    assert opened([reasoning(sealed, id="rs_1"), looks], known={"fc_1": {}})[1] == {"rs_1": {}}
+    assert opened([reasoning(encrypted, id="rs_1"), looks], known={"fc_1": {}})[1] == {"rs_1": {}}
 
 
 def test_all_encrypted_content_of_a_request_together_is_bounded() -> None:
-    sealed = SEALS.seal("reasoning", "alice", {"said": {"reasoning_content": "so " * 1_000_000}})
-    item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
-    assert len(sealed) < 1000  # which is the point: the request is small
+    encrypted = CIPHER.encrypt("reasoning", "alice", {"upstream": {"reasoning_content": "so " * 1_000_000}})
+    item = {"type": "reasoning", "summary": [], "encrypted_content": encrypted}
+    assert len(encrypted) < 1000  # which is the point: the request is small
     fitting = MAX_CONTENT // 3_000_100
 
-    decrypt_items([item] * fitting, SEALS, "alice", key=KEY, known={}, warnings=Warnings())
+    decrypt_items([item] * fitting, CIPHER, "alice", key=KEY, known={}, warnings=Warnings())
     with pytest.raises(InvalidRequest) as error:
-        decrypt_items([item] * 1000, SEALS, "alice", key=KEY, known={}, warnings=Warnings())
+        decrypt_items([item] * 1000, CIPHER, "alice", key=KEY, known={}, warnings=Warnings())
     assert (error.value.status, error.value.code) == (400, "encrypted_content_too_large")
     assert error.value.param == f"input[{fitting}].encrypted_content"
     assert "32 MiB" in error.value.message
@@ -334,12 +343,12 @@ def test_large_reasoning_is_encrypted_in_a_step_of_its_own(closing: str, monkeyp
     monkeypatch.setattr(encryption, "LARGE", 10)
     encrypted: list[Any] = []
 
-    def seal(content: dict[str, Any]) -> str:
+    def encrypt(content: dict[str, Any]) -> str:
         encrypted.append(content)
-        return SEALS.seal("reasoning", "alice", content)
+        return CIPHER.encrypt("reasoning", "alice", content)
 
     response = new_response(CreateResponse(model="m", input="hi"), response_id="resp_0", created_at=1, model="m")
-    builder = EncryptingEventBuilder(response, new_id=counted(), clock=lambda: 2.0, seal=seal)
+    builder = EncryptingEventBuilder(response, new_id=counted(), clock=lambda: 2.0, encrypt=encrypt)
     reader = ChunkReader(builder)
     builder.start()
     last = {"text": delta(content="Hello."), "call": signed("c1", None), "signed call": signed("c1", "abc")}
@@ -348,7 +357,7 @@ def test_large_reasoning_is_encrypted_in_a_step_of_its_own(closing: str, monkeyp
     for work in reader.feed_in_pieces([*chunks]):
         if work:
             work()
-            assert encrypted == [{"said": {"reasoning": "Let me think. More."}}]
+            assert encrypted == [{"upstream": {"reasoning": "Let me think. More."}}]
     if builder.slow_to_close:
         builder.prepare_close()
     before = len(encrypted)

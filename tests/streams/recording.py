@@ -43,7 +43,7 @@ from app.responses.encryption import ContentCipher
 from app.stores.memory import MemoryStore
 
 PLACE = Path(__file__).parent
-SEALS = ContentCipher(["a secret of the tests"])
+CIPHER = ContentCipher(["a secret of the tests"])
 NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in PLACE.glob("*/*.sse"))
 INDEX = PLACE / "README.md"
 
@@ -156,7 +156,7 @@ async def play(
     backend = OpenAIBackend("http://backend/v1", profile=profile, http=wire, retries=0)
     tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
     asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
-    responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=SEALS)
+    responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
     run = await responses.create(CreateResponse.model_validate(asked), Caller())
     events: list[Event] = []
     sink = Sink[EventBatch]()

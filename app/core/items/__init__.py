@@ -41,7 +41,7 @@ class ItemType:
     role: Role = "context"
     adds_tools: Literal["declared", "search"] | None = None  # whether its `tools` are declarations or search results
     pinned: bool = False  # whether it stays when the conversation is truncated
-    sealed: Literal["reasoning", "compaction"] | None = None  # the kind of its `encrypted_content`
+    encrypted: Literal["reasoning", "compaction"] | None = None  # the kind of its `encrypted_content`
     read: Read | None = None  # conversion to function calls and outputs; None: it is one, or is not shown to models
     silent: bool = False  # whether it is left out without a warning where it cannot be converted
     awaits_client: bool = False  # whether the response ends with it and the client has to answer
@@ -267,7 +267,7 @@ MCP_APPROVAL_REQUEST = ItemType(
 
 _ROWS = (
     ItemType(type="message", prefix="msg", role="message"),
-    ItemType(type="reasoning", prefix="rs", role="reasoning", sealed="reasoning"),
+    ItemType(type="reasoning", prefix="rs", role="reasoning", encrypted="reasoning"),
     FUNCTION_CALL,
     ItemType(type="function_call_output", prefix="fco", role="output"),
     CUSTOM_TOOL_CALL,
@@ -282,7 +282,7 @@ _ROWS = (
         silent=True,
     ),
     ItemType(type="additional_tools", prefix="at", adds_tools="declared", pinned=True, silent=True),
-    ItemType(type="compaction", prefix="cmp", sealed="compaction", pinned=True),
+    ItemType(type="compaction", prefix="cmp", encrypted="compaction", pinned=True),
     ItemType(type="agent_message", prefix="amsg"),
     LOCAL_SHELL_CALL,
     ItemType(type="local_shell_call_output", prefix="lsho", role="output", read=readings.output_of("output")),

@@ -37,7 +37,7 @@ from app.core.request.reasoning import ReasoningFields, is_sent_back, upstream_r
 from app.core.request.roles import Message
 from app.core.request.tools import ToolSet
 from app.core.request.translation_context import TranslatedPrefix, TranslationContext
-from app.core.stream.tool_calls import ORIGINAL_ID
+from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
 
@@ -378,7 +378,7 @@ class _Conversation:
         calls = [self.items[call] for call in turn.calls]
         call_fields = [self.upstream.get(call.get("id") or "") or {} for call in calls]
         ids = [
-            self.ids.take(call["call_id"], source.get(ORIGINAL_ID))
+            self.ids.take(call["call_id"], source.get(ORIGINAL_ID) or source.get(EARLIER_ID))
             for call, source in zip(calls, call_fields, strict=True)
         ]
         extras = self.replay.calls(call_fields) if back else [{}] * len(calls)

@@ -15,7 +15,7 @@ from app.core.items.readings import NOTES
 from app.core.profile import Profile, ThinkTagOptions
 from app.core.request.roles import joined
 from app.core.stream.reasoning_fragments import ReasoningDetails
-from app.core.stream.tool_calls import ORIGINAL_ID
+from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
 from app.core.types import list_field
 from app.core.types.request import Item
 
@@ -95,7 +95,7 @@ class ReasoningFields:
 
     def _takes(self, name: str) -> bool:
         return name == "extra_content" or (
-            self._field == "auto" and name not in ("id", "type", "function", ORIGINAL_ID, NOTES)
+            self._field == "auto" and name not in ("id", "type", "function", ORIGINAL_ID, EARLIER_ID, NOTES)
         )
 
 

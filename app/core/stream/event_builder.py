@@ -117,10 +117,10 @@ class EventBuilder:
         reasoning: tuple[PartType, ...] = CONTENT_REASONING,
         new_id: Callable[[str], str],
         clock: Callable[[], float] = time.time,
-        seal: Callable[[Upstream], str] | None = None,
+        encrypt: Callable[[Upstream], str] | None = None,
     ) -> None:
         """
-        `reasoning` lists the forms in which raw reasoning is shown. `new_id` creates an id from a prefix. `seal`
+        `reasoning` lists the forms in which raw reasoning is shown. `new_id` creates an id from a prefix. `encrypt`
         encrypts the backend's fields of a reasoning item as its `encrypted_content`; without it there is none.
         """
         self.response = response
@@ -133,7 +133,7 @@ class EventBuilder:
         self.slow_to_close = False  # whether closing the open item takes long, unless `prepare_close` was called
         self._reasoning = reasoning
         self._clock = clock
-        self._seal = seal
+        self._encrypt = encrypt
         self._events = EventBatch()
         self._closed = len(response.get("instructions") or ())  # characters in the response, but for open items
         self._sequence_number = 0
@@ -360,7 +360,7 @@ class EventBuilder:
         item = with_fields(call.item, {**call.kind.final(call.written), **fields})
         self._done(call.index, {**item, "status": status} if call.kind.has_status else item)
 
-    def seal_calls(self, item_ids: Iterable[str]) -> None:
+    def encrypt_calls(self, item_ids: Iterable[str]) -> None:
         """
         Add the notes of finished calls to the output in encrypted form, for clients that store the items themselves.
 
@@ -516,8 +516,8 @@ class EventBuilder:
             self.upstream[open_.item["id"]] = fields
         self._close_parts(open_)
         item: Item = {**open_.item, "status": status}
-        if self._seal and item["type"] == "reasoning":
-            item["encrypted_content"] = self._seal(resolve_upstream(fields))
+        if self._encrypt and item["type"] == "reasoning":
+            item["encrypted_content"] = self._encrypt(resolve_upstream(fields))
         self._done(open_.index, item)
 
     def _upstream_of(self, open_: OpenItem) -> Upstream:

@@ -21,7 +21,8 @@ from app.core.stream.event_types import ToolBinding
 from app.core.types.chunk import CallFragment, Step, pieces_of
 
 MAX_CALL_ID = 64  # characters, by the spec
-ORIGINAL_ID = "said_id"  # the upstream field that stores a longer id
+ORIGINAL_ID = "original_id"  # the upstream field that stores a longer id
+EARLIER_ID = "said_id"  # its name in turns that earlier versions stored
 
 
 @dataclass(slots=True)

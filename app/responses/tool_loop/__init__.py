@@ -249,7 +249,7 @@ class ToolLoop:
         """
         assert self._options.compaction
         response: Response = {**self.builder.response, "output": [], "usage": None}
-        summary = CompactionBuilder(response, new_id=self.builder.new_id, seal=self._options.compaction.seal)
+        summary = CompactionBuilder(response, new_id=self.builder.new_id, encrypt=self._options.compaction.encrypt)
         question = self._questions.summary(summary, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
         answer = respond(

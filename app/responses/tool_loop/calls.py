@@ -109,7 +109,7 @@ class HostedCalls:
         async with contextlib.aclosing(self._events_while(tasks)) as all:
             async for events in all:
                 yield events
-        self._builder.seal_calls(call.item["id"] for call in calls)
+        self._builder.encrypt_calls(call.item["id"] for call in calls)
         self._builder.framework("tool_round_completed", round=number, tool_count=len(calls))
         self._builder.end_step(step, "tools")
 

@@ -546,7 +546,7 @@ def test_an_id_that_is_too_long_to_be_returned_is_stored_for_the_backend() -> No
     for chunk in normal(whole(call(0, "x" * 65, "f", "{}"), call(1, "call_b", "g", "{}"))):
         reader.feed(chunk)
     reader.calls.end()
-    assert [*made.upstream.values()] == [{"said_id": "x" * 65}]
+    assert [*made.upstream.values()] == [{"original_id": "x" * 65}]
 
 
 def test_what_may_not_be_called_is_not_called() -> None:
