@@ -1,108 +1,51 @@
 """
 The protocol of backends, which generate the answers.
 
-A backend receives Chat Completions requests and yields chunks (`app.core.types.chunk`) in lists, one list per network
-read. It knows nothing of Responses. A backend that cannot stream yields one chunk whose `delta` is the whole message,
-so there is no second path.
+A backend is asked a `Question` (`app.core.request.question`), which it encodes itself, and its answer comes in chunks
+(`app.core.types.chunk`), in lists, one list per network read. It knows nothing of Responses. A backend that cannot
+stream yields one chunk whose `delta` is the whole message, so there is no second path.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
 
 from app.core.profile import Profile
-from app.core.types.chunk import DONE, Chunk, Receiver
-from app.errors import BackendError
+from app.core.request.question import EncodedQuestion, Question
+from app.core.types.chunk import DONE, Chunk, ChunkOrRun, Receiver
+from app.errors import BackendError, NotFound
 
 __all__ = [
     "BACKENDS",
     "DONE",
     "PASSTHROUGH",
     "Backend",
+    "BackendExchange",
     "BackendWrapper",
-    "ChatRequest",
     "Chunk",
+    "ChunkOrRun",
+    "EncodedQuestion",
+    "ExchangeWrapper",
+    "GeneratedExchange",
+    "Question",
     "RawAnswer",
-    "RawBackend",
     "RawBody",
+    "RawExchange",
     "RawRequest",
     "RefusedRequest",
-    "TokenCounter",
     "Translation",
-    "Translator",
 ]
 
 # By name. Any other name is an import path, `package.module:Class`.
 BACKENDS = {
     "demo": "app.backends.demo:DemoBackend",
-    "openai": "app.backends.chat.client:OpenAIBackend",
+    "openai": "app.backends.server.client:ModelServer",
 }
 
 PASSTHROUGH = "passthrough"  # as a backend's API key: forward the caller's own
-
-
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """One request to a backend."""
-
-    body: dict[str, Any]  # the Chat Completions request with `stream: true`; not to be changed
-    caller_key: str | None = None  # for backends that pass it through
-    conversation: str = ""  # the same for all turns of a conversation: the key of its chain, or `prompt_cache_key`
-    model: str = ""  # as the caller named it; "" for the one in the body
-    profile: Profile | None = None  # that the body was translated for
-    translate_for: Callable[[Profile], dict[str, Any]] | None = (
-        None  # returns the body for another profile; raises `InvalidRequest`
-    )
-    retry_allowed: bool = True  # at the same server; false if there is another one to try
-    headers: Mapping[str, str] = field(default_factory=dict)  # additional ones, such as the trace context
-    warnings: list[str] = field(default_factory=list)  # the backend adds a sentence for each thing that it left out
-    large: bool = False  # whether the body takes so long to encode or to count that this is done in a thread
-    content_traceable: bool = False  # whether traces may have its content: never with `store: false`
-    answered_by: list[str] = field(default_factory=list)  # the backends that answered add their names in the settings
-    # Takes chunks that arrive while the iterator is awaited, and returns True; it is not called before the first item.
-    # For False they are an item. A backend need not call it, and a wrapper that reads the chunks replaces it.
-    receiver: Receiver | None = None
-
-
-class Backend(Protocol):
-    """A source of Chat Completions chunks."""
-
-    def profile(self, model: str) -> Profile:
-        """Return the profile of the server for this model."""
-        ...
-
-    def stream(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Chunk]]]:
-        """
-        Send a request, and return the answer in chunks.
-
-        Entering the context returns once the backend has accepted the request, and raises `BackendError` otherwise. The
-        iterator yields a list of chunks per network read, until `DONE` or the end of the body. If the backend reports
-        an error or the connection breaks, it raises `BackendError` after all chunks that were received before. Leaving
-        the context closes the connection at once.
-        """
-        ...
-
-    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
-        """Return the available models, as entries of OpenAI's list: `id`, `object`, `created`, `owned_by`."""
-        ...
-
-    async def check(self) -> None:
-        """Return if the backend can be reached; raises `BackendError` if not."""
-        ...
-
-    async def aclose(self) -> None: ...
-
-
-@runtime_checkable
-class TokenCounter(Protocol):
-    """A backend that can count the tokens of a prompt."""
-
-    async def count_tokens(self, request: ChatRequest) -> int | None:
-        """Return the number of tokens in the prompt of a request; None if the server cannot count them."""
-        ...
 
 
 class Translation(NamedTuple):
@@ -113,15 +56,6 @@ class Translation(NamedTuple):
     url: str | None  # without credentials and query; None if there is no server
     body: dict[str, Any]
     warnings: list[str]  # a sentence for each thing that was left out
-
-
-@runtime_checkable
-class Translator(Protocol):
-    """A backend that can return what it would send, without sending it."""
-
-    def translation(self, request: ChatRequest) -> Translation:
-        """Return the request as it would be sent; raises the `APIError` that `stream` would raise."""
-        ...
 
 
 class RawBody(Protocol):
@@ -158,7 +92,6 @@ class RawRequest:
     caller_key: str | None = None  # for backends that pass it through
     conversation: str = ""  # the same for all requests of a conversation, so that they go to one replica
     retry_allowed: bool = True  # whether a failure may be retried at the same server
-    answered_by: list[str] = field(default_factory=list)  # the backends that answered add their names in the settings
 
 
 class RefusedRequest(BackendError):
@@ -193,7 +126,7 @@ class RawAnswer(Protocol):
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
-    async def __anext__(self) -> bytes: ...
+    def __anext__(self) -> Awaitable[bytes]: ...
 
     def usage(self) -> dict[str, Any] | None:
         """Return the usage that the body reported, in the form of Chat Completions; None if it reported none."""
@@ -204,29 +137,189 @@ class RawAnswer(Protocol):
         ...
 
 
-@runtime_checkable
-class RawBackend(Protocol):
-    """A backend that passes on requests to its other endpoints as bytes."""
+class RawExchange(Protocol):
+    """
+    A raw request to a backend: a context manager that returns the answer once its head is known.
 
-    def forward(self, request: RawRequest) -> AbstractAsyncContextManager[RawAnswer]:
-        """
-        Send a request, and return the answer once its head is known.
+    Entering the context raises `RefusedRequest` for a refusal that the caller may read, and `BackendError` for other
+    failures. The iterator raises `BackendError` where the connection breaks. Leaving the context closes the connection,
+    unless the answer is complete.
+    """
 
-        Entering the context raises `RefusedRequest` for a refusal that the caller may read, and `BackendError` for
-        other failures. The iterator raises `BackendError` where the connection breaks. Leaving the context closes the
-        connection, unless the answer is complete.
-        """
+    @property
+    def answered_by(self) -> Sequence[str]:
+        """The names in the settings of the backends that answered, the last one last."""
         ...
 
+    async def __aenter__(self) -> RawAnswer: ...
 
-class BackendWrapper:
-    """The base of backends that wrap another: passes on everything except `stream` and `forward`."""
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class BackendExchange(Protocol):
+    """
+    A question to a backend, and its answer: a context manager and the iterable of the answer's chunks.
+
+    Entering the context returns once the backend has accepted the question, and raises `InvalidRequest` if it cannot be
+    asked, `BackendError` if it refuses. The iterator yields a list of chunks per network read, until `DONE` or the end
+    of the body. If the backend reports an error or the connection breaks, it raises `BackendError` after all chunks
+    that were received before. Leaving the context closes the connection at once.
+    """
+
+    # Takes chunks that arrive while the iterator is awaited, and returns True; it is not called before the first item.
+    # For False they are an item. A backend need not call it, and a wrapper that reads the chunks replaces it.
+    receiver: Receiver | None
+
+    @property
+    def warnings(self) -> Sequence[str] | None:
+        """What was left out or changed for the server that answers, one sentence each; None until one does."""
+        ...
+
+    @property
+    def answered_by(self) -> Sequence[str]:
+        """The names in the settings of the backends that answered, the last one last."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def __aiter__(self) -> AsyncIterator[list[ChunkOrRun]]: ...
+
+
+class GeneratedExchange(BackendExchange):
+    """An exchange whose answer an asynchronous generator yields: first an empty list, once it accepts the question."""
+
+    warnings: Sequence[str] | None = None
+    answered_by: Sequence[str] = ()
+
+    def __init__(self, generate: Callable[[], AsyncGenerator[list[ChunkOrRun], None]]) -> None:
+        self.receiver: Receiver | None = None
+        self._chunks = generate()
+
+    async def __aenter__(self) -> Self:
+        await anext(self._chunks)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._chunks.aclose()
+
+    def __aiter__(self) -> AsyncIterator[list[ChunkOrRun]]:
+        return self._chunks
+
+
+class Backend(Protocol):
+    """A source of answers. Implementations inherit from it, and may leave out the methods from `count_tokens` on."""
+
+    def profile(self, model: str) -> Profile:
+        """Return the profile of the server for this model."""
+        ...
+
+    def encode(self, question: Question) -> EncodedQuestion:
+        """Return a question as it would be sent first; raises `InvalidRequest` if it cannot be sent."""
+        ...
+
+    def open(self, question: Question) -> BackendExchange:
+        """Return the exchange of a question, which is sent when the exchange is entered."""
+        ...
+
+    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+        """Return the available models, as entries of OpenAI's list: `id`, `object`, `created`, `owned_by`."""
+        ...
+
+    async def check(self) -> None:
+        """Return if the backend can be reached; raises `BackendError` if not."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+    async def count_tokens(self, question: Question) -> int | None:
+        """Return the number of tokens in the prompt of a question; None if the backend cannot count them."""
+        return None
+
+    def translation(self, question: Question) -> Translation:
+        """Return a question as it would be sent, without sending it; raises the `APIError` that `open` would raise."""
+        encoded = self.encode(question)
+        return Translation("default", self.profile(question.model).name, None, encoded.body, [])
+
+    @property
+    def forwards(self) -> bool:
+        """Whether `forward` passes on requests to the backend's other endpoints."""
+        return False
+
+    def forward(self, request: RawRequest) -> RawExchange:
+        """Return the exchange of a request that is passed on as bytes, and sent when the exchange is entered."""
+        raise NotFound(f"This backend has no {request.endpoint}.", code="unknown_url")
+
+
+class BackendWrapper(Backend):
+    """The base of backends that wrap another: passes everything on."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self.profile, self.models = backend.profile, backend.models
-        self.check, self.aclose = backend.check, backend.aclose
-        if isinstance(backend, TokenCounter):
-            self.count_tokens = backend.count_tokens
-        if isinstance(backend, Translator):
-            self.translation = backend.translation
+
+    def profile(self, model: str) -> Profile:
+        return self._backend.profile(model)
+
+    def encode(self, question: Question) -> EncodedQuestion:
+        return self._backend.encode(question)
+
+    def open(self, question: Question) -> BackendExchange:
+        return self._backend.open(question)
+
+    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+        return await self._backend.models(caller_key)
+
+    async def check(self) -> None:
+        await self._backend.check()
+
+    async def aclose(self) -> None:
+        await self._backend.aclose()
+
+    async def count_tokens(self, question: Question) -> int | None:
+        return await self._backend.count_tokens(question)
+
+    def translation(self, question: Question) -> Translation:
+        return self._backend.translation(question)
+
+    @property
+    def forwards(self) -> bool:
+        return self._backend.forwards
+
+    def forward(self, request: RawRequest) -> RawExchange:
+        return self._backend.forward(request)
+
+
+class ExchangeWrapper(BackendExchange):
+    """The base of exchanges that wrap another: passes everything on."""
+
+    def __init__(self, exchange: BackendExchange) -> None:
+        self._exchange = exchange
+        self.receiver: Receiver | None = None
+
+    @property
+    def warnings(self) -> Sequence[str] | None:
+        return self._exchange.warnings
+
+    @property
+    def answered_by(self) -> Sequence[str]:
+        return self._exchange.answered_by
+
+    async def __aenter__(self) -> Self:
+        await self._exchange.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exchange.__aexit__(kind, error, trace)
+
+    def __aiter__(self) -> AsyncIterator[list[ChunkOrRun]]:
+        self._exchange.receiver = self.receiver
+        return aiter(self._exchange)

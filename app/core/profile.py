@@ -23,6 +23,7 @@ class TransportOptions(_Options):
     """How to reach the server. Times are in seconds."""
 
     base_url: str | None = None
+    api: Literal["chat"] = "chat"  # how requests and answers are encoded: a row of `APIS` (`app/backends/apis`)
     path: str = "/chat/completions"  # `{model}` is replaced by the backend's name of the model
     query: dict[str, str] = {}
     headers: dict[str, str] = {}

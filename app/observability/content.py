@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from app.core.types.chunk import Chunk, ChunkRun
+from app.core.types.chunk import ChunkOrRun, ChunkRun
 
 # The names that the conventions have for reasons of Chat Completions; other reasons are unchanged.
 _FINISH_REASONS = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}
@@ -77,7 +77,7 @@ class OutputMessage:
         self._texts: dict[str, list[str]] = {}  # by the type of the part
         self._calls: dict[object, dict[str, Any]] = {}  # their ids, names and arguments, by index
 
-    def feed(self, chunk: Chunk) -> None:
+    def feed(self, chunk: ChunkOrRun) -> None:
         """Take the next chunk."""
         for one in chunk.chunks() if isinstance(chunk, ChunkRun) else (chunk,):
             choices = one.get("choices")

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -32,7 +32,16 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from app import __version__
-from app.backends import Backend, BackendWrapper, ChatRequest, Chunk, RawAnswer, RawBackend, RawRequest
+from app.backends import (
+    Backend,
+    BackendExchange,
+    BackendWrapper,
+    ExchangeWrapper,
+    Question,
+    RawAnswer,
+    RawExchange,
+    RawRequest,
+)
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.prices import NANO
 from app.errors import BackendError, StoreUnavailable
@@ -44,7 +53,7 @@ from app.stores.usage import UsageRow
 # The variable with the client library's directory, which is read when the library is imported.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
-_Answer = TypeVar("_Answer")
+_Exchange = TypeVar("_Exchange", BackendExchange, RawExchange)
 
 ERROR_LABELS = 50  # maximum number of error codes that are labels
 
@@ -333,38 +342,33 @@ class _MeasuredStore:
 
 
 class _MeasuredBackend(BackendWrapper):
-    """Measures the start and the failures of a stream, and passes its chunks on untouched."""
+    """Measures the start and the failures of exchanges."""
 
     def __init__(self, backend: Backend, metrics: Metrics, server: tuple[str, str]) -> None:
         super().__init__(backend)
-        if isinstance(backend, RawBackend):
-            self._forward = backend.forward
-            self.forward = self._measured_forward
         self._metrics = metrics
         self._server = server  # its labels
 
-    def stream(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Chunk]]]:
-        return _MeasuredAnswer(self._backend.stream(request), self._metrics, self._server)
+    def open(self, question: Question) -> BackendExchange:
+        return _MeasuredExchange(self._backend.open(question), self._metrics, self._server)
 
-    def _measured_forward(self, request: RawRequest) -> AbstractAsyncContextManager[RawAnswer]:
-        """Return the answer to a raw request: see `RawBackend.forward`."""
-        return _MeasuredAnswer(self._forward(request), self._metrics, self._server)
+    def forward(self, request: RawRequest) -> RawExchange:
+        return _MeasuredRawExchange(self._backend.forward(request), self._metrics, self._server)
 
 
-class _MeasuredAnswer(AbstractAsyncContextManager[_Answer]):
-    """Measures how long an answer's context takes to enter, and counts the backend's failures there and within it."""
+class _Measured(Generic[_Exchange]):
+    """Measures how long an exchange takes to enter, and counts the backend's failures there and within it."""
 
-    __slots__ = ("_answer", "_metrics", "_server")
+    def __init__(self, exchange: _Exchange, metrics: Metrics, server: tuple[str, str]) -> None:
+        self._exchange: _Exchange = exchange
+        self._metrics, self._server = metrics, server
 
-    def __init__(self, answer: AbstractAsyncContextManager[_Answer], metrics: Metrics, server: tuple[str, str]) -> None:
-        self._answer, self._metrics, self._server = answer, metrics, server
-
-    async def __aenter__(self) -> _Answer:
+    async def _enter(self) -> Any:
         metrics, server = self._metrics, self._server
         start = time.perf_counter()
         metrics.waiting(server, 1)
         try:
-            answer = await self._answer.__aenter__()
+            answer = await self._exchange.__aenter__()
         except BackendError as error:
             metrics.failed(server, error)
             raise
@@ -377,13 +381,33 @@ class _MeasuredAnswer(AbstractAsyncContextManager[_Answer]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._answer.__aexit__(kind, error, trace)
+            await self._exchange.__aexit__(kind, error, trace)
         except BaseException as raised:
             error = raised
             raise
         finally:
             if isinstance(error, BackendError):
                 self._metrics.failed(self._server, error)
+
+
+class _MeasuredExchange(_Measured[BackendExchange], ExchangeWrapper):
+    def __init__(self, exchange: BackendExchange, metrics: Metrics, server: tuple[str, str]) -> None:
+        ExchangeWrapper.__init__(self, exchange)
+        _Measured.__init__(self, exchange, metrics, server)
+
+    async def __aenter__(self) -> Self:
+        await self._enter()
+        return self
+
+
+class _MeasuredRawExchange(_Measured[RawExchange]):
+    @property
+    def answered_by(self) -> Sequence[str]:
+        return self._exchange.answered_by
+
+    async def __aenter__(self) -> RawAnswer:
+        answer: RawAnswer = await self._enter()
+        return answer
 
 
 def _alive(pid: int) -> bool:

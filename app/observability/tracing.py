@@ -17,9 +17,10 @@ import functools
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 from opentelemetry import metrics, trace
@@ -47,8 +48,19 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__
-from app.backends import Backend, BackendWrapper, ChatRequest, Chunk, RawAnswer, RawBackend, RawRequest
+from app.backends import (
+    Backend,
+    BackendExchange,
+    BackendWrapper,
+    ChunkOrRun,
+    ExchangeWrapper,
+    Question,
+    RawAnswer,
+    RawExchange,
+    RawRequest,
+)
 from app.core.profile import Profile
+from app.core.types.chunk import ChunkRun
 from app.core.types.usage import usage_of
 from app.errors import BackendError
 from app.observability import log_context
@@ -353,50 +365,88 @@ def _conversation() -> dict[str, str]:
 
 
 class _TracedBackend(BackendWrapper):
+    """Records a span for each exchange."""
+
     def __init__(self, backend: Backend, tracing: Tracing, server: Mapping[str, str]) -> None:
         super().__init__(backend)
         self._server = server  # attributes of its spans
-        if isinstance(backend, RawBackend):
-            self._forward = backend.forward
-            self.forward = self._traced_forward
         self._tracing = tracing
 
-    @asynccontextmanager
-    async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
-        profile = self.profile(request.model or request.body["model"])
-        span = _BackendSpan(self._tracing, request.body, profile, self._server)
-        if self._tracing.content and request.content_traceable:
-            span.record_content(request.body)
-        traced = dataclasses.replace(request, headers={**request.headers, **(span.headers() or {})}, receiver=None)
-        try:
-            async with self._backend.stream(traced) as chunks, aclosing(span.follow(chunks)) as followed:
-                yield followed
-        except BackendError as error:
-            span.failed(error)
-            raise
-        finally:
-            span.end()
+    def open(self, question: Question) -> BackendExchange:
+        body, profile = self.encode(question).body, self.profile(question.model)
+        span = _BackendSpan(self._tracing, body, profile, self._server)
+        if self._tracing.content and question.content_traceable:
+            span.record_content(body)
+        traced = dataclasses.replace(question, headers={**question.headers, **(span.headers() or {})})
+        return _TracedExchange(self._backend.open(traced), span)
 
-    @asynccontextmanager
-    async def _traced_forward(self, request: RawRequest) -> AsyncIterator[RawAnswer]:
-        """Return the answer to a raw request: see `RawBackend.forward`."""
+    def forward(self, request: RawRequest) -> RawExchange:
         operation = _OPERATIONS.get(request.endpoint, request.endpoint.strip("/"))
         profile = self.profile(request.model)
         span = _BackendSpan(self._tracing, {"model": request.model}, profile, self._server, operation)
         context = [(name.encode(), value.encode()) for name, value in (span.headers() or {}).items()]
         replaced = {name for name, _ in context}
         headers = [field for field in request.headers if field[0] not in replaced] + context
+        return _TracedRawExchange(self._backend.forward(dataclasses.replace(request, headers=headers)), span)
+
+
+class _TracedExchange(ExchangeWrapper):
+    def __init__(self, exchange: BackendExchange, span: _BackendSpan) -> None:
+        super().__init__(exchange)
+        self._span = span
+
+    async def __aenter__(self) -> Self:
         try:
-            async with self._forward(dataclasses.replace(request, headers=headers)) as answer:
-                try:
-                    yield answer
-                finally:
-                    span.answered(answer)
-        except BackendError as error:
-            span.failed(error)
+            return await super().__aenter__()
+        except BaseException as error:
+            self._span.end(error)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await super().__aexit__(kind, error, trace)
+        except BaseException as raised:
+            error = raised
             raise
         finally:
-            span.end()
+            self._span.end(error)
+
+    def __aiter__(self) -> AsyncIterator[list[ChunkOrRun]]:
+        return self._span.follow(self._exchange)
+
+
+class _TracedRawExchange:
+    def __init__(self, exchange: RawExchange, span: _BackendSpan) -> None:
+        self._exchange = exchange
+        self._span = span
+        self._answer: RawAnswer | None = None
+
+    @property
+    def answered_by(self) -> Sequence[str]:
+        return self._exchange.answered_by
+
+    async def __aenter__(self) -> RawAnswer:
+        try:
+            self._answer = await self._exchange.__aenter__()
+        except BaseException as error:
+            self._span.end(error)
+            raise
+        return self._answer
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._answer:
+            self._span.answered(self._answer)
+        try:
+            await self._exchange.__aexit__(kind, error, trace)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._span.end(error)
 
 
 _RECORDED = {"id": str, "model": str, "usage": dict}  # fields of a chunk; backends may send other types
@@ -451,17 +501,18 @@ class _BackendSpan:
         _PROPAGATOR.inject(headers, set_span_in_context(self._span))
         return headers
 
-    async def follow(self, chunks: AsyncIterator[list[Chunk]]) -> AsyncGenerator[list[Chunk], None]:
+    async def follow(self, chunks: AsyncIterable[list[ChunkOrRun]]) -> AsyncGenerator[list[ChunkOrRun], None]:
         """Pass the chunks on; record their metadata, and their content if that is enabled."""
         async for batch in chunks:
             self._record_metadata(batch)
             yield batch
 
     @_harmless
-    def _record_metadata(self, batch: list[Chunk]) -> None:
+    def _record_metadata(self, batch: list[ChunkOrRun]) -> None:
         if self._first is None and batch:
             self._first = clock()
-        for chunk in batch:
+        for each in batch:
+            chunk: Mapping[str, Any] = each.like if isinstance(each, ChunkRun) else each
             for name, expected in _RECORDED.items():
                 if (value := chunk.get(name)) and isinstance(value, expected):
                     self._recorded[name] = value
@@ -470,7 +521,7 @@ class _BackendSpan:
                 if isinstance(choice, dict) and (reason := choice.get("finish_reason")):
                     self._recorded["finish"] = str(reason)
             if self._output:
-                self._output.feed(chunk)
+                self._output.feed(each)
 
     @_harmless
     def answered(self, answer: RawAnswer) -> None:
@@ -479,14 +530,16 @@ class _BackendSpan:
         if usage := answer.usage():
             self._recorded["usage"] = usage
 
-    def failed(self, error: BackendError) -> None:
+    def _fail(self, error: BackendError) -> None:
         """Record a refused or interrupted request by its code; the message may quote the prompt."""
         self._failure = {"error.type": error.code}
         _failed(self._span, error.code, error.code)
 
     @_harmless
-    def end(self) -> None:
-        """End the span with the metadata of the answer, complete or not."""
+    def end(self, error: BaseException | None) -> None:
+        """End the span with the metadata of the answer, complete or not, and the error that ended it."""
+        if isinstance(error, BackendError):
+            self._fail(error)
         recorded, span, tracing = self._recorded, self._span, self._tracing
         usage = usage_of(recorded["usage"], {}, []) if "usage" in recorded else None
         attributes: dict[str, Any] = {

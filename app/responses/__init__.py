@@ -162,10 +162,10 @@ class Responses:
             return loop
         if not generate:
             return NoAnswer(builder)
-        question = await off_loop(questions.large, questions.first, builder)
+        query = await off_loop(questions.large, questions.first, builder)
         self._loader.cache_prefix(request, owner, questions.prefix)
-        await off_loop(questions.large, options.check_size, question.request.body)
-        return OneAnswer(builder, question, options.deadline())
+        await off_loop(questions.large, options.check_size, query.body)
+        return OneAnswer(builder, query, options.deadline())
 
     def questions(self, request: CreateResponse, context: RequestContext, caller: Caller, model: str) -> Questions:
         """Return the factory of a request's questions to the backend."""

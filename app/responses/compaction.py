@@ -66,7 +66,7 @@ class CompactResponse(CreateResponse):
 
 
 def summary_request(request: CreateResponse, items: Sequence[Item], prompt: str) -> tuple[CreateResponse, list[Item]]:
-    """Return the request for a summary and its items, for `to_chat`."""
+    """Return the request for a summary and its items, for a question."""
     # `tool_choice` also disables tools that are declared in items.
     plain = {"tools": [], "tool_choice": "none", "text": TextOptions(), "include": [], "top_logprobs": None}
     return request.model_copy(update=plain), [*items, {"type": "message", "role": "user", "content": prompt or PROMPT}]

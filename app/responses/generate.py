@@ -1,5 +1,5 @@
 """
-Query the model and yield its answer as events.
+ModelQuery the model and yield its answer as events.
 
 This connects the pure core to the backend. A backend yields lists of chunks, one per network read; `respond` yields
 batches of events, one per write. Chunks that arrive together are sent together.
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from app.backends import Backend, ChatRequest, Chunk
+from app.backends import Backend, BackendExchange, ChunkOrRun, EncodedQuestion, Question
 from app.core.bounded_json import is_large
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch, Sink
@@ -25,7 +25,6 @@ from app.core.types.token_estimate import estimate_chat
 from app.core.types.usage import is_counted, usage_of
 from app.errors import APIError, BackendError
 from app.responses.off_loop import off_loop
-from app.responses.prompt import Prompt
 
 logger = logging.getLogger(__name__)
 
@@ -47,26 +46,34 @@ class Deadline:
             self.at = asyncio.get_running_loop().time() + self._seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One request to a backend, and the reader of its answer."""
+@dataclass(slots=True)
+class ModelQuery:
+    """One question to a backend, and the reader of its answer."""
 
     backend: Backend
-    request: ChatRequest
+    question: Question
+    encoded: EncodedQuestion  # for the backend that is asked first
     reader: ChunkReader
-    prompt: Prompt | None = None  # that the request was translated from
+    answered_by: list[str] = field(default_factory=list)  # the names of the backends that answered the response so far
+    exchange: BackendExchange | None = None  # once the backend is asked
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The request to the backend."""
+        return self.encoded.body
 
     @property
     def warnings(self) -> list[str]:
         """What was left out or changed, one sentence each."""
-        return [*(self.prompt.warnings if self.prompt else ()), *self.request.warnings]
+        warnings = self.exchange.warnings if self.exchange else None
+        return [*(self.encoded.warnings if warnings is None else warnings)]
 
     def usage(self, output: Sequence[Item]) -> Usage:
         """Return the usage of an answer with that output: see `usage_of`."""
-        return usage_of(self.reader.usage, self.request.body, output, self.reader.prompt_estimate)
+        return usage_of(self.reader.usage, self.body, output, self.reader.prompt_estimate)
 
 
-Finish: TypeAlias = Callable[[EventBuilder, ChunkReader, ChatRequest, BackendError | None], None]
+Finish: TypeAlias = Callable[[EventBuilder, ModelQuery, BackendError | None], None]
 
 
 class Generation(Protocol):
@@ -129,45 +136,44 @@ class NoAnswer:
 class OneAnswer:
     """A response that consists of one answer of a model."""
 
-    def __init__(self, builder: EventBuilder, question: Question, deadline: Deadline | None = None) -> None:
+    def __init__(self, builder: EventBuilder, query: ModelQuery, deadline: Deadline | None = None) -> None:
         self.builder = builder
-        self._question = question
+        self._query = query
         self._deadline = deadline
 
     @property
     def warnings(self) -> list[str]:
         """What was left out or changed so far, one sentence each."""
-        return self._question.warnings
+        return self._query.warnings
 
     @property
     def body(self) -> dict[str, Any]:
         """The request to the backend."""
-        return self._question.request.body
+        return self._query.body
 
     def events(
         self, open_after: float | None, sink: Sink[EventBatch] | None = None
     ) -> AsyncGenerator[EventBatch, None]:
         """Yield the events except the terminal one; see `respond`."""
-        return respond(self.builder, self._question, open_after=open_after, deadline=self._deadline, sink=sink)
+        return respond(self.builder, self._query, open_after=open_after, deadline=self._deadline, sink=sink)
 
     def usage(self) -> Usage:
         """Return the usage so far."""
         usage = self.builder.response["usage"]
-        return usage or self._question.usage(self.builder.partial_output())
+        return usage or self._query.usage(self.builder.partial_output())
 
     def abort(self, error: APIError | None) -> None:
         """End the response as failed, or as cancelled without an error."""
-        reader = self._question.reader
         if self.builder.response["status"] == "queued":
             self.builder.start()
-        reader.calls.end(cut=True)
+        self._query.reader.calls.end(cut=True)
         _abort(self.builder, error)
-        _record_usage(self.builder, reader, self._question.request)
+        _record_usage(self.builder, self._query)
 
 
 async def respond(
     builder: EventBuilder,
-    question: Question,
+    query: ModelQuery,
     *,
     open_after: float | None,
     deadline: Deadline | None = None,
@@ -189,11 +195,11 @@ async def respond(
     step: str | None = None
     started = False
     end = finish or finish_response
-    reader, request = question.reader, question.request
-    if sink:
-        request = replace(request, receiver=_receiver(builder, reader, sink))
+    reader = query.reader
+    receiver = _receiver(builder, reader, sink) if sink else None
+    query.exchange = query.backend.open(query.question)
     try:
-        async with BackendStream(question.backend, request, open_after) as answer:
+        async with BackendStream(query.exchange, receiver, open_after) as answer:
             async for chunks in DeadlineIterator(answer, deadline) if deadline else answer:
                 if not started:
                     _start(builder)
@@ -218,31 +224,32 @@ async def respond(
             raise
         logger.exception("an answer could not be read")  # the stream still needs its terminal event
         failure = unreadable()
+    finally:
+        query.answered_by += query.exchange.answered_by
     if not started:
         _start(builder)
     builder.end_step(step, "model")
-    await _finish(end, builder, reader, request, failure)
+    await _finish(end, builder, query, failure)
 
 
-async def _finish(
-    end: Finish, builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None
-) -> None:
+async def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
     try:
-        await _estimate_prompt(reader, request)
+        await _estimate_prompt(query)
         if builder.slow_to_close:
             await asyncio.to_thread(builder.prepare_close)
-        end(builder, reader, request, failure)
+        end(builder, query, failure)
     except Exception:
         logger.exception("an answer could not be ended")
         if not builder.failure:
             builder.fail(unreadable())
-        builder.response["usage"] = usage_of(None, request.body, builder.response["output"], reader.prompt_estimate)
+        output = builder.response["output"]
+        builder.response["usage"] = usage_of(None, query.body, output, query.reader.prompt_estimate)
 
 
-async def _estimate_prompt(reader: ChunkReader, request: ChatRequest) -> None:
+async def _estimate_prompt(query: ModelQuery) -> None:
     """Estimate a large prompt in a thread, if the backend has not counted it."""
-    if not is_counted(reader.usage) and (request.large or is_large(request.body.get("messages"))):
-        reader.prompt_estimate = await off_loop(True, estimate_chat, request.body)
+    if not is_counted(query.reader.usage) and (query.question.large or is_large(query.body.get("messages"))):
+        query.reader.prompt_estimate = await off_loop(True, estimate_chat, query.body)
 
 
 def _receiver(builder: EventBuilder, reader: ChunkReader, sink: Sink[EventBatch]) -> Receiver:
@@ -284,12 +291,13 @@ class BackendStream:
     `open_after` seconds (None: no limit). After the first chunks, `__anext__` is that of the backend's own stream.
     """
 
-    def __init__(self, backend: Backend, request: ChatRequest, open_after: float | None) -> None:
-        self._answer = backend.stream(request)
+    def __init__(self, exchange: BackendExchange, receiver: Receiver | None, open_after: float | None) -> None:
+        self._answer = exchange
+        self._receiver = receiver
         self._entered = False  # whether the answer has to be left
         self._open_after = open_after
         self._tasks: list[asyncio.Future[Any]] = []  # that wait for its first chunks
-        self._next: Callable[[], Awaitable[list[Chunk]]] = self._open_stream
+        self._next: Callable[[], Awaitable[list[ChunkOrRun]]] = self._open_stream
 
     async def __aenter__(self) -> BackendStream:
         return self
@@ -305,10 +313,10 @@ class BackendStream:
     def __aiter__(self) -> BackendStream:
         return self
 
-    def __anext__(self) -> Awaitable[list[Chunk]]:
+    def __anext__(self) -> Awaitable[list[ChunkOrRun]]:
         return self._next()
 
-    async def _open_stream(self) -> list[Chunk]:
+    async def _open_stream(self) -> list[ChunkOrRun]:
         if self._open_after is None:
             self._next = (await self._enter()).__anext__
             return await self._next()
@@ -316,20 +324,21 @@ class BackendStream:
         self._next = partial(self._await_first, opening)
         return await self._next() if await self._done_within(self._open_after, opening) else []
 
-    async def _enter(self) -> AsyncIterator[list[Chunk]]:
-        chunks = await self._answer.__aenter__()
+    async def _enter(self) -> AsyncIterator[list[ChunkOrRun]]:
+        await self._answer.__aenter__()
         self._entered = True
-        return chunks
+        self._answer.receiver = self._receiver
+        return aiter(self._answer)
 
-    async def _await_first(self, opening: asyncio.Future[AsyncIterator[list[Chunk]]]) -> list[Chunk]:
+    async def _await_first(self, opening: asyncio.Future[AsyncIterator[list[ChunkOrRun]]]) -> list[ChunkOrRun]:
         chunks = await opening
         first = asyncio.ensure_future(_first(chunks))
         self._next = partial(self._return_first, chunks, first)
         return await self._next() if await self._done_within(FIRST_CHUNK, first) else []
 
     async def _return_first(
-        self, chunks: AsyncIterator[list[Chunk]], first: asyncio.Future[list[Chunk]]
-    ) -> list[Chunk]:
+        self, chunks: AsyncIterator[list[ChunkOrRun]], first: asyncio.Future[list[ChunkOrRun]]
+    ) -> list[ChunkOrRun]:
         self._next = chunks.__anext__
         return await first
 
@@ -347,14 +356,14 @@ class DeadlineExceeded(Exception):
 class DeadlineIterator:
     """Iterates over chunks until a deadline, which starts with the first one; then raises `DeadlineExceeded`."""
 
-    def __init__(self, batches: AsyncIterator[list[Chunk]], deadline: Deadline) -> None:
+    def __init__(self, batches: AsyncIterator[list[ChunkOrRun]], deadline: Deadline) -> None:
         self._batches = batches
         self._deadline = deadline
 
     def __aiter__(self) -> DeadlineIterator:
         return self
 
-    async def __anext__(self) -> list[Chunk]:
+    async def __anext__(self) -> list[ChunkOrRun]:
         try:
             async with asyncio.timeout_at(self._deadline.at) as limit:
                 batch = await anext(self._batches)
@@ -367,7 +376,7 @@ class DeadlineIterator:
         return batch
 
 
-async def _first(chunks: AsyncIterator[list[Chunk]]) -> list[Chunk]:
+async def _first(chunks: AsyncIterator[list[ChunkOrRun]]) -> list[ChunkOrRun]:
     return await anext(chunks, [])
 
 
@@ -388,34 +397,30 @@ def ending_of(reader: ChunkReader, failure: BackendError | None) -> str | None:
     return "error" if failure and reader.finish_reason is None else reader.ended
 
 
-def finish_response(
-    builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None
-) -> None:
+def finish_response(builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
     """End the response as completed, incomplete (if it was truncated), or failed."""
-    ended = ending_of(reader, failure)
-    reader.calls.end(cut=ended != "completed")
+    ended = ending_of(query.reader, failure)
+    query.reader.calls.end(cut=ended != "completed")
     if ended == "completed":
         builder.complete()
     elif ended in ("max_output_tokens", "content_filter"):
         builder.incomplete(ended)
     else:
         builder.fail(failure or (broken_off() if ended is None else gave_up()))
-    _record_usage(builder, reader, request)
+    _record_usage(builder, query)
 
 
-def _finish_at_deadline(
-    builder: EventBuilder, reader: ChunkReader, request: ChatRequest, failure: BackendError | None
-) -> None:
+def _finish_at_deadline(builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
     """End the response as incomplete at its deadline."""
-    reader.calls.end(cut=True)
+    query.reader.calls.end(cut=True)
     builder.incomplete("max_output_seconds")
-    _record_usage(builder, reader, request)
+    _record_usage(builder, query)
 
 
-def _record_usage(builder: EventBuilder, reader: ChunkReader, request: ChatRequest) -> None:
+def _record_usage(builder: EventBuilder, query: ModelQuery) -> None:
     response = builder.response
-    response["usage"] = usage_of(reader.usage, request.body, response["output"], reader.prompt_estimate)
-    response["service_tier"] = reader.service_tier or response["service_tier"]
+    response["usage"] = query.usage(response["output"])
+    response["service_tier"] = query.reader.service_tier or response["service_tier"]
 
 
 # Each is a new exception, because a raised one holds its traceback's frames, and with them the answer.

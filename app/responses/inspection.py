@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 
-from app.backends import TokenCounter, Translation, Translator
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
 from app.core.types.ids import bucket_of
@@ -48,12 +47,11 @@ class Inspection:
         responses = self._responses
         request, context = await self._unstored(request, caller)
         questions = responses.questions(request, context, caller, responses.options.model(request, context, caller))
-        chat, _ = await off_loop(questions.large, questions.first_request)
-        if isinstance(responses.backend, TokenCounter):
-            count = await responses.backend.count_tokens(chat)
-            if count is not None:
-                return count, True
-        return await off_loop(chat.large, estimate_chat, chat.body), False
+        question, encoded = await off_loop(questions.large, questions.first_question)
+        count = await responses.backend.count_tokens(question)
+        if count is not None:
+            return count, True
+        return await off_loop(question.large, estimate_chat, encoded.body), False
 
     async def _unstored(self, request: CreateResponse, caller: Caller) -> tuple[CreateResponse, RequestContext]:
         """
@@ -102,11 +100,9 @@ class Inspection:
         request, hosted = self._without_hosted_tools(request)
         model = responses.options.model(request, context, caller)
         questions = responses.questions(request, context, caller, model)
-        chat, warnings = await off_loop(questions.large, questions.first_request)
-        sent = Translation("default", chat.profile.name if chat.profile else "", None, chat.body, [])
-        if isinstance(responses.backend, Translator):
-            sent = responses.backend.translation(chat)
-        warnings = [*context.warnings, *warnings, *sent.warnings, *hosted]
+        question, encoded = await off_loop(questions.large, questions.first_question)
+        sent = responses.backend.translation(question)
+        warnings = [*context.warnings, *encoded.warnings, *sent.warnings, *hosted]
         return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}
 
     def _without_hosted_tools(self, request: CreateResponse) -> tuple[CreateResponse, list[str]]:

@@ -1,23 +1,14 @@
-"""
-The prompt of a request, which is shortened when a backend reports that it is too long.
-
-    prompt = Prompt(items, profile, translate)
-    prompt.body     # the Chat Completions request
-"""
+"""Questions with a prompt that is too long, which are asked again about less of the conversation."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from types import TracebackType
+from typing import Self
 
-from app.backends import Backend, BackendWrapper, ChatRequest, Chunk
+from app.backends import Backend, BackendExchange, BackendWrapper, ChunkOrRun, ExchangeWrapper, Question
 from app.core.history.truncation import share_that_fits, truncated
-from app.core.profile import Profile
-from app.core.request import ChatTranslation
-from app.core.types.request import Item
 from app.core.types.token_estimate import estimate_chat, estimate_json
 from app.errors import BackendError
 
@@ -31,57 +22,96 @@ MARGIN = 0.9
 SUMMARY_MARGIN = 0.7
 
 
-class Prompt:
+class Truncating(BackendWrapper):
     """
-    The prompt for a conversation: all of it at first, and less with each call of `shorten`.
+    A backend that is asked again about less of the conversation if the prompt was too long.
 
-    `translate` translates items to a Chat Completions request for a server with the given profile. `margin` is the part
-    (0 to 1) of the fitting share that is used.
+    `margin` is the part (0 to 1) of the fitting share that is used.
     """
 
-    def __init__(
-        self,
-        items: Sequence[Item],
-        profile: Profile,
-        translate: Callable[[Sequence[Item], Profile], ChatTranslation],
-        *,
-        margin: float = MARGIN,
-    ) -> None:
-        self.profile = profile
+    def __init__(self, backend: Backend, *, margin: float = MARGIN) -> None:
+        super().__init__(backend)
         self._margin = margin
-        self.chat = translate(items, profile)
-        self.body = self.chat.body
-        self._items = items
-        self._left = items
-        self._translate = translate
+
+    def open(self, question: Question) -> BackendExchange:
+        return _TruncatedExchange(self._backend, question, self._margin)
+
+
+class _TruncatedExchange(ExchangeWrapper):
+    def __init__(self, backend: Backend, question: Question, margin: float) -> None:
+        super().__init__(backend.open(question))
+        self._backend = backend
+        self._question = question
+        self._left = question
+        self._margin = margin
         self._shares: Iterator[float] | None = None
+        self._earlier: list[str] = []  # backends that answered before
+        self._entered = False
 
     @property
-    def warnings(self) -> list[str]:
-        """What was left out or changed, one sentence each."""
-        if not (left_out := len(self._items) - len(self._left)):
-            return [*self.chat.warnings]
-        warning = f"The conversation is too long for the model, so its oldest {left_out} items were left out."
-        return [*self.chat.warnings, warning]
+    def warnings(self) -> Sequence[str] | None:
+        warnings = super().warnings
+        if not (left_out := len(self._question.items) - len(self._left.items)):
+            return warnings
+        warnings = self._backend.encode(self._left).warnings if warnings is None else warnings
+        return [*warnings, f"The conversation is too long for the model, so its oldest {left_out} items were left out."]
 
-    def translate_for(self, profile: Profile) -> dict[str, Any]:
-        """Return the request for a server with another profile; raises `InvalidRequest` if it cannot be translated."""
-        return self._translate(self._left, profile).body
+    @property
+    def answered_by(self) -> Sequence[str]:
+        return [*self._earlier, *super().answered_by]
 
-    def shorten(self, error: BackendError) -> None:
+    async def __aenter__(self) -> Self:
+        while True:
+            try:
+                await super().__aenter__()
+            except BackendError as error:
+                self._shorten(error)
+            else:
+                self._entered = True
+                return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._entered:
+            self._entered = False
+            await super().__aexit__(kind, error, trace)
+
+    async def __aiter__(self) -> AsyncGenerator[list[ChunkOrRun], None]:
+        while True:
+            started = False
+            try:
+                async for batch in super().__aiter__():
+                    if batch or started:
+                        started = True
+                        yield batch
+                return
+            except BackendError as error:
+                if started:
+                    raise
+                exchange = self._exchange
+                self._shorten(error)
+            # Some servers reject a prompt only in the first frame of a stream.
+            self._entered = False
+            await exchange.__aexit__(None, None, None)
+            await self.__aenter__()
+
+    def _shorten(self, error: BackendError) -> None:
         """Leave out more items; raises the error again if it is another one, or if nothing more can be left out."""
         if error.code != "context_length_exceeded":
             raise error
         if self._shares is None:
             self._shares = _shares(share_that_fits(error.message), self._margin)
-        total, removable = estimate_chat(self.chat.body), estimate_json(self._items)
+        items = self._question.items
+        total, removable = estimate_chat(self._backend.encode(self._question).body), estimate_json(items)
         for share in self._shares:
             # Tools and instructions stay, so the items have to shrink by more than the whole prompt.
-            left = truncated(self._items, 1 - (1 - share) * total / max(1, removable))
-            if len(left) < len(self._left):
-                self._left = left
-                self.body = self._translate(left, self.profile).body
-                logger.info("prompt too long; sent again without its oldest %d items", len(self._items) - len(left))
+            left = truncated(items, 1 - (1 - share) * total / max(1, removable))
+            if len(left) < len(self._left.items):
+                self._left = self._question.without_oldest(left)
+                self._earlier += self._exchange.answered_by
+                self._exchange = self._backend.open(self._left)
+                logger.info("prompt too long; sent again without its oldest %d items", len(items) - len(left))
                 return
         raise error
 
@@ -91,46 +121,3 @@ def _shares(fits: float | None, margin: float) -> Iterator[float]:
     if fits is not None:
         yield first
     yield from (share for share in _SHARES if share < first)
-
-
-class Truncating(BackendWrapper):
-    """A backend that repeats a request with a shorter prompt if the prompt was too long."""
-
-    def __init__(self, backend: Backend, prompt: Prompt) -> None:
-        super().__init__(backend)
-        self._prompt = prompt
-
-    @asynccontextmanager
-    async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
-        """Return the stream of chunks: see `Backend.stream`."""
-        async with AsyncExitStack() as stack:
-            chunks = await self._open(stack, request)
-            async with aclosing(self._chunks(stack, chunks, request)) as stream:
-                yield stream
-
-    async def _open(self, stack: AsyncExitStack, request: ChatRequest) -> AsyncIterator[list[Chunk]]:
-        while True:
-            try:
-                shortened = dataclasses.replace(request, body=self._prompt.body)
-                return await stack.enter_async_context(self._backend.stream(shortened))
-            except BackendError as error:
-                self._prompt.shorten(error)
-
-    async def _chunks(
-        self, stack: AsyncExitStack, chunks: AsyncIterator[list[Chunk]], request: ChatRequest
-    ) -> AsyncGenerator[list[Chunk], None]:
-        while True:
-            started = False
-            try:
-                async for batch in chunks:
-                    if batch or started:
-                        started = True
-                        yield batch
-                return
-            except BackendError as error:
-                if started:
-                    raise
-                self._prompt.shorten(error)
-            # Some servers reject a prompt only in the first frame of a stream.
-            await stack.aclose()
-            chunks = await self._open(stack, request)

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from app.backends import Backend, ChatRequest
+from app.backends import Backend, EncodedQuestion, Question
 from app.core.bounded_json import is_large
 from app.core.history.compaction import has_compaction, least_of_compacted, without_compacted
 from app.core.history.context import RequestContext
 from app.core.history.rewrites import with_effort
-from app.core.profile import Profile
-from app.core.request import ChatTranslation, to_chat
-from app.core.request.translation_context import TranslatedPrefix
+from app.core.request.question import TranslatedPrefix
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, Upstream
-from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
+from app.core.types.hosted import HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.core.types.token_estimate import estimate_chat
 from app.responses import compaction
-from app.responses.generate import Question
+from app.responses.generate import ModelQuery
 from app.responses.off_loop import MANY
-from app.responses.prompt import MARGIN, SUMMARY_MARGIN, Prompt, Truncating
+from app.responses.prompt import MARGIN, SUMMARY_MARGIN, Truncating
 
 
 class Questions:
@@ -42,7 +39,7 @@ class Questions:
         self._context = context
         self.prefix: TranslatedPrefix | None = None  # from the last translation, for later requests
         self._items: Sequence[Item] = context.items
-        self._margin = MARGIN
+        self._margin = MARGIN if request.truncation == "auto" else None
         self.large = _is_large(request, context)  # whether the questions are to be made in a thread
         self._request = with_effort(request, context.effort)
         if context.compacts:
@@ -54,17 +51,15 @@ class Questions:
         self._model = model
         self._strict = strict
         self.answered_by: list[str] = []  # names of the backends that answered, in all rounds
-        self._truncates = context.compacts or request.truncation == "auto"
 
-    def first_request(self) -> tuple[ChatRequest, list[str]]:
-        """Return the request of the first question, and warnings about what was left out or changed."""
-        prompt = self._prompt(self._request, shared=self._context.shared)
-        return self._chat_request(prompt), prompt.warnings
+    def first_question(self) -> tuple[Question, EncodedQuestion]:
+        """Return the first question, and the request for it."""
+        question = self._asked(self._request, shared=self._context.shared)
+        return question, self._encoded(question)
 
-    def first(self, builder: EventBuilder) -> Question:
-        """Return the only question of a response without hosted tools."""
-        prompt = self._prompt(self._request, shared=self._context.shared)
-        return self._question(prompt, builder)
+    def first(self, builder: EventBuilder) -> ModelQuery:
+        """Return the only query of a response without hosted tools."""
+        return self._query(self._asked(self._request, shared=self._context.shared), builder)
 
     def in_round(
         self,
@@ -77,17 +72,17 @@ class Questions:
         forbidden: Collection[str] = frozenset(),
         hosted_left: int | None = None,
         call_ids: set[str],
-    ) -> Question:
+    ) -> ModelQuery:
         """
-        Return the question of a round: the request with `changes`, the conversation, and the `output` so far.
+        Return the query of a round: the request with `changes`, the conversation, and the `output` so far.
 
         `upstream` are the backend's fields of the output's items; for the other parameters see `ChunkReader`.
         """
         request = self._request.model_copy(update=dict(changes))
         shared = 0 if has_compaction(output) else self._context.shared
         items = self._items_with(output)
-        prompt = self._prompt(request, hosted, items, upstream, later=len(output), shared=shared)
-        return self._question(prompt, builder, forbidden=forbidden, hosted_left=hosted_left, call_ids=call_ids)
+        question = self._asked(request, items, upstream, hosted=hosted, later=len(output), shared=shared)
+        return self._query(question, builder, forbidden=forbidden, hosted_left=hosted_left, call_ids=call_ids)
 
     def compactable_tokens(
         self, body: Mapping[str, Any], output: Sequence[Item], upstream: Mapping[str, Upstream]
@@ -95,16 +90,15 @@ class Questions:
         """Return the estimated tokens of a question with that body that a compaction would summarize."""
         request, _ = compaction.summary_request(self._request, (), "")
         items = least_of_compacted([*self._items, *output])
-        remaining = estimate_chat(self._prompt(request, items=items, upstream=upstream).body) if items else 0
+        remaining = estimate_chat(self._encoded(self._asked(request, items, upstream)).body) if items else 0
         return estimate_chat({"messages": body["messages"]}) - remaining
 
-    def summary(self, builder: EventBuilder, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> Question:
-        """Return the question for a summary of the conversation and the output so far."""
+    def summary(self, builder: EventBuilder, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> ModelQuery:
+        """Return the query for a summary of the conversation and the output so far."""
         items = self._items_with(output)
         request, items = compaction.summary_request(self._request, items, self._compaction_prompt)
         request = request.model_copy(update={"max_output_tokens": None})  # the limit is for the answer
-        prompt = self._prompt(request, items=items, upstream=upstream, margin=SUMMARY_MARGIN)
-        return self._question(prompt, builder, truncates=True)
+        return self._query(self._asked(request, items, upstream), builder, margin=SUMMARY_MARGIN)
 
     def _items_with(self, output: Sequence[Item]) -> Sequence[Item]:
         """Return the conversation with the output so far, without the items that a compaction in it replaces."""
@@ -113,67 +107,53 @@ class Questions:
         items = [*self._items, *output]
         return without_compacted(items) if has_compaction(output) else items
 
-    def _prompt(
+    def _asked(
         self,
         request: CreateResponse,
-        hosted: HostedTools = NO_HOSTED_TOOLS,
         items: Sequence[Item] | None = None,
         upstream: Mapping[str, Upstream] | None = None,
-        *,
-        later: int = 0,
-        margin: float | None = None,
-        shared: int = 0,
-    ) -> Prompt:
-        """`shared`: see `to_chat`; it counts items of the conversation, also if `items` has more after them."""
-        conversation = self._items if items is None else items
-        translation = partial(
-            to_chat,
+        **fields: Any,
+    ) -> Question:
+        """Return a question about these items, by default those of the conversation; `fields` are those of it."""
+        context = self._context
+        return Question(
             request,
-            model=self._model,
-            upstream={**self._context.upstream, **upstream} if upstream else self._context.upstream,
-            hosted=hosted,
-            later=later,
+            self._items if items is None else items,
+            self._model,
+            {**context.upstream, **upstream} if upstream else context.upstream,
             strict=self._strict,
+            prefixes=context.prefixes if fields.get("shared") else (),
+            large=self.large,
+            caller_key=self._key,
+            conversation=self._request.prompt_cache_key or context.key,
+            content_traceable=self._request.store,
+            **fields,
         )
 
-        def translate(items: Sequence[Item], profile: Profile) -> ChatTranslation:
-            if not shared or items is not conversation:
-                return translation(items, profile)
-            prefix = next((prefix for prefix in self._context.prefixes if prefix.profile is profile), None)
-            return translation(items, profile, prefix=prefix, shared=shared)
+    def _encoded(self, question: Question) -> EncodedQuestion:
+        encoded = self._backend.encode(question)
+        self.prefix = encoded.prefix or self.prefix
+        return encoded
 
-        prompt = Prompt(conversation, self._backend.profile(self._model), translate, margin=margin or self._margin)
-        self.prefix = prompt.chat.prefix or self.prefix
-        return prompt
-
-    def _question(self, prompt: Prompt, builder: EventBuilder, *, truncates: bool = False, **reading: Any) -> Question:
-        request, chat = self._request, prompt.chat
+    def _query(
+        self, question: Question, builder: EventBuilder, *, margin: float | None = None, **reading: Any
+    ) -> ModelQuery:
+        """Return the query of a question. With a `margin`, it is asked again if it is too long: see `Truncating`."""
+        request, encoded = self._request, self._encoded(question)
+        options = self._backend.profile(self._model).response
         reader = ChunkReader(
             builder,
-            chat.calls,
-            allowed=chat.allowed,
+            encoded.calls,
+            allowed=encoded.allowed,
             parallel=request.parallel_tool_calls,
             logprobs="message.output_text.logprobs" in request.include or bool(request.top_logprobs),
-            finish_required=prompt.profile.response.finish_required,
-            name_noise=prompt.profile.response.call_name_noise,
+            finish_required=options.finish_required,
+            name_noise=options.call_name_noise,
             **reading,
         )
-        backend = Truncating(self._backend, prompt) if truncates or self._truncates else self._backend
-        return Question(backend, self._chat_request(prompt), reader, prompt)
-
-    def _chat_request(self, prompt: Prompt) -> ChatRequest:
-        conversation = self._request.prompt_cache_key or self._context.key
-        return ChatRequest(
-            prompt.body,
-            self._key,
-            conversation,
-            self._model,
-            prompt.profile,
-            prompt.translate_for,
-            content_traceable=self._request.store,
-            answered_by=self.answered_by,
-            large=self.large,
-        )
+        margin = margin or self._margin
+        backend = Truncating(self._backend, margin=margin) if margin else self._backend
+        return ModelQuery(backend, question, encoded, reader, self.answered_by)
 
 
 def _is_large(request: CreateResponse, context: RequestContext) -> bool:

@@ -115,10 +115,10 @@ async def test_tokens_are_taken_when_they_are_known_and_what_is_owed_is_paid_bac
 async def test_what_a_client_did_not_wait_for_counts_too() -> None:
     async with served([*HELLO, 60.0], limit_tokens_per_minute=1) as (http, backend):
         asking = asyncio.ensure_future(ask(http, stream=True))
-        while not backend.open:
+        while not backend.opened:
             await asyncio.sleep(0.01)
         asking.cancel()
-        while backend.open:
+        while backend.opened:
             await asyncio.sleep(0.01)
         assert (await ask(http)).status_code == 429
 
@@ -154,7 +154,7 @@ async def test_a_turn_over_a_websocket_is_a_request_like_any_other() -> None:
 
 
 async def until_open(backend: Scripted, streams: int) -> None:
-    while backend.open != streams:
+    while backend.opened != streams:
         await asyncio.sleep(0.01)
 
 

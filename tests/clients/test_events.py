@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from app.backends.chat.client import OpenAIBackend
 from app.backends.profiles import load_profile
+from app.backends.server.client import ModelServer
 from app.core.dialects import DIALECTS
 from app.core.sse.encoder import DONE_FRAME as END
 from app.core.sse.encoder import encode_sse as encoded
@@ -49,7 +49,7 @@ async def heard(recording: Recording, dialect: str) -> list[Event]:
     options = recording.options
     profile = load_profile(options.get("profile", "default")).override(options.get("overrides", {}))
     wire = Wire(recording, [recording.body])
-    backend = OpenAIBackend("http://backend/v1", profile=profile, http=wire, retries=0)
+    backend = ModelServer("http://backend/v1", profile=profile, http=wire, retries=0)
     tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
     asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
     responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from app.api.request_body import load_json
-from app.backends.chat.errors import scrubbed
-from app.backends.chat.errors.classification import classify
-from app.backends.chat.errors.retry_after import retry_after
-from app.backends.chat.filters.text_tool_calls import TextToolCallParser
+from app.backends.apis.chat.filters.text_tool_calls import TextToolCallParser
 from app.backends.demo.schema_values import value_for
+from app.backends.server.errors import scrubbed
+from app.backends.server.errors.classification import classify
+from app.backends.server.errors.retry_after import retry_after
 from app.core.dialects import dialect_of, needs_strings
 from app.core.history.truncation import share_that_fits
 from app.core.redaction import Redactor

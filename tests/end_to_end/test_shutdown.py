@@ -39,7 +39,7 @@ async def stopped_while(store_url: str, stream: list[Any] | None, background: li
                 request = http.build_request("POST", "/v1/responses", json={**asked, "stream": True})
                 stack.push_async_callback((await http.send(request, stream=True)).aclose)
             id = (await http.post("/v1/responses", json={**asked, "background": True})).json()["id"]
-            while backend.open < 1 + bool(stream):
+            while backend.opened < 1 + bool(stream):
                 await asyncio.sleep(0.01)
     async with (
         antiphon(Scripted([]), store_url=store_url) as url,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import httpx
@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from app.api.routes import websocket
-from app.backends import ChatRequest
+from app.backends import Question
 from app.core.profile import Profile
 from app.core.sse import encoder
 from app.stores import Change
@@ -60,25 +60,23 @@ class BuggyBackend(Scripted):
             may_break("translating a later round")
         return super().profile(model)
 
-    @contextlib.asynccontextmanager
-    async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Any]]]:
+    async def _answer(self, question: Question) -> AsyncGenerator[list[Any], None]:
         may_break("opening the backend's stream")
         if Bugs.place == "opening a stream late":
             await asyncio.sleep(0.05)  # the stream is open by then, since `open_after` is 0
             may_break("opening a stream late")
-        called = any(message["role"] == "tool" for message in request.body["messages"])
-        offered = "tools" in request.body
+        body = self.encode(question).body
+        called = any(message["role"] == "tool" for message in body["messages"])
+        offered = "tools" in body
         self.scripts = [[LO] if called else CALLED if offered else [HEL, LO]]
-        self._called = offered and not called
-        async with super().stream(request) as chunks:
-            yield self._buggy(chunks)
-
-    async def _buggy(self, chunks: AsyncIterator[list[Any]]) -> AsyncIterator[list[Any]]:
-        async for batch in chunks:
+        async for batch in super()._answer(question):
+            if not batch:  # it accepts the question
+                self._called = offered and not called
             yield batch
-            may_break("reading it")
-            if Bugs.place == "a chunk of it":
-                yield [cast(Any, None)]
+            if batch:
+                may_break("reading it")
+                if Bugs.place == "a chunk of it":
+                    yield [cast(Any, None)]
 
 
 class BuggyTool:

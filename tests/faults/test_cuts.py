@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.backends.chat.client import OpenAIBackend
+from app.backends.server.client import ModelServer
 from app.core.sse.decoder import ChunkDecoder
 from app.core.sse.encoder import encode_sse
 from app.core.sse.log import decode_events
@@ -121,7 +121,7 @@ async def followed(data: bytes, cuts: list[int], end: Step | None, *, at_once: b
     open_gates()
     async with Upstream() as upstream:
         upstream.say(steps, *([end] if end else []))
-        backend = OpenAIBackend(upstream.url, retries=0)
+        backend = ModelServer(upstream.url, retries=0)
         try:
             responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
             request = {"model": "m", "input": "Hi", "store": False, "tools": [{"type": "function", "name": "f"}]}

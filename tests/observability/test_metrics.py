@@ -182,10 +182,10 @@ async def test_a_client_that_goes_leaves_an_interrupted_response_and_nothing_ope
     backend = Scripted([*HELLO[:1], 60.0])
     async with served(backend) as http:
         asking = asyncio.ensure_future(ask(http, stream=True))
-        while not backend.open:
+        while not backend.opened:
             await asyncio.sleep(0.01)
         asking.cancel()
-        while backend.open:
+        while backend.opened:
             await asyncio.sleep(0.01)
         told = await scrape(http)
     assert told("responses_total", model="m", delivery="sse", status="interrupted") == 1
@@ -230,10 +230,10 @@ async def test_background_responses_are_counted_separately() -> None:
 async def gone_in_the_middle(http: httpx.AsyncClient, backend: Scripted, **fields: Any) -> None:
     """Ask, and go when the answer has begun."""
     asking = asyncio.ensure_future(ask(http, **fields))
-    while not backend.open:
+    while not backend.opened:
         await asyncio.sleep(0.01)
     asking.cancel()
-    while backend.open:
+    while backend.opened:
         await asyncio.sleep(0.01)
 
 
@@ -249,14 +249,14 @@ async def test_whatever_becomes_of_responses_nothing_stays_open() -> None:
             for stream in (False, True):
                 await gone_in_the_middle(http, backend, stream=stream)
             id = (await ask(http, background=True)).json()["id"]
-            while not backend.open:
+            while not backend.opened:
                 await asyncio.sleep(0.01)
             await http.delete(f"/v1/responses/{id}")
-            while backend.open:
+            while backend.opened:
                 await asyncio.sleep(0.01)
             async with sockets.dial(url) as socket:
                 await sockets.send(socket)
-                while not backend.open:
+                while not backend.opened:
                     await asyncio.sleep(0.01)
             async with sockets.dial(url) as socket:
                 await sockets.ask(socket)

@@ -111,7 +111,7 @@ async def test_a_background_response_is_queued_then_in_progress_then_completed()
     async with serving(backend) as http:
         queued = (await http.post("/responses", json=ASK)).json()
         assert (queued["status"], queued["background"], queued["output"]) == ("queued", True, [])
-        await until(lambda: backend.open)
+        await until(lambda: backend.opened)
         running = (await http.get(f"/responses/{queued['id']}")).json()
         assert (running["status"], running["output"]) == ("in_progress", [])
         go.set()
@@ -479,7 +479,7 @@ async def test_cancelling_ends_the_response_and_closes_the_backend_s_stream() ->
         following = asyncio.create_task(events_of(http, id))
         await until(lambda: backend.waiting)
         cancelled = (await http.post(f"/responses/{id}/cancel")).json()
-        assert (backend.open, backend.left) == (0, 1)
+        assert (backend.opened, backend.left) == (0, 1)
         again = (await http.post(f"/responses/{id}/cancel")).json()
         retrieved = (await http.get(f"/responses/{id}")).json()
         events = await following
@@ -520,9 +520,9 @@ async def test_to_delete_a_running_response_stops_it() -> None:
     async with serving(backend) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
         following = await follow(http, id)
-        await until(lambda: backend.open)
+        await until(lambda: backend.opened)
         assert (await http.delete(f"/responses/{id}")).status_code == 200
-        await until(lambda: not backend.open)
+        await until(lambda: not backend.opened)
         events = await following
         assert (await http.get(f"/responses/{id}")).status_code == 404
 
@@ -543,7 +543,7 @@ async def test_a_run_outlives_an_outage_of_its_store() -> None:
             redis.stop()
             more.set()
             await asyncio.sleep(0.3)
-            assert backend.waiting and backend.open, "the backend is not to suffer"
+            assert backend.waiting and backend.opened, "the backend is not to suffer"
             redis.start()
             rest.set()
             response = await until_ended(http, id)
@@ -565,7 +565,7 @@ async def test_a_run_is_abandoned_while_its_store_is_unavailable_and_fails_when_
             await until(lambda: backend.waiting)
             redis.stop()
             backend.scripts[0][2].set()  # type: ignore[union-attr]
-            await until(lambda: not backend.open)
+            await until(lambda: not backend.opened)
             assert (await following)[-1]["error"]["code"] == "store_unavailable"
             assert (await http.get(f"/responses/{id}")).status_code == 503
             await until(lambda: "response abandoned" in caplog.text)

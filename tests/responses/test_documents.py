@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.backends import ChatRequest
+from app.backends import Question
 from app.backends.demo import DemoBackend
 from app.core.profile import Profile
 from app.core.types.request import CreateResponse
@@ -55,9 +55,9 @@ class Listening(DemoBackend):
     def profile(self, model: str) -> Profile:
         return super().profile(model).override({"request.content.files": self.files})
 
-    def stream(self, request: ChatRequest) -> Any:
-        self.asked.append(request.body["messages"])
-        return super().stream(request)
+    def open(self, question: Question) -> Any:
+        self.asked.append(self.encode(question).body["messages"])
+        return super().open(question)
 
 
 def responses_of(backend: Listening) -> Responses:

@@ -26,7 +26,7 @@ from app.responses.encryption import (
 )
 from app.responses.generate import finish_response
 from tests.support import laws
-from tests.support.build import ChatRequest, call, counted, delta, normal, story, whole
+from tests.support.build import call, counted, delta, normal, querying, story, whole
 from tests.support.logs import records_of
 
 CIPHER = ContentCipher(["the secret"])
@@ -208,7 +208,7 @@ def answer(*chunks: dict[str, Any]) -> list[Event]:
     builder.start()
     for chunk in normal(whole(*chunks)):
         reader.feed(chunk)
-    finish_response(builder, reader, ChatRequest({"messages": []}), None)
+    finish_response(builder, querying(reader), None)
     builder.end()
     events = [*builder.take()]
     laws.check(events)
@@ -361,7 +361,7 @@ def test_large_reasoning_is_encrypted_in_a_step_of_its_own(closing: str, monkeyp
     if builder.slow_to_close:
         builder.prepare_close()
     before = len(encrypted)
-    finish_response(builder, reader, ChatRequest({"messages": []}), None)
+    finish_response(builder, querying(reader), None)
     builder.end()
     assert len(encrypted) == before == (2 if closing == "signed call" else 1)
 

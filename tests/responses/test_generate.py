@@ -8,13 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from app.backends import ChatRequest
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.types.chunk import DONE
 from app.core.types.request import Event
-from app.responses.generate import Deadline, Question, respond
+from app.responses.generate import Deadline, respond
 from tests.support import laws
-from tests.support.build import builder, delta, finish
+from tests.support.build import builder, delta, finish, querying
 from tests.support.logs import records_of
 from tests.support.scripted import Scripted
 
@@ -26,9 +25,9 @@ async def ask(
 ) -> list[Event]:
     made = builder()
     said: list[Event] = []
-    question = Question(Scripted([*script]), ChatRequest({"messages": []}), reading(made))
+    query = querying(reading(made), Scripted([*script]))
     deadline = Deadline(seconds) if seconds else None
-    async for events in respond(made, question, open_after=open_after, deadline=deadline):
+    async for events in respond(made, query, open_after=open_after, deadline=deadline):
         said += events
     made.end()
     return [*said, *made.take()]
@@ -95,7 +94,7 @@ async def test_each_failure_is_an_exception_of_its_own() -> None:
     for _ in range(2):
         made, cut = builder(), Scripted([delta(content="Hel"), DONE])
         reader = ChunkReader(made, finish_required=True)
-        async for _ in respond(made, Question(cut, ChatRequest({"messages": []}), reader), open_after=None):
+        async for _ in respond(made, querying(reader, cut), open_after=None):
             pass
         failures.append(made.failure)
     assert failures[0] is not None

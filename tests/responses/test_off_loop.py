@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.backends import ChatRequest
+from app.backends import Question
 from app.core.bounded_json import LARGE
 from app.core.history.turns import Turn
 from app.core.profile import Profile
@@ -35,10 +35,10 @@ class Noting(Scripted):
         self.threads.add(threading.get_ident())
         return super().profile(model)
 
-    def stream(self, request: ChatRequest) -> Any:
+    def open(self, question: Question) -> Any:
         self.by_round.append(self.threads)
         self.threads = set()
-        return super().stream(request)
+        return super().open(question)
 
 
 async def test_the_event_loop_goes_on() -> None:

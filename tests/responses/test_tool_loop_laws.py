@@ -17,6 +17,7 @@ from openai.types.responses import ResponseStreamEvent
 
 from app.backends.profiles import load_profile, profile_names
 from app.core.request import to_chat
+from app.core.request.question import Question
 from app.core.types.request import CreateResponse, Event
 from app.errors import APIError, BackendError
 from app.responses import Caller, GenerationOptions, Responses
@@ -160,7 +161,7 @@ def _check(
     final = events[-1]["response"]
     ours = [event for event in events if event["type"].startswith("antiphon:")]
     assert framework or not ours
-    assert (lab.opened, lab.running, backend.open) == (0, 0, 0)
+    assert (lab.opened, lab.running, backend.opened) == (0, 0, 0)
     hosted = [item for item in final["output"] if item["type"] in ("mcp_call", "web_search_call", "file_search_call")]
     assert most is None or len(hosted) <= most
     assert not any(item["type"] == "function_call" and "__" in item["name"] for item in final["output"])
@@ -185,7 +186,7 @@ async def _check_replay(responses: Responses, response: dict[str, Any]) -> None:
     request = CreateResponse.model_validate({"model": "m", "input": "And?", "tools": []})
     for name in profile_names():
         for upstream in (stored["upstream"], {}):
-            chat = to_chat(request, items, load_profile(name), model="m", upstream=upstream)
+            chat = to_chat(Question(request, items, "m", upstream=upstream), load_profile(name))
             messages = chat.body["messages"]
             made = [one["id"] for message in messages for one in message.get("tool_calls", [])]
             answered = [message["tool_call_id"] for message in messages if message["role"] == "tool"]

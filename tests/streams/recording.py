@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from app.backends.chat.client import OpenAIBackend
 from app.backends.profiles import load_profile
+from app.backends.server.client import ModelServer
 from app.core.stream.event_batch import EventBatch, Sink
 from app.core.types.ids import chain_key
 from app.core.types.request import CreateResponse, Event
@@ -153,7 +153,7 @@ async def play(
     options = recording.options
     profile = load_profile(options.get("profile", "default")).override(options.get("overrides", {}))
     wire = Wire(recording, recording.cut(places), offers=sent_at_once is not None)
-    backend = OpenAIBackend("http://backend/v1", profile=profile, http=wire, retries=0)
+    backend = ModelServer("http://backend/v1", profile=profile, http=wire, retries=0)
     tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
     asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
     responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from app.backends import ChatRequest
-from app.backends.chat.normalize import Normalizer
+from app.backends import EncodedQuestion, Question
+from app.backends.apis.chat.normalize import Normalizer
 from app.core.profile import CALL_NAME_NOISE
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
@@ -15,6 +15,7 @@ from app.core.types.chunk import DONE, Chunk, ChunkRun
 from app.core.types.request import CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import BackendError
+from app.responses.generate import ModelQuery
 from app.responses.generate import finish_response as end_response
 
 
@@ -76,9 +77,16 @@ def answer(
     made.start()
     for chunk in normal(chunks):
         reader.feed(chunk)
-    end_response(made, reader, ChatRequest({"messages": []}), failure)
+    end_response(made, querying(reader), failure)
     made.end()
     return [*made.take()]
+
+
+def querying(reader: ChunkReader, backend: Any = None) -> ModelQuery:
+    """A query about nothing, whose answer goes to the reader."""
+    request = CreateResponse(model="m", input="hi")
+    encoded = EncodedQuestion({"model": "m", "messages": []}, {}, None, ())
+    return ModelQuery(backend, Question(request, request.items(), "m"), encoded, reader)
 
 
 def whole(*chunks: Chunk, reason: str | None = "stop") -> list[Chunk]:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.backends import DONE, ChatRequest
-from app.backends.chat.client import OpenAIBackend
+from app.backends import DONE, Question
 from app.backends.routing.router import Router
+from app.backends.server.client import ModelServer
 from app.errors import BackendError
 from app.settings import BackendSettings
-from tests.support.build import each
+from tests.support.exchanges import asking, reads
 from tests.support.ports import free_port
 from tests.support.upstream import DONE as END
 from tests.support.upstream import Upstream, chunk, finish, sse, status
@@ -35,7 +35,7 @@ async def build() -> AsyncIterator[Build]:
     built = []
 
     def one(**backends: Any) -> Router:
-        built.append(Router(settings(**backends), OpenAIBackend.from_settings))
+        built.append(Router(settings(**backends), ModelServer.from_settings))
         return built[-1]
 
     yield one
@@ -58,19 +58,19 @@ def nobody() -> str:
     return f"http://127.0.0.1:{free_port()}/v1"
 
 
-def question(model: str = "m", conversation: str = "", *, body_model: str = "", **fields: Any) -> ChatRequest:
+def question(model: str = "m", conversation: str = "", *, body_model: str = "", **fields: Any) -> Question:
     """A question in a conversation, whose name is what the user says."""
     messages = [{"role": "user", "content": conversation or "Hi"}]
     body = {"model": body_model or model, "messages": messages, "stream": True}
-    return ChatRequest(body, conversation=conversation, model=model, **fields)
+    return asking(body, conversation=conversation, model=model, **fields)
 
 
 async def ask(router: Router, model: str = "m", conversation: str = "", **fields: Any) -> str:
     """Return the whole of what the model says."""
     chunks = []
-    async with router.stream(question(model, conversation, **fields)) as answer:
-        async for batch in answer:
-            chunks += each(batch)
+    async with router.open(question(model, conversation, **fields)) as answer:
+        async for batch in reads(answer):
+            chunks += batch
     return "".join(one["choices"][0]["delta"].get("content") or "" for one in chunks if one is not DONE)
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
-from app.backends import DONE, ChatRequest
-from app.backends.chat.normalize import Normalizer
+from app.backends import DONE, Backend, BackendExchange, ChunkOrRun, EncodedQuestion, GeneratedExchange, Question
+from app.backends.apis import encode
+from app.backends.apis.chat.normalize import Normalizer
 from app.core.profile import Profile
-from app.core.types.chunk import Chunk, RawChunk
+from app.core.types.chunk import RawChunk
 from app.errors import BackendError
 
 Step = RawChunk | list[RawChunk] | float | BackendError | asyncio.Event
 
 
-class Scripted:
+class Scripted(Backend):
     """
     Answers each question with the next of its scripts: chunks, pauses (seconds, or an event to wait for), errors.
 
@@ -27,7 +28,7 @@ class Scripted:
         self.scripts = [*scripts]
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
-        self.open = 0  # streams that are being read
+        self.opened = 0  # streams that are being read
         self.left = 0  # streams that were left before their end
         self.waiting = 0  # pauses that are being taken: all before them was heard
         self._profile = profile or Profile()
@@ -35,22 +36,29 @@ class Scripted:
     def profile(self, model: str) -> Profile:
         return self._profile
 
-    @contextlib.asynccontextmanager
-    async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
-        self.asked.append(request.body)
-        self.keys.append(request.caller_key)
+    def encode(self, question: Question) -> EncodedQuestion:
+        return encode(question, self.profile(question.model))
+
+    def open(self, question: Question) -> BackendExchange:
+        return GeneratedExchange(partial(self._answer, question))
+
+    async def _answer(self, question: Question) -> AsyncGenerator[list[ChunkOrRun], None]:
+        self.asked.append(self.encode(question).body)
+        self.keys.append(question.caller_key)
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
         if script and isinstance(script[0], BackendError):
             raise script[0]
         if script and isinstance(script[0], float | asyncio.Event):
             await self._pause(script[0])
             script = script[1:]
-        self.open += 1
+        self.opened += 1
         chunks = self._chunks(script)
         try:
-            yield chunks
+            yield []
+            async for some in chunks:
+                yield some
         finally:
-            self.open -= 1
+            self.opened -= 1
             await chunks.aclose()
 
     async def _chunks(self, script: list[Step]) -> Any:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.errors import STOPPED
 from app.api.sse_response import disconnected
-from app.backends import RawAnswer, RawBackend, RawRequest, RefusedRequest
+from app.backends import Backend, RawAnswer, RawRequest, RefusedRequest
 from app.core.types import Usage
 from app.core.types.token_estimate import estimate_chat, estimate_json
 from app.core.types.usage import usage_of
@@ -38,7 +38,7 @@ class PassthroughExchange:
 
     def __init__(
         self,
-        backend: RawBackend,
+        backend: Backend,
         request: RawRequest,
         fields: Mapping[str, Any],
         lifecycle: ResponseLifecycle,
@@ -98,8 +98,10 @@ class PassthroughExchange:
     async def _exchange(self, send: Send, send_piece: Send, receive: Receive) -> None:
         lifecycle = self._lifecycle
         with lifecycle.watched(self._usage):
+            exchange = self._backend.forward(self._request)
+            lifecycle.answered_by = exchange.answered_by
             try:
-                async with asyncio.timeout(self._max_seconds), self._backend.forward(self._request) as answer:
+                async with asyncio.timeout(self._max_seconds), exchange as answer:
                     self._answer = answer
                     self.watch()
                     await self._write(answer, send, send_piece)

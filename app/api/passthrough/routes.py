@@ -15,7 +15,7 @@ from app.api.context import ApiContext
 from app.api.passthrough.exchange import PassthroughExchange, chat_prompt
 from app.api.passthrough.form_body import FormBody, ReceivedForm
 from app.api.passthrough.json_body import JSONBody
-from app.backends import RawBackend, RawRequest
+from app.backends import Backend, RawRequest
 from app.core.types.request import Response
 from app.errors import InvalidRequest, NotFound
 from app.observability.lifecycle import ResponseLifecycle
@@ -87,7 +87,7 @@ class Passthrough:
         self._api = api
         self._prefix = prefix
         self._endpoint = endpoint
-        self._backend = backend if isinstance(backend, RawBackend) else None
+        self._backend = backend if backend.forwards else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         api, request = self._api, Request(scope, receive)
@@ -143,12 +143,12 @@ class Passthrough:
         )
 
     def _exchange(
-        self, backend: RawBackend, raw: RawRequest, fields: dict[str, Any], observers: list[Any]
+        self, backend: Backend, raw: RawRequest, fields: dict[str, Any], observers: list[Any]
     ) -> PassthroughExchange:
         responses = self._api.responses
         response: Response = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
         all_observers = [*responses.observers, *observers]
-        lifecycle = ResponseLifecycle(response, "passthrough", all_observers, answered_by=raw.answered_by)
+        lifecycle = ResponseLifecycle(response, "passthrough", all_observers)
         return PassthroughExchange(backend, raw, fields, lifecycle, responses.options.max_output_seconds)
 
 

@@ -14,17 +14,18 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
-from app.backends import DONE, ChatRequest, Chunk, Translation
+from app.backends import DONE, Backend, Chunk, ChunkOrRun, EncodedQuestion, GeneratedExchange, Question
+from app.backends.apis import encode
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
 from app.core.bounded_json import dumps_in_pieces, is_large
 from app.core.profile import ContentOptions, Profile, RequestOptions
 from app.core.types.chunk import ChunkDelta, FunctionFragment
-from app.errors import BackendError, InvalidRequest
+from app.errors import InvalidRequest
 
 _THINK = re.compile(r"^think\b", re.IGNORECASE)
 _SHOWCASE = dict.fromkeys((showcase.MARKDOWN, showcase.PICTURE, showcase.BREAKS), showcase.PIECE_PAUSE)
@@ -35,7 +36,7 @@ _PROFILE = Profile(name="demo", request=RequestOptions(content=ContentOptions(to
 _LONG = 100_000  # characters of a message that are read; its answer repeats no more
 
 
-class DemoBackend:
+class DemoBackend(Backend):
     """Answers by rules, one word per chunk; `delay` is the pause in seconds before each chunk."""
 
     def __init__(self, delay: float = 0.0) -> None:
@@ -45,32 +46,32 @@ class DemoBackend:
         """Return the profile of a server that accepts all content everywhere."""
         return _PROFILE
 
-    @asynccontextmanager
-    async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
-        prompt = _Turn(request.body).prompt
+    def encode(self, question: Question) -> EncodedQuestion:
+        """Return a question as a Chat Completions request."""
+        return encode(question, self.profile(question.model))
+
+    def open(self, question: Question) -> GeneratedExchange:
+        """Return the exchange of a question: see `Backend.open`."""
+        return GeneratedExchange(partial(self._chunks, question))
+
+    async def _chunks(self, question: Question) -> AsyncGenerator[list[ChunkOrRun], None]:
+        body = self.encode(question).body
+        prompt = _Turn(body).prompt
         error = showcase.wanted_failure(prompt)
         if error and not showcase.breaks_off(prompt):
             raise error
-        large = request.large or is_large(request.body["messages"])
-        pause, chunks = await asyncio.to_thread(_answered, request.body) if large else _answered(request.body)
-        yield self._stream(chunks, max(self._delay, pause), error)
-
-    async def _stream(
-        self, chunks: Iterable[Chunk], pause: float, error: BackendError | None
-    ) -> AsyncIterator[list[Chunk]]:
+        large = question.large or is_large(body["messages"])
+        pause, chunks = await asyncio.to_thread(_answered, body) if large else _answered(body)
+        yield []
         for chunk in chunks:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(max(self._delay, pause))
             if error and chunk is not DONE and chunk.get("choices") and chunk["choices"][0]["finish_reason"]:
                 raise error
             yield [chunk]
 
-    async def count_tokens(self, request: ChatRequest) -> int:
+    async def count_tokens(self, question: Question) -> int:
         """Return the number of tokens in the prompt, as the usage will report it."""
-        return _prompt_tokens(request.body)
-
-    def translation(self, request: ChatRequest) -> Translation:
-        """Return the request unchanged."""
-        return Translation("default", "demo", None, request.body, [])
+        return _prompt_tokens(self.encode(question).body)
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
         """Return the only model; requests may name any other."""

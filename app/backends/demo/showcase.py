@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from app.backends.chat.errors.classification import failure
+from app.backends.server.errors.classification import failure
 from app.errors import BackendError
 
 PIECE_PAUSE = 0.012  # seconds between the chunks of such an answer, so that it visibly streams

@@ -20,7 +20,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
-from app.backends import Backend, RawBackend
+from app.backends import Backend, EncodedQuestion, Question
 from app.backends.routing.circuit_breaker import Circuit, is_server_failure
 from app.core.profile import Profile
 from app.core.redaction import without_password
@@ -88,10 +88,6 @@ class Replica:
     circuit: Circuit
     load: int = 0  # requests in progress
     up: bool = True  # whether its last request or check succeeded
-    raw: RawBackend | None = field(init=False)  # the backend, if it can pass on bytes
-
-    def __post_init__(self) -> None:
-        self.raw = self.backend if isinstance(self.backend, RawBackend) else None
 
     @property
     def shown(self) -> str:
@@ -138,6 +134,10 @@ class ReplicaPool:
     def profile(self, model: str) -> Profile:
         """Return the profile that these servers share."""
         return self.replicas[0].backend.profile(model)
+
+    def encode(self, question: Question) -> EncodedQuestion:
+        """Return a question as these servers take it."""
+        return self.replicas[0].backend.encode(question)
 
     def others(self, exclude: Collection[Replica]) -> bool:
         """Return whether a server other than those in `exclude` is ready."""
@@ -368,6 +368,11 @@ class Place:
         self._take = take
         self._only_candidate = only_candidate
         self._answer: AbstractAsyncContextManager[Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the backend in the settings."""
+        return self._pool.name
 
     async def take(self) -> Replica:
         """

@@ -12,32 +12,34 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import Any, Generic, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from app.backends import (
-    ChatRequest,
-    Chunk,
+    Backend,
+    BackendExchange,
+    ChunkOrRun,
+    EncodedQuestion,
+    Question,
     RawAnswer,
+    RawExchange,
     RawRequest,
-    TokenCounter,
     Translation,
-    Translator,
 )
 from app.backends.routing.circuit_breaker import may_fail_over
 from app.backends.routing.replicas import BackendConfig, Place, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
+from app.core.types.chunk import RawChunk, Receiver
 from app.errors import APIError, BackendError, InvalidRequest, NotFound
 
 logger = logging.getLogger(__name__)
 
-_Part = TypeVar("_Part", list[Chunk], bytes)  # of an answer: all that arrived in one network read
+_Part = TypeVar("_Part", list[ChunkOrRun], bytes)  # of an answer: all that arrived in one network read
 
 
-class Router:
+class Router(Backend):
     """
     A backend that passes requests to others.
 
@@ -96,29 +98,34 @@ class Router:
         """Return the profile of the backend that serves a model; raises `NotFound` if there is none."""
         return self._route(model)[0].profile(model)
 
-    def stream(self, request: ChatRequest) -> FailoverStream:
-        """Send a request, and return the answer in chunks: see `Backend.stream`."""
-        return FailoverStream(self._route(_model(request)), request)
+    def encode(self, question: Question) -> EncodedQuestion:
+        """Return a question as the first backend for its model takes it."""
+        return self._route(question.model)[0].encode(question)
 
-    def forward(self, request: RawRequest) -> FailoverAnswer:
-        """Pass a request on as bytes: see `RawBackend.forward`."""
-        return FailoverAnswer(self._route(request.model), request)
+    def open(self, question: Question) -> FailoverExchange:
+        """Return the exchange of a question: see `Backend.open`."""
+        return FailoverExchange(self._route(question.model), question)
 
-    async def count_tokens(self, request: ChatRequest) -> int | None:
-        """Return the number of tokens in the prompt of a request; None if the server cannot count them."""
-        for replica in self._route(_model(request))[0].replicas:
-            if replica.circuit.ready and isinstance(replica.backend, TokenCounter):
-                return await replica.backend.count_tokens(request)
+    @property
+    def forwards(self) -> bool:
+        """True: a backend that cannot do it raises `NotFound`."""
+        return True
+
+    def forward(self, request: RawRequest) -> RawExchange:
+        """Return the exchange of a raw request: see `Backend.forward`."""
+        return RawFailoverExchange(self._route(request.model), request)
+
+    async def count_tokens(self, question: Question) -> int | None:
+        """Return the number of tokens in the prompt of a question; None if the server cannot count them."""
+        for replica in self._route(question.model)[0].replicas:
+            if replica.circuit.ready:
+                return await replica.backend.count_tokens(question)
         return None
 
-    def translation(self, request: ChatRequest) -> Translation:
-        """Return the request as it would be sent to the first backend."""
-        pool = self._route(_model(request))[0]
-        body = translate_for(request, pool)
-        backend = pool.replicas[0].backend
-        if isinstance(backend, Translator):
-            return backend.translation(dataclasses.replace(request, body=body))._replace(backend=pool.name)
-        return Translation(pool.name, pool.profile(_model(request)).name, None, body, [])
+    def translation(self, question: Question) -> Translation:
+        """Return a question as it would be sent to the first backend."""
+        pool = self._route(question.model)[0]
+        return pool.replicas[0].backend.translation(question)._replace(backend=pool.name)
 
     def describe(self) -> list[dict[str, object]]:
         """Return the name, profile, URL and models of each backend, without credentials."""
@@ -197,16 +204,15 @@ class Router:
 
 class _Failover(Generic[_Part]):
     """
-    One request, and its answer in parts: a context manager that returns itself as the iterator.
+    One request, and its answer in parts: a context manager that is itself the iterator.
 
     Until the first part arrives, a server that fails is followed by another. If all fail, the error is the first
     backend's.
     """
 
-    def __init__(self, pools: Sequence[ReplicaPool], conversation: str, answered_by: list[str]) -> None:
-        """The name of each backend that answers is appended to `answered_by`."""
+    def __init__(self, pools: Sequence[ReplicaPool], conversation: str) -> None:
+        self.answered_by: list[str] = []
         self._conversation = conversation
-        self._answered_by = answered_by
         self._first = pools[0]
         self._pools = [*pools]  # not yet ruled out
         # Whether there is only one server, whose circuit breaker was not configured.
@@ -221,9 +227,7 @@ class _Failover(Generic[_Part]):
         self._answer: AsyncIterator[_Part]
         self._next: Callable[[], Awaitable[_Part]] = self._begin
 
-    def _opened(
-        self, pool: ReplicaPool, replica: Replica, *, others: bool
-    ) -> AbstractAsyncContextManager[AsyncIterator[_Part]]:
+    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> AsyncIterator[_Part]:
         """Return the answer of a server; `others`: whether another one could answer in its place."""
         raise NotImplementedError
 
@@ -298,12 +302,12 @@ class _Failover(Generic[_Part]):
             if self._last:
                 _log_failover(self._last, f"{pool.name} {replica.shown}")
             others = len(self._pools) > 1 or pool.others(self._tried)
-            self._answer = await place.open(self._opened(pool, replica, others=others))
+            self._answer = await self._ask(place, replica, others=others)
         except BaseException as error:
             await place.close(error)
             raise
         self._place = place
-        self._answered_by.append(pool.name)
+        self.answered_by.append(pool.name)
 
     def _refused(self, pool: ReplicaPool, error: APIError) -> None:
         """Record a server's error; raises it if no other server can help."""
@@ -317,39 +321,49 @@ class _Failover(Generic[_Part]):
         self._last = error
 
 
-class FailoverStream(_Failover[list[Chunk]]):
-    """The answer to a chat request, in lists of chunks."""
+class FailoverExchange(_Failover[list[ChunkOrRun]]):
+    """A question and its answer, in lists of chunks."""
 
-    def __init__(self, pools: Sequence[ReplicaPool], request: ChatRequest) -> None:
-        super().__init__(pools, request.conversation, request.answered_by)
-        self._request = request
+    def __init__(self, pools: Sequence[ReplicaPool], question: Question) -> None:
+        super().__init__(pools, question.conversation)
+        self.receiver: Receiver | None = None
+        self._question = question
+        self._exchange: BackendExchange | None = None  # with the server that was asked last
 
-    def _opened(
-        self, pool: ReplicaPool, replica: Replica, *, others: bool
-    ) -> AbstractAsyncContextManager[AsyncIterator[list[Chunk]]]:
-        request = self._request
-        body, retry_allowed = translate_for(request, pool), request.retry_allowed and not others
-        if body is not request.body or retry_allowed != request.retry_allowed:
-            request = dataclasses.replace(request, body=body, retry_allowed=retry_allowed)
-        return replica.backend.stream(request)
+    @property
+    def warnings(self) -> Sequence[str] | None:
+        """What was left out or changed for the server that was asked last."""
+        return self._exchange.warnings if self._exchange else None
+
+    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> AsyncIterator[list[ChunkOrRun]]:
+        question = self._question
+        if others and question.retry_allowed:
+            question = dataclasses.replace(question, retry_allowed=False)
+        self._exchange = replica.backend.open(question)
+        await place.open(self._exchange)
+        self._exchange.receiver = self._receive
+        return aiter(self._exchange)
+
+    def _receive(self, chunk: RawChunk, field: str, text: str) -> bool:
+        return self.receiver is not None and self.receiver(chunk, field, text)
 
 
-class FailoverAnswer(_Failover[bytes]):
-    """The answer to a raw request: see `RawAnswer`. Status and headers are those of the server that answers."""
+class RawFailoverExchange(_Failover[bytes]):
+    """A raw request and its answer: see `RawAnswer`. Status and headers are those of the server that answers."""
 
     _answer: RawAnswer
 
     def __init__(self, pools: Sequence[ReplicaPool], request: RawRequest) -> None:
-        super().__init__(pools, request.conversation, request.answered_by)
+        super().__init__(pools, request.conversation)
         self._request = request
 
-    def _opened(self, pool: ReplicaPool, replica: Replica, *, others: bool) -> AbstractAsyncContextManager[RawAnswer]:
+    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> RawAnswer:
         request = self._request
-        if not replica.raw:
-            raise NotFound(f"The backend '{pool.name}' has no {request.endpoint}.", code="unknown_url")
+        if not replica.backend.forwards:
+            raise NotFound(f"The backend '{place.name}' has no {request.endpoint}.", code="unknown_url")
         if others and request.retry_allowed:
             request = dataclasses.replace(request, retry_allowed=False)
-        return replica.raw.forward(request)
+        return await place.open(replica.backend.forward(request))
 
     def _elsewhere(self, error: APIError) -> bool:
         return self._request.body.replayable and super()._elsewhere(error)
@@ -378,22 +392,10 @@ def _log_failover(error: APIError, server: str) -> None:
     logger.log(level, "backend %s: %s; trying %s instead", error.server, error.explanation, server.rstrip())
 
 
-def translate_for(request: ChatRequest, pool: ReplicaPool) -> dict[str, object]:
-    """Return the body of a request for the servers of a backend; raises `InvalidRequest` if they cannot serve it."""
-    profile = pool.profile(_model(request))
-    if request.translate_for is None or request.profile is None or profile is request.profile:
-        return request.body
-    return request.body if profile == request.profile else request.translate_for(profile)
-
-
 def public_url(url: str) -> str:
     """Return a URL without credentials and query."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
-def _model(request: ChatRequest) -> str:
-    return request.model or str(request.body.get("model", ""))
 
 
 def _claim(pool: ReplicaPool, model: str) -> str | None:

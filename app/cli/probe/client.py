@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from app.backends.chat.body_decoder import BodyDecoder
-from app.backends.chat.errors import backend_error, error_in_chunk, scrubbed
-from app.backends.chat.normalize import REASONING_FIELDS
+from app.backends.apis.chat.body_decoder import BodyDecoder
+from app.backends.apis.chat.normalize import REASONING_FIELDS
+from app.backends.server.errors import backend_error, error_in_chunk, scrubbed
 from app.backends.transport import HTTPToolsTransport
 from app.core.stream.reasoning_fragments import ReasoningDetails
-from app.core.types.chunk import DONE, RawChunk
+from app.core.types.chunk import DONE, ChunkRun, RawChunk, RawOrRun
 from app.errors import BackendError
 
 ANSWER_TOKENS = 200  # limit of tokens of an answer
@@ -172,11 +172,11 @@ class ProbedServer:
             result, decoder = ProbeResult(200), BodyDecoder()
             try:
                 async for data in response.aiter_bytes():
-                    result.chunks += decoder.decode(data)
+                    result.chunks += _parsed(decoder.decode(data))
                     if result.chunks and result.chunks[-1] is DONE:
                         break  # some servers do not close the connection
                 else:
-                    result.chunks += decoder.end()
+                    result.chunks += _parsed(decoder.end())
             except BackendError as error:
                 result.error = error.message
         if result.chunks and result.chunks[-1] is DONE:
@@ -198,3 +198,7 @@ class ProbedServer:
             return json.loads(response.content)
         except (httpx.HTTPError, ValueError) as error:
             raise BackendError("There is no such endpoint.", status=404, code="not_found") from error
+
+
+def _parsed(chunks: Iterable[RawOrRun]) -> list[RawChunk]:
+    return [chunk for chunk in chunks if not isinstance(chunk, ChunkRun)]  # this decoder returns no runs

@@ -11,8 +11,9 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from app.backends.chat.token_counting import Tokenizer
+from app.backends.apis.chat.token_counting import Tokenizer
 from app.cli.probe.client import PROMPT_ONLY_TOKENS, ProbedServer, ProbeResult
+from app.core.profile import Profile
 
 
 class Finding(NamedTuple):
@@ -372,7 +373,7 @@ async def _logprobs(server: ProbedServer) -> Finding:
 
 async def tokens(server: ProbedServer) -> Findings:
     body = {"model": server.fields.get("model"), "messages": [user(HELLO)]}
-    count = await Tokenizer(server.url, "default").count(body, server.post)
+    count = await Tokenizer(server.url, Profile()).count(body, server.post)
     return [Finding("counts the tokens of a prompt", "no" if count is None else f"yes: {count}")]
 
 

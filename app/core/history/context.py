@@ -15,7 +15,7 @@ from app.core.history.images import ImageReference
 from app.core.history.past import Past
 from app.core.history.rewrites import drop_repeated_prompt, last_effort, rewrite_items
 from app.core.history.turns import Turn, check_outputs
-from app.core.request.translation_context import TranslatedPrefix
+from app.core.request.question import TranslatedPrefix
 from app.core.stream.event_builder import Upstream
 from app.core.types.request import CreateResponse, Item
 from app.errors import InvalidRequest, Warnings

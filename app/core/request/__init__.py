@@ -1,7 +1,7 @@
 """
 Translate a validated request and its history into a Chat Completions request for one backend.
 
-    chat = to_chat(request, request.items(), profile, model="qwen3")
+    chat = to_chat(Question(request, request.items(), "qwen3"), profile)
     chat.body   # {"model": "qwen3", "messages": [...], "stream": True, ...}
 
 Fields that the caller did not set are not sent: nulls, empty lists and unknown fields are what backends refuse most.
@@ -11,85 +11,51 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
-from types import MappingProxyType
 from typing import Any
 
 from app.core.items import ITEM_TYPES
 from app.core.profile import Profile, RequestOptions
 from app.core.request.content import text_content
 from app.core.request.messages import can_continue, to_messages
+from app.core.request.question import EncodedQuestion, Question, TranslatedPrefix, TranslationContext, with_encoded
 from app.core.request.response_format import response_format
 from app.core.request.roles import Message, arrange, in_order
 from app.core.request.tool_choice import Choice, choose
 from app.core.request.tool_items import is_repeatable, tool_items_as_functions
 from app.core.request.tools import ToolSet, collect_tools, of_history
-from app.core.request.translation_context import TranslatedPrefix, TranslationContext, with_encoded
-from app.core.stream.event_types import ToolBinding
-from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item, undeclared_fields
 from app.errors import InvalidRequest, did_you_mean, label
 
-EMPTY: Mapping[str, dict[str, object]] = MappingProxyType({})
 
-
-@dataclass(frozen=True, slots=True)
-class ChatTranslation:
-    """A Chat Completions request, and the data that is needed to read its answer."""
-
-    body: dict[str, object]  # the Chat Completions request; not to be changed
-    calls: Mapping[str, ToolBinding]  # the binding of each function to its tool, by its name in the request
-    allowed: frozenset[str] | None  # the functions that the model may call; None: any, tools or not
-    warnings: tuple[str, ...]  # what was left out or changed, one sentence each
-    prefix: TranslatedPrefix | None = None  # of shared items, for the next request of the conversation
-
-
-def to_chat(
-    request: CreateResponse,
-    items: Sequence[Item],
-    profile: Profile,
-    *,
-    model: str,
-    upstream: Mapping[str, dict[str, object]] = EMPTY,
-    hosted: HostedTools = NO_HOSTED_TOOLS,
-    later: int = 0,
-    strict: bool = False,
-    prefix: TranslatedPrefix | None = None,
-    shared: int = 0,
-) -> ChatTranslation:
+def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     """
-    Translate a request.
+    Translate a question.
 
-    `items` is the whole conversation, oldest first, with the request's own input last and references resolved.
-    `upstream` maps item ids to the fields that the backend sent for them (`{"reasoning_content": "..."}`,
-    `{"extra_content": {...}}`); for a compaction item it is the decrypted `{"summary": "..."}`. Items without an entry
-    are sent as they are. `hosted` are the tools that the server runs itself. The last `later` items are the output of
-    this response so far.
+    Of `question.prefixes` the one for this profile is used: its items are not translated again, if that makes no
+    difference.
 
-    `prefix` is from the translation of an earlier request of the conversation: its items are not translated again, if
-    that makes no difference. The first `shared` items are the same in all requests that continue from here.
-
-    Raises `InvalidRequest`, with the field at fault, for what cannot be sent. With `strict` this includes unknown
-    fields and tools that cannot be offered, which are otherwise left out with a warning. The spec makes the constraints
-    on tools binding, so `ChatTranslation.allowed` enforces them whatever the backend does.
+    Raises `InvalidRequest`, with the field at fault, for what cannot be sent. The spec makes the constraints on tools
+    binding, so `EncodedQuestion.allowed` enforces them whatever the backend does.
     """
+    request, items, strict = question.request, question.items, question.strict
     options = profile.request
-    context = TranslationContext(request, profile, upstream, hosted, strict, options)
+    context = TranslationContext(request, profile, question.upstream, question.hosted, strict, options)
     if strict:
         _refuse_unknown(request, options)
-    first = max(0, len(items) - later - (len(request.input) if isinstance(request.input, list) else 1))
+    prefix = next((prefix for prefix in question.prefixes if prefix.profile is profile), None)
+    first = max(0, len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1))
     prefix, tools, read, positions = _read(context, items, prefix)
     start = prefix.items if prefix else 0
     choice = _choice(context, read, tools)
     text_format, instruction = response_format(context)
-    repeatable = sum(1 for _ in takewhile(is_repeatable, items[start:shared]))
+    repeatable = sum(1 for _ in takewhile(is_repeatable, items[start : question.shared]))
     places = [start + position - first for position in positions]
     messages, prefix = to_messages(read, context, tools, places, prefix, repeatable)
     messages = _with_instructions(context, messages, instruction, choice)
     body: dict[str, object] = {
         **_parameters(context),  # first, because `extra_params` may contain any name
-        "model": options.model_map.get(model, model),
+        "model": options.model_map.get(question.model, question.model),
         "messages": with_encoded(arrange(messages, options.roles), prefix if in_order(options.roles) else None),
         **_streaming(options, with_tools=bool(choice.functions)),
         **_tools(context, choice),
@@ -98,7 +64,7 @@ def to_chat(
     if text_format:
         body["response_format"] = text_format
     _limit(context, body)
-    return ChatTranslation(
+    return EncodedQuestion(
         body=_patched(body, options.extra_body),
         calls={name: function.callee for name, function in choice.functions.items()},
         allowed=choice.allowed,

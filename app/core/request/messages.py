@@ -33,10 +33,10 @@ from app.core.request.content import (
     text_content,
     texts,
 )
+from app.core.request.question import TranslatedPrefix, TranslationContext
 from app.core.request.reasoning import ReasoningFields, is_sent_back, upstream_reasoning
 from app.core.request.roles import Message
 from app.core.request.tools import ToolSet
-from app.core.request.translation_context import TranslatedPrefix, TranslationContext
 from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from app.core.profile import ResponseFormatOptions
-from app.core.request.translation_context import TranslationContext
+from app.core.request.question import TranslationContext
 from app.core.types.request import JsonSchemaFormat
 
 # The value of `response_format` (None: not sent), and an instruction for the model.

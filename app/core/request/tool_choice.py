@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.core.profile import RequestOptions
+from app.core.request.question import TranslationContext
 from app.core.request.tool_types import TOOL_TYPES
 from app.core.request.tools import Function, ToolSet, namespace_of, why_not_run
-from app.core.request.translation_context import TranslationContext
 from app.core.types.hosted import UNNAMED
 from app.errors import InvalidRequest, label
 
@@ -20,7 +20,7 @@ class Choice:
 
     functions: Mapping[str, Function]  # the functions that are sent
     value: object = None  # value of `tool_choice`; None: not sent
-    allowed: frozenset[str] | None = None  # see `ChatTranslation.allowed`
+    allowed: frozenset[str] | None = None  # see `EncodedQuestion.allowed`
     request: str | None = None  # a message that asks the model for a call, where the backend cannot force one
 
 

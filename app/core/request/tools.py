@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from app.core.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.profile import RequestOptions
+from app.core.request.question import TranslationContext
 from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
-from app.core.request.translation_context import TranslationContext
 from app.core.stream.event_types import ToolBinding
 from app.core.types import list_field
 from app.core.types.hosted import HOSTED_TABLES, NO_PARAMETERS, UNNAMED, HostedFunction, needs_table

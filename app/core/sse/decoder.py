@@ -1,9 +1,8 @@
 """
-Server-sent events: the bytes of a Chat Completions stream, decoded into chunks.
+The events of a Chat Completions stream, decoded into chunks.
 
-Follows the WHATWG specification ("9.2.6 Interpreting an event stream"), and is lenient where backends break it: they
-send nulls, lists, bare words and unpaired surrogates in place of chunks, and events without separators. Our own events
-are encoded in `encoder.py`.
+Is lenient where backends break the framing (`framing.py`) and what is in it: they send nulls, lists, bare words and
+unpaired surrogates in place of chunks, and events without separators. Our own events are encoded in `encoder.py`.
 """
 
 from __future__ import annotations
@@ -11,23 +10,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import orjson
 
 from app.core.bounded_json import LARGE, MAX_VALUES, TooManyValues, check_values, loads_in_pieces
+from app.core.sse.framing import EventFramer
 from app.core.sse.repeats import RepeatDecoder
-from app.core.types.chunk import DONE, ChunkRun, RawChunk
+from app.core.types.chunk import DONE, ChunkRun, RawChunk, RawOrRun
 from app.errors import BackendError
 
-# Bytes that are buffered of one event, or of an answer that is one document. Real ones, with an image or audio, have a
-# few million.
-MAX_EVENT_BYTES = 32 * 1024 * 1024
-TOO_LONG = f"The backend's answer has more than {MAX_EVENT_BYTES // 1024**2} MiB in one piece."
 _TOO_MANY_VALUES = f"The backend's answer has more than {MAX_VALUES} JSON values in one piece."
 
-_BOM = b"\xef\xbb\xbf"
 _PLAIN = b"data: {"  # the beginning of nearly all events
 
 # Not JSON, but Python servers send it. OpenAI writes -9999.0 for "very unlikely".
@@ -48,17 +43,13 @@ class ChunkDecoder:
             chunks += decoder.decode(data)
         chunks += decoder.end()
 
-    How the bytes are cut makes no difference to the chunks, and the cost is linear. Lines may be long, but where an
-    event has not ended after `MAX_EVENT_BYTES` bytes, `decode` raises `BackendError`. What follows `DONE` is ignored.
+    How the bytes are cut makes no difference to the chunks. `decode` raises `BackendError` for an event that is too
+    long (see `EventFramer`) or has too many values. What follows `DONE` is ignored.
     """
 
     def __init__(self, *, runs: bool = False) -> None:
         """`runs`: chunks that differ from an earlier one in their text alone are returned as a `ChunkRun`."""
-        self._pieces: list[bytes] = []  # of the incomplete event, with line ends as LF
-        self._buffered = 0  # bytes of them
-        self._unmerged = 0  # bytes that came since some of them were merged
-        self._after_cr = False  # the last byte was a CR, whose LF may come with the next read
-        self._begun = False
+        self._framer = EventFramer()
         self._done = False
         self._joiner = _SurrogateJoiner()
         self._repeats = RepeatDecoder() if runs else None
@@ -66,92 +57,42 @@ class ChunkDecoder:
         # stream are. For any other it returns None, and the read has to be decoded.
         self.repeated = self._repeats.match_frame if self._repeats else no_repetition
 
-    def decode(self, data: bytes) -> list[RawChunk]:
+    def decode(self, data: bytes) -> list[RawOrRun]:
         """Return the chunks whose events end in `data`; `DONE` is the last one of the stream."""
         if self._done or not data:
             return []
         if repeated := self.repeated(data):
             pattern, text = repeated
             return [ChunkRun(pattern.chunk, pattern.field, [text])]
-        chunks = self._decode(data)
+        chunks = self._decode(self._framer.feed, data)
         if self._repeats:
-            self._repeats.enabled = not (self._pieces or self._after_cr or self._joiner.pending or self._done)
+            self._repeats.enabled = self._framer.between_events and not (self._joiner.pending or self._done)
         return chunks
 
-    def _decode(self, data: bytes) -> list[RawChunk]:
-        if self._after_cr or b"\r" in data:
-            data = self._newlines(data)
-        cut = data.rfind(b"\n\n")
-        pieces = self._pieces
-        if cut >= 0:
-            block, rest = data[:cut], data[cut + 2 :]
-        elif pieces and data.startswith(b"\n") and pieces[-1].endswith(b"\n"):
-            pieces[-1] = pieces[-1][:-1]
-            block, rest = b"", data[1:]
-        else:
-            if data:
-                pieces.append(data)
-                self._buffered += len(data)
-                self._unmerged += len(data)
-                if self._unmerged > _BLOCK:
-                    self._merge()
-                if self._buffered > MAX_EVENT_BYTES:
-                    pieces.clear()
-                    raise BackendError(TOO_LONG)
+    def end(self) -> list[RawOrRun]:
+        """Return the chunks left when the body ends: its last event may lack the blank line."""
+        chunks = [] if self._done else self._decode(self._framer.end)
+        return chunks if self._done else [*chunks, *self._joiner.release()]
+
+    def _decode(self, complete: Callable[..., bytes | None], *data: bytes) -> list[RawOrRun]:
+        """Decode the events that a method of the framer returns; no other code refers to them, so they can be freed."""
+        block = complete(*data)
+        if not block:
             return []
-        if pieces:
-            block = b"".join((*pieces, block))
-            pieces.clear()
-            self._buffered = 0
-        if rest:
-            pieces.append(rest)
-            self._buffered = len(rest)
         if len(block) <= LARGE:
             return self._events(block)
         events = block.split(b"\n\n")
         del block
         return self._large_events(events)
 
-    def end(self) -> list[RawChunk]:
-        """Return the chunks left when the body ends: its last event may lack the blank line."""
-        block = b"".join(self._pieces)
-        self._pieces.clear()
-        chunks: list[RawChunk] = []
-        if len(block) > LARGE:
-            events = [block]
-            del block
-            chunks = self._large_events(events)
-        elif block and not self._done:
-            chunks = self._events(block)
-        return chunks if self._done else chunks + self._joiner.release()
-
-    def _merge(self) -> None:
-        """Join small pieces to a block that is returned to the system when it is freed."""
-        self._unmerged = 0
-        small: list[bytes] = []
-        while self._pieces and len(self._pieces[-1]) < _BLOCK:
-            small.append(self._pieces.pop())
-        self._pieces.append(b"".join(reversed(small)))
-
-    def _newlines(self, data: bytes) -> bytes:
-        if self._after_cr and data.startswith(b"\n"):
-            data = data[1:]
-            self._after_cr = False
-        if data:
-            self._after_cr = data.endswith(b"\r")
-        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-
-    def _events(self, block: bytes) -> list[RawChunk]:
-        if not self._begun:
-            block = block.removeprefix(_BOM)
-            self._begun = True
+    def _events(self, block: bytes) -> list[RawOrRun]:
         events = block.split(b"\n\n")
         if len(block) > MAX_VALUES:  # shorter ones cannot have too many
             for event in events:
                 check_piece(event)
         # If no event has a second line, each plain one is a whole frame and need not be split.
         plain = block.count(b"\n") == 2 * (len(events) - 1) and not self._joiner.pending
-        chunks: list[RawChunk] = []
+        chunks: list[RawOrRun] = []
         at = 0
         while at < len(events) and not self._done:
             if plain and self._repeats and (run := self._repeats.match(events, at)):
@@ -162,25 +103,23 @@ class ChunkDecoder:
             at += 1
             if plain and event.startswith(_PLAIN):
                 try:
-                    chunks.append(chunk := orjson.loads(event[6:]))
+                    chunk = orjson.loads(event[6:])
                 except orjson.JSONDecodeError:
                     plain = False  # from here on a surrogate may be pending
                 else:
+                    chunks.append(chunk)
                     if self._repeats:
                         self._repeats.learn(event, chunk)
                     continue
             chunks += self._event(event)
         return chunks
 
-    def _large_events(self, events: list[bytes]) -> list[RawChunk]:
+    def _large_events(self, events: list[bytes]) -> list[RawOrRun]:
         """Decode events of which some are large: in pieces, and with few copies. They are removed from the list."""
-        chunks: list[RawChunk] = []
+        chunks: list[RawOrRun] = []
         events.reverse()
         while events and not self._done:
             event = events.pop()
-            if not self._begun:
-                event = event.removeprefix(_BOM)
-                self._begun = True
             check_piece(event)
             if event.startswith(_PLAIN) and b"\n" not in event:
                 text = event[6:]
@@ -334,7 +273,6 @@ class _SurrogateJoiner:
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PIECE = 256 * 1024  # characters
-_BLOCK = 1024 * 1024  # bytes
 
 
 def _whole(text: str) -> str:

@@ -18,6 +18,7 @@ from app.core.types.chunk import (
     Chunk,
     ChunkChoice,
     ChunkDelta,
+    ChunkOrRun,
     ChunkRun,
     CitedSource,
     RawChunk,
@@ -66,13 +67,13 @@ class ChunkReader:
         self._finish_required = finish_required
         self._sources: list[CitedSource] = []  # cited before there is any text
 
-    def feed(self, chunk: Chunk | ChunkRun) -> None:
+    def feed(self, chunk: ChunkOrRun) -> None:
         """Process a chunk, or a run of chunks."""
         if chunk is DONE:
             self.done = True
             return
         if isinstance(chunk, ChunkRun):
-            self.feed_texts(chunk.first, chunk.field, chunk.texts)
+            self.feed_texts(chunk.like, chunk.field, chunk.texts)
             return
         if usage := chunk.get("usage"):
             self.usage = usage
@@ -112,7 +113,7 @@ class ChunkReader:
         if self._sources:
             self._cite()
 
-    def feed_in_pieces(self, chunks: list[Chunk]) -> Iterator[Step]:
+    def feed_in_pieces(self, chunks: list[ChunkOrRun]) -> Iterator[Step]:
         """
         Process chunks with large texts, or after large reasoning, a piece of a text at each step: see `Step`.
 
@@ -122,10 +123,15 @@ class ChunkReader:
         while chunks:
             yield from self._feed_pieces(chunks.pop())
 
-    def _feed_pieces(self, chunk: Chunk) -> Iterator[Step]:
-        choices = () if chunk is DONE or isinstance(chunk, ChunkRun) else chunk.get("choices")
+    def _feed_pieces(self, chunk: ChunkOrRun) -> Iterator[Step]:
+        if isinstance(chunk, ChunkRun):
+            if chunk.field in _CLOSING:
+                yield from self._prepare_close()
+            self.feed(chunk)
+            return
+        choices = () if chunk is DONE else chunk.get("choices")
         if not choices or (self._logprobs and choices[0].get("logprobs")):  # which belong to the whole text
-            if choices or (isinstance(chunk, ChunkRun) and chunk.field in _CLOSING):
+            if choices:
                 yield from self._prepare_close()
             self.feed(chunk)
             return

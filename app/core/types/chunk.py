@@ -2,8 +2,8 @@
 The normalized chunks of a Chat Completions stream.
 
 They have OpenAI's shape, plus raw reasoning in `reasoning_content`, as most servers send it, and fields of our own for
-data that has to be sent back to the server. `app.backends.chat.normalize` converts what servers send differently; other
-fields are ignored.
+data that has to be sent back to the server. The decoders of all APIs (`app.backends.apis`) return them; that of Chat
+Completions converts what servers send differently. Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Chunk(TypedDict, total=False):
 DONE: Any = {"object": "done"}
 
 
-class LargeChunks(list[Chunk]):
+class LargeChunks(list["Chunk | ChunkRun"]):
     """Chunks of which some may have large texts, to be processed in pieces; they are removed as they are."""
 
 
@@ -107,19 +107,18 @@ TEXT_PATHS: dict[str, tuple[str | int, ...]] = {
 Receiver: TypeAlias = Callable[[RawChunk, str, str], bool]
 
 
-class ChunkRun(dict[str, Any]):
+class ChunkRun:
     """
-    Chunks that arrived together and differ only in their text: one of them, and the `texts` of all.
+    Chunks that arrived together and differ only in their text: one like them, and the `texts` of all.
 
     `field` (a key of `TEXT_PATHS`) is the field that contains the text. The chunks have no finish reason and no other
     text.
     """
 
-    __slots__ = ("field", "first", "texts")
+    __slots__ = ("field", "like", "texts")
 
-    def __init__(self, chunk: RawChunk, field: str, texts: list[str]) -> None:
-        super().__init__(chunk)
-        self.first = chunk
+    def __init__(self, like: RawChunk, field: str, texts: list[str]) -> None:
+        self.like = like
         self.field = field
         self.texts = texts
 
@@ -127,7 +126,11 @@ class ChunkRun(dict[str, Any]):
         """Yield each chunk."""
         path = TEXT_PATHS[self.field]
         for text in self.texts:
-            yield _with_value(self.first, path, text)
+            yield _with_value(self.like, path, text)
+
+
+ChunkOrRun: TypeAlias = Chunk | ChunkRun
+RawOrRun: TypeAlias = RawChunk | ChunkRun
 
 
 def _with_value(container: Any, path: tuple[str | int, ...], value: Any) -> Any:

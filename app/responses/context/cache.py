@@ -16,7 +16,7 @@ from app.core.bounded_json import size_of
 from app.core.history.compaction import has_compaction
 from app.core.history.past import Past
 from app.core.history.turns import Turn
-from app.core.request.translation_context import TranslatedPrefix
+from app.core.request.question import TranslatedPrefix
 
 HISTORY_CACHE = 64 * 1024 * 1024  # bytes, by default
 

@@ -17,9 +17,7 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import Any
 
-from app.backends import ChatRequest
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, waits_for_client
-from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstream
 from app.core.types import Response, Usage
@@ -30,7 +28,15 @@ from app.core.types.usage import added_usage, usage_of
 from app.errors import APIError, BackendError, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle, RoundRecord
 from app.responses.compaction import CompactionBuilder
-from app.responses.generate import Deadline, DeadlineExceeded, Question, ending_of, finish_response, respond, unreadable
+from app.responses.generate import (
+    Deadline,
+    DeadlineExceeded,
+    ModelQuery,
+    ending_of,
+    finish_response,
+    respond,
+    unreadable,
+)
 from app.responses.off_loop import MANY, off_loop
 from app.responses.questions import Questions
 from app.responses.tool_loop.calls import HostedCalls
@@ -65,7 +71,7 @@ class ToolLoop:
         self._last_reason: str | None = None  # the limit that makes the next round the last one
         self._call_ids: set[str] = set()
         self._hosted_names: set[str] = set()
-        self._question: Question | None = None
+        self._query: ModelQuery | None = None
         self._sink: Sink[EventBatch] | None = None
         self._usage: Usage | None = None  # of finished rounds and of summaries
         self._written = 0  # output tokens of finished rounds
@@ -74,7 +80,7 @@ class ToolLoop:
     @property
     def warnings(self) -> list[str]:
         """What was changed or left out so far, one sentence each."""
-        latest = self._question.warnings if self._question else ()
+        latest = self._query.warnings if self._query else ()
         return list(dict.fromkeys([*self._warnings, *latest]))
 
     async def events(
@@ -112,7 +118,7 @@ class ToolLoop:
 
     def first_body(self) -> dict[str, Any]:
         """Return the first request without hosted functions; raises `InvalidRequest` if it cannot be translated."""
-        question = self._questions.in_round(
+        query = self._questions.in_round(
             self.builder,
             hosted=self._options.hosted(),
             output=(),
@@ -120,7 +126,7 @@ class ToolLoop:
             changes={"tool_choice": self._options.choice(last=True)},
             call_ids=set(),
         )
-        return question.request.body
+        return query.body
 
     async def _all(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
         opens_at = None if open_after is None else asyncio.get_running_loop().time() + open_after
@@ -147,21 +153,21 @@ class ToolLoop:
         return None if at is None or self._opened else max(0.0, at - asyncio.get_running_loop().time())
 
     async def _one_round(self, round: ObservedRound, opens_at: float | None) -> AsyncGenerator[EventBatch, None]:
-        """Query the model and run its hosted calls; sets `_again` if another round follows."""
+        """ModelQuery the model and run its hosted calls; sets `_again` if another round follows."""
         record = round.record
-        question = await self._next_question()
-        if await off_loop(self._questions.large, self._must_compact, question):
+        query = await self._next_query()
+        if await off_loop(self._questions.large, self._must_compact, query):
             async with contextlib.aclosing(self._compact(round, self._time_to_open(opens_at))) as compacting:
                 async for events in compacting:
                     yield events
-            question = await self._next_question()
-        self._question, self._again = question, False
-        if question is None:
+            query = await self._next_query()
+        self._query, self._again = query, False
+        if query is None:
             record.status = "incomplete"
             return
         answer = respond(
             self.builder,
-            within_round(question, round),
+            within_round(query, round),
             open_after=self._time_to_open(opens_at),
             deadline=self._deadline,
             opened=self._opened,
@@ -184,10 +190,10 @@ class ToolLoop:
         status = str(self.builder.response["status"])
         record.status = status if status in TERMINAL else "completed"
 
-    async def _next_question(self) -> Question | None:
-        """Return the question of the next round; None if the response has to end."""
+    async def _next_query(self) -> ModelQuery | None:
+        """Return the query of the next round; None if the response has to end."""
         options = self._options
-        for warning in self._question.warnings if self._question else ():
+        for warning in self._query.warnings if self._query else ():
             self._warnings.add(warning)
         left = options.max_output_tokens
         if left is not None:
@@ -209,7 +215,7 @@ class ToolLoop:
         changes: dict[str, Any] = {"max_output_tokens": left}
         if self._round or self._last_reason:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
-        question = await off_loop(
+        query = await off_loop(
             self._questions.large or self._first_item > MANY,
             self._questions.in_round,
             self.builder,
@@ -223,21 +229,21 @@ class ToolLoop:
         )
         self._hosted_names |= {
             name
-            for name, binding in question.reader.calls.bindings.items()
+            for name, binding in query.reader.calls.bindings.items()
             if binding.hosted or binding.kind is MCP_APPROVAL_REQUEST
         }
-        return question
+        return query
 
     def _upstream(self) -> dict[str, Upstream]:
         """Return the backend's fields and the notes of the output's items, by id."""
         return {id: resolve_upstream(fields) for id, fields in self.builder.upstream.items()}
 
-    def _must_compact(self, question: Question | None) -> bool:
-        """Return whether a question exceeds the request's threshold and a compaction would help."""
+    def _must_compact(self, query: ModelQuery | None) -> bool:
+        """Return whether a query exceeds the request's threshold and a compaction would help."""
         compaction = self._options.compaction
-        if question is None or compaction is None or estimate_chat(question.request.body) <= compaction.threshold:
+        if query is None or compaction is None or estimate_chat(query.body) <= compaction.threshold:
             return False
-        body, output = question.request.body, self.builder.response["output"]
+        body, output = query.body, self.builder.response["output"]
         tokens = self._questions.compactable_tokens(body, output, self._upstream())
         return compaction.is_worthwhile(tokens)
 
@@ -250,11 +256,11 @@ class ToolLoop:
         assert self._options.compaction
         response: Response = {**self.builder.response, "output": [], "usage": None}
         summary = CompactionBuilder(response, new_id=self.builder.new_id, encrypt=self._options.compaction.encrypt)
-        question = self._questions.summary(summary, [*self.builder.response["output"]], self._upstream())
+        query = self._questions.summary(summary, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
         answer = respond(
             summary,
-            within_round(question, round),
+            within_round(query, round),
             open_after=open_after,
             deadline=self._deadline,
             opened=self._opened,
@@ -266,7 +272,7 @@ class ToolLoop:
                         yield events
         finally:
             # Also if the caller disconnects; `max_output_tokens` does not count summaries.
-            self._usage = added_usage(self._usage, summary.response["usage"] or question.usage([]))
+            self._usage = added_usage(self._usage, summary.response["usage"] or query.usage([]))
             self._charge()
         self.builder.end_step(step, "model")
         if not summary.response["output"]:
@@ -281,20 +287,19 @@ class ToolLoop:
         self,
         record: RoundRecord,
         builder: EventBuilder,
-        reader: ChunkReader,
-        request: ChatRequest,
+        query: ModelQuery,
         failure: BackendError | None,
     ) -> None:
         """End the round; the response ends with it unless the model has made hosted calls."""
-        ended = ending_of(reader, failure)
-        reader.calls.end(cut=ended != "completed")
+        ended = ending_of(query.reader, failure)
+        query.reader.calls.end(cut=ended != "completed")
         builder.close_item()
         output = builder.response["output"][self._first_item :]
         self._note_round(output)
         self._again = ended == "completed" and bool(builder.running)
         if not self._again:
-            finish_response(builder, reader, request, failure)
-        record.usage = usage_of(reader.usage, request.body, [*output], reader.prompt_estimate)
+            finish_response(builder, query, failure)
+        record.usage = query.usage([*output])
         self._usage = added_usage(self._usage, record.usage)
         self._written += record.usage["output_tokens"]
 
@@ -328,19 +333,19 @@ class ToolLoop:
         """Return the usage so far, with an estimate for the unfinished round."""
         if self.builder.response["usage"]:
             return self.builder.response["usage"]
-        question = self._question
-        if question is None or self._again or self.builder.response["status"] in TERMINAL:
+        query = self._query
+        if query is None or self._again or self.builder.response["status"] in TERMINAL:
             return self._usage or {}
         output = self.builder.partial_output()[self._first_item :]
-        return added_usage(self._usage, question.usage(output))
+        return added_usage(self._usage, query.usage(output))
 
     def abort(self, error: APIError | None) -> None:
         """End the response after `events` was closed: as failed with that error, or as cancelled without one."""
         usage = self.usage()
         if not self.builder.started:
             self.builder.start()
-        if self._question and not self._again:
-            self._question.reader.calls.end(cut=True)
+        if self._query and not self._again:
+            self._query.reader.calls.end(cut=True)
         if error:
             self.builder.fail(error)
         else:
@@ -351,4 +356,4 @@ class ToolLoop:
     @property
     def body(self) -> dict[str, Any]:
         """The latest request to the backend; {} before the first."""
-        return self._question.request.body if self._question else {}
+        return self._query.body if self._query else {}

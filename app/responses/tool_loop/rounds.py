@@ -1,19 +1,18 @@
-"""Questions whose requests are observed as part of a round."""
+"""Queries whose requests are observed as part of a round."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import Self
 
-from app.backends import Backend, BackendWrapper, ChatRequest, Chunk
+from app.backends import Backend, BackendExchange, BackendWrapper, ExchangeWrapper, Question
 from app.observability.lifecycle import ObservedRound
-from app.responses.generate import Question
+from app.responses.generate import ModelQuery
 
 
-def within_round(question: Question, round: ObservedRound) -> Question:
-    """Return a question whose request to the backend is observed as part of a round."""
-    return replace(question, backend=_WithinRound(question.backend, round))
+def within_round(query: ModelQuery, round: ObservedRound) -> ModelQuery:
+    """Return a query whose request to the backend is observed as part of a round."""
+    return replace(query, backend=_WithinRound(query.backend, round))
 
 
 class _WithinRound(BackendWrapper):
@@ -23,10 +22,15 @@ class _WithinRound(BackendWrapper):
         super().__init__(backend)
         self._round = round
 
-    @asynccontextmanager
-    async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[list[Chunk]]]:
-        """Return the stream of chunks: see `Backend.stream`."""
-        async with AsyncExitStack() as stack:
-            with self._round.inside():
-                chunks = await stack.enter_async_context(self._backend.stream(request))
-            yield chunks
+    def open(self, question: Question) -> BackendExchange:
+        return _ExchangeWithinRound(self._backend.open(question), self._round)
+
+
+class _ExchangeWithinRound(ExchangeWrapper):
+    def __init__(self, exchange: BackendExchange, round: ObservedRound) -> None:
+        super().__init__(exchange)
+        self._round = round
+
+    async def __aenter__(self) -> Self:
+        with self._round.inside():
+            return await super().__aenter__()

@@ -10,8 +10,8 @@ import openai
 import pytest
 from openai.types.responses import InputTokenCountResponse
 
-from app.backends.chat.client import OpenAIBackend
 from app.backends.profiles import load_profile
+from app.backends.server.client import ModelServer
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
@@ -104,7 +104,7 @@ async def test_tokens_are_counted_by_each_servers_own_endpoint(
     async with Upstream() as up:
         for answer in answers:
             up.say(answer)
-        backend = OpenAIBackend(up.url, "sk-test", load_profile(profile))
+        backend = ModelServer(up.url, "sk-test", load_profile(profile))
         async with antiphon(backend) as url:
             counted = await ask(url, {**HELLO, "tools": [{"type": "function", "name": "look"}]})
 
@@ -121,7 +121,7 @@ async def test_what_works_is_remembered() -> None:
     async with Upstream() as up:
         up.say(status(404))
         up.always(document({"count": 17}))
-        async with antiphon(OpenAIBackend(up.url)) as url:
+        async with antiphon(ModelServer(up.url)) as url:
             for _ in range(2):
                 assert (await ask(url, HELLO)).json()["input_tokens"] == 17
 
@@ -131,7 +131,7 @@ async def test_what_works_is_remembered() -> None:
 async def test_a_server_without_such_an_endpoint_gets_no_second_request() -> None:
     async with Upstream() as up:
         up.always(status(404))
-        async with antiphon(OpenAIBackend(up.url)) as url:
+        async with antiphon(ModelServer(up.url)) as url:
             answers = [await ask(url, HELLO) for _ in range(3)]
 
     assert [answer.headers["x-antiphon-estimated"] for answer in answers] == ["true"] * 3
@@ -142,7 +142,7 @@ async def test_a_failing_server_gets_another_request_the_next_time() -> None:
     async with Upstream() as up:
         up.say(status(503))
         up.always(document({"count": 17}))
-        async with antiphon(OpenAIBackend(up.url, None, load_profile("vllm"))) as url:
+        async with antiphon(ModelServer(up.url, None, load_profile("vllm"))) as url:
             first, second = await ask(url, HELLO), await ask(url, HELLO)
 
     assert first.headers["x-antiphon-estimated"] == "true"
@@ -152,7 +152,7 @@ async def test_a_failing_server_gets_another_request_the_next_time() -> None:
 async def test_an_answer_without_a_number_is_no_count() -> None:
     async with Upstream() as up:
         up.always(completion("I am a model, and not a tokenizer."))
-        async with antiphon(OpenAIBackend(up.url)) as url:
+        async with antiphon(ModelServer(up.url)) as url:
             answer = await ask(url, HELLO)
 
     assert answer.headers["x-antiphon-estimated"] == "true"
@@ -160,7 +160,7 @@ async def test_an_answer_without_a_number_is_no_count() -> None:
 
 async def test_a_hosted_service_that_is_known_not_to_count_gets_no_request() -> None:
     async with Upstream() as up:
-        async with antiphon(OpenAIBackend(up.url, "sk-test", load_profile("openai"))) as url:
+        async with antiphon(ModelServer(up.url, "sk-test", load_profile("openai"))) as url:
             answer = await ask(url, HELLO)
 
     assert answer.headers["x-antiphon-estimated"] == "true"

@@ -316,11 +316,11 @@ async def test_when_the_client_goes_the_backend_is_left_at_once(stream: bool) ->
     async with antiphon(backend) as url, client(url) as http:
         body = {"model": "m", "input": "a", "stream": stream}
         asking = asyncio.ensure_future(http.post("/v1/responses", json=body))
-        while not backend.open:
+        while not backend.opened:
             await asyncio.sleep(0.01)
         asking.cancel()
         async with asyncio.timeout(60):
-            while backend.open:
+            while backend.opened:
                 await asyncio.sleep(0.01)
         assert backend.left == 1
 

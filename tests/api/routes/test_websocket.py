@@ -11,7 +11,7 @@ import openai
 import pytest
 from openresponses_types.types import WebSocketErrorEvent
 
-from app.backends import ChatRequest
+from app.backends import Question
 from app.core.profile import Profile
 from app.errors import BackendError, StoreUnavailable
 from app.stores import Change
@@ -444,8 +444,9 @@ async def test_a_backend_on_a_real_socket_answers() -> None:
 
 async def test_fifty_clients_at_once_each_hear_their_own() -> None:
     class Echo(Scripted):
-        def stream(self, request: ChatRequest) -> Any:
-            return Scripted([delta(content=message["content"]) for message in request.body["messages"]]).stream(request)
+        def open(self, question: Question) -> Any:
+            said = self.encode(question).body["messages"]
+            return Scripted([delta(content=message["content"]) for message in said]).open(question)
 
     async def converse(url: str, name: str) -> list[str]:
         async with dial(url) as socket:

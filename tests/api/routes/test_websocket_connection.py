@@ -122,7 +122,7 @@ async def test_a_running_turn_may_end_first_but_none_begins_any_more() -> None:
     async with talking(backend, websocket_lifetime=2) as client:
         await send(client, input="runs")
         await send(client, input="waits")
-        await until(lambda: backend.open)
+        await until(lambda: backend.opened)
         await asyncio.sleep(2.2)  # it is over by now
         go_on.set()
         laws.check(await hear_out(client))
@@ -140,7 +140,7 @@ async def test_a_turn_that_does_not_end_in_time_is_cancelled() -> None:
             frames.append(await hear(client))
         assert frames[-1]["error"]["code"] == LIMIT
         assert await end_of(client) == 1001
-    assert (backend.open, backend.left) == (0, 1)
+    assert (backend.opened, backend.left) == (0, 1)
 
 
 async def test_a_running_turn_may_end_when_the_server_is_stopped() -> None:
@@ -152,7 +152,7 @@ async def test_a_running_turn_may_end_when_the_server_is_stopped() -> None:
         busy, idle = [await stack.enter_async_context(dial(url)) for _ in range(2)]
         await send(busy)
         await send(busy, input="waits")
-        await until(lambda: backend.open)
+        await until(lambda: backend.opened)
 
         stopping = asyncio.ensure_future(served.aclose())
         assert await end_of(idle) == 1012
@@ -174,7 +174,7 @@ async def test_when_the_client_goes_the_backend_is_left_at_once_and_nothing_that
             await send(client, input="waits")
             while (await hear(client))["type"] != "response.output_text.delta":
                 pass
-        await until(lambda: not backend.open)
+        await until(lambda: not backend.opened)
     assert (backend.left, len(backend.asked)) == (1, 1)
 
 

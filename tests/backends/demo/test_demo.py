@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.backends import DONE, ChatRequest, Chunk
+from app.backends import DONE, Chunk
 from app.backends.demo import DemoBackend
 from app.errors import BackendError, InvalidRequest
+from tests.support.exchanges import asking, reads
 from tests.support.serving import antiphon
 
 WEATHER = {
@@ -36,9 +37,9 @@ def user(text: Any) -> dict[str, Any]:
 
 async def chunks_of(*messages: dict[str, Any] | str, **body: Any) -> list[Chunk]:
     asked = [user(message) if isinstance(message, str) else message for message in messages]
-    request = ChatRequest({"model": "demo", "messages": asked, "stream": True, **body})
-    async with DemoBackend().stream(request) as reads:
-        return [one async for chunks in reads for one in chunks]
+    request = asking({"model": "demo", "messages": asked, "stream": True, **body})
+    async with DemoBackend().open(request) as answer:
+        return [one async for chunks in reads(answer) for one in chunks]
 
 
 class Said:
@@ -252,8 +253,8 @@ async def test_it_is_always_there() -> None:
     await backend.check()
     assert [model["id"] for model in await backend.models()] == ["demo"]
     assert backend.profile("any").name == "demo"
-    async with backend.stream(ChatRequest({"messages": [user("Say hello.")]})) as reads:
-        assert len([read async for read in reads]) == 7
+    async with backend.open(asking({"messages": [user("Say hello.")]})) as answer:
+        assert len([read async for read in reads(answer)]) == 7
     await backend.aclose()
 
 
@@ -285,7 +286,7 @@ async def test_it_fails_on_request(prompt: str, status: int, code: str) -> None:
 async def test_it_breaks_off_on_request() -> None:
     pieces = []
     with pytest.raises(BackendError):
-        async with DemoBackend().stream(ChatRequest({"messages": [user("Fail in the middle.")]})) as reads:
+        async with DemoBackend().open(asking({"messages": [user("Fail in the middle.")]})) as reads:
             async for chunks in reads:
                 pieces += chunks
     assert len(pieces) > 10

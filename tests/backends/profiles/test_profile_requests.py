@@ -15,6 +15,7 @@ import pytest
 
 from app.backends.profiles import load_profile, profile_names
 from app.core.request import to_chat
+from app.core.request.question import Question
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 
@@ -105,7 +106,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def asked(name: str, request: dict[str, Any]) -> dict[str, Any]:
     made = CreateResponse.model_validate(request)
     try:
-        chat = to_chat(made, made.items(), load_profile(name), model="m", upstream=UPSTREAM)
+        chat = to_chat(Question(made, made.items(), "m", upstream=UPSTREAM), load_profile(name))
     except InvalidRequest as error:
         return {"refused": error.message, "param": error.param}
     allowed = None if chat.allowed is None else sorted(chat.allowed)

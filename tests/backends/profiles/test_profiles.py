@@ -8,7 +8,8 @@ import pytest
 
 from app.backends.profiles import load_profile, profile_names
 from app.core.profile import Profile
-from app.core.request import ChatTranslation, to_chat
+from app.core.request import to_chat
+from app.core.request.question import EncodedQuestion, Question
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 
@@ -23,9 +24,9 @@ OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
 USER = {"role": "user", "content": "Hi"}
 
 
-def ask(name: str, *items: Any, **request: Any) -> ChatTranslation:
+def ask(name: str, *items: Any, **request: Any) -> EncodedQuestion:
     asked = CreateResponse.model_validate({"model": "m", "input": list(items or [USER]), **request})
-    return to_chat(asked, asked.items(), load_profile(name), model="m")
+    return to_chat(Question(asked, asked.items(), "m"), load_profile(name))
 
 
 def test_all_are_there() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from app.backends.routing.replicas import ReplicaPool
 from app.errors import BackendError
+from tests.support.exchanges import reads
 from tests.support.routing import DOWN, Build, ask, build, nobody, question, refusal, settings, three
 from tests.support.scripted import Scripted
 from tests.support.upstream import DONE as END
@@ -100,8 +101,8 @@ async def test_one_who_leaves_in_the_middle_of_an_answer_gives_up_its_place(
 ) -> None:
     three[0].say(sse(chunk("a"), HANG))
     router = build(local={"url": three[0].url, "max_concurrency": 1})
-    async with router.stream(question()) as answer:
-        await anext(aiter(answer))
+    async with router.open(question()) as answer:
+        await anext(reads(answer))
     assert await ask(router) == "Hello"
 
 
@@ -342,11 +343,12 @@ async def test_a_table_that_cannot_be_built_changes_nothing(build: Build, three:
 async def test_closing_ends_what_runs(build: Build, three: list[Upstream]) -> None:
     three[0].always(sse(chunk("a"), HANG))
     router = build(local={"url": three[0].url})
-    async with router.stream(question()) as answer:
-        await anext(aiter(answer))
+    async with router.open(question()) as answer:
+        stream = reads(answer)
+        await anext(stream)
         await router.aclose()
         with pytest.raises(BackendError):
-            await anext(aiter(answer))
+            await anext(stream)
 
 
 async def test_more_places_make_for_a_shorter_wait() -> None:

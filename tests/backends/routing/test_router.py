@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.core.profile import Profile
-from app.errors import BackendError, InvalidRequest, NotFound
+from app.backends import DONE, Question
+from app.core.types.request import CreateResponse
+from app.errors import BackendError, NotFound
+from tests.support.exchanges import reads
 from tests.support.routing import (
     DOWN,
     HELLO,
@@ -207,8 +209,8 @@ async def test_after_the_first_chunk_no_other_backend_is_tried(build: Build, thr
     router = build(local={"url": three[0].url}, cloud={"url": three[1].url})
     heard = []
     with pytest.raises(BackendError, match="ended early"):
-        async with router.stream(question()) as answer:
-            async for batch in answer:
+        async with router.open(question()) as answer:
+            async for batch in reads(answer):
                 heard += batch
     assert [one["choices"][0]["delta"]["content"] for one in heard] == ["Hel"]
     assert asked(*three) == [1, 0, 0]
@@ -264,28 +266,26 @@ async def test_a_fallback_is_sent_a_request_by_its_own_profile(build: Build, thr
         cloud={"url": three[1].url, "profile": "openai", "aliases": {"m": "gpt-5"}},
     )
 
-    def translate_for(profile: Profile) -> dict[str, Any]:
-        return {"model": profile.request.model_map["m"], "said_to": profile.name}
-
-    await ask(router, profile=router.profile("m"), translate_for=translate_for)
-    assert [server.requests[0].json["model"] for server in three[:2]] == ["m", "gpt-5"]
-    assert three[1].requests[0].json["said_to"] == "openai"
+    request = CreateResponse(model="m", input="Hi", max_output_tokens=50)
+    async with router.open(Question(request, request.items(), "m")):
+        pass
+    limits = [server.requests[0].json for server in three[:2]]
+    assert [body["model"] for body in limits] == ["m", "gpt-5"]
+    assert [limits[0]["max_tokens"], limits[1]["max_completion_tokens"]] == [50, 50]
 
 
 async def test_a_fallback_that_does_not_support_the_request_is_skipped(build: Build, three: list[Upstream]) -> None:
     three[0].always(DOWN)
     router = build(
         local={"url": three[0].url, "profile": "vllm"},
-        text={"url": three[1].url, "profile": "mistral"},
+        text={"url": three[1].url, "overrides": {"request.content.images": "error"}},
         cloud={"url": three[2].url, "profile": "openai"},
     )
-
-    def translate_for(profile: Profile) -> dict[str, Any]:
-        if profile.name == "mistral":
-            raise InvalidRequest("This backend takes no images.")
-        return question().body
-
-    assert await ask(router, profile=router.profile("m"), translate_for=translate_for) == "Hello"
+    image = {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "auto"}
+    message = {"type": "message", "role": "user", "content": [image]}
+    request = CreateResponse.model_validate({"model": "m", "input": [message]})
+    async with router.open(Question(request, request.items(), "m")) as answer:
+        assert [one async for chunks in reads(answer) for one in chunks][-1] is DONE
     assert asked(*three) == [1, 0, 1]
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from app.core import items
 from app.core.profile import Profile
-from app.core.request import ChatTranslation, to_chat
+from app.core.request import to_chat
+from app.core.request.question import EncodedQuestion, Question
 from app.core.types.request import CreateResponse, Event
 from app.errors import InvalidRequest
 from tests.support import laws
@@ -23,16 +24,16 @@ FUNCTIONS = {"type": "namespace", "name": "functions", "tools": [{**PATCH, "name
 SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds.", "parameters": None}
 
 
-def ask(tools: Any, *items: Any, options: dict[str, Any] | None = None, **request: Any) -> ChatTranslation:
+def ask(tools: Any, *items: Any, options: dict[str, Any] | None = None, **request: Any) -> EncodedQuestion:
     asked = CreateResponse.model_validate({"model": "m", "input": [user("Hi"), *items], "tools": tools, **request})
-    return to_chat(asked, asked.items(), Profile().override(options or {}), model="m")
+    return to_chat(Question(asked, asked.items(), "m"), Profile().override(options or {}))
 
 
-def names(chat: ChatTranslation) -> list[str]:
+def names(chat: EncodedQuestion) -> list[str]:
     return [tool["function"]["name"] for tool in chat.body.get("tools", [])]
 
 
-def answered(chat: ChatTranslation, *chunks: Any, reason: str | None = "tool_calls") -> list[Event]:
+def answered(chat: EncodedQuestion, *chunks: Any, reason: str | None = "tool_calls") -> list[Event]:
     events = answer(whole(*chunks, reason=reason), callees=chat.calls, allowed=chat.allowed)
     laws.check(events)
     return events
@@ -260,7 +261,7 @@ def test_tools_of_an_item_are_offered_as_those_of_the_request() -> None:
 def test_a_later_item_counts_for_more_and_the_request_for_most() -> None:
     first, second, third = ({**WAIT, "description": text} for text in ("1", "2", "3"))
 
-    def described(chat: ChatTranslation) -> list[str]:
+    def described(chat: EncodedQuestion) -> list[str]:
         return [tool["function"]["description"] for tool in chat.body["tools"]]
 
     assert described(ask([], adding(first), adding(second))) == ["2"]

@@ -8,7 +8,8 @@ import pytest
 
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
-from app.core.request import ChatTranslation, to_chat
+from app.core.request import to_chat
+from app.core.request.question import EncodedQuestion, Question
 from app.core.types.request import CreateResponse
 
 TOOL = {"type": "function", "name": "look"}
@@ -16,11 +17,11 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 JSON_SCHEMA = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
 
 
-def ask(options: dict[str, Any] | None = None, **request: Any) -> ChatTranslation:
+def ask(options: dict[str, Any] | None = None, **request: Any) -> EncodedQuestion:
     """Translate a request; `options` are those of the backend's `request.*`."""
     profile = Profile().override({f"request.{name}": value for name, value in (options or {}).items()})
     asked = CreateResponse.model_validate({"model": "m", "input": "Hi", **request})
-    return to_chat(asked, asked.items(), profile, model="m")
+    return to_chat(Question(asked, asked.items(), "m"), profile)
 
 
 def body(options: dict[str, Any] | None = None, **request: Any) -> dict[str, Any]:
@@ -38,7 +39,7 @@ LEAST = {
 
 
 def test_the_least_that_is_sent() -> None:
-    assert ask() == ChatTranslation(body=LEAST, calls={}, allowed=None, warnings=())
+    assert ask() == EncodedQuestion(body=LEAST, calls={}, allowed=None, warnings=())
 
 
 def test_nulls_and_fields_of_this_server_are_not_sent() -> None:
@@ -272,7 +273,7 @@ def test_a_server_gets_the_parameters_that_it_alone_knows(
     profile: str, taken: dict[str, Any], left_out: dict[str, Any]
 ) -> None:
     request = CreateResponse.model_validate({"model": "m", "input": "Hi", **taken, **left_out})
-    chat = to_chat(request, request.items(), load_profile(profile), model="m")
+    chat = to_chat(Question(request, request.items(), "m"), load_profile(profile))
     assert {name: value for name, value in chat.body.items() if name in {*taken, *left_out}} == taken
     assert chat.warnings == tuple(
         f"The parameter '{n}' is not known to this backend and was left out." for n in left_out

@@ -9,7 +9,8 @@ import pytest
 
 from app.core.items.readings import NOTES
 from app.core.profile import Profile
-from app.core.request import ChatTranslation, to_chat
+from app.core.request import to_chat
+from app.core.request.question import EncodedQuestion, Question
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedFunction, HostedTools
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -29,11 +30,11 @@ HOSTED = HostedTools(
 
 def ask(
     *items: Any, notes: dict[str, Any] | None = None, hosted: HostedTools = HOSTED, **request: Any
-) -> ChatTranslation:
+) -> EncodedQuestion:
     body = {"model": "m", "input": [user("Hi"), *items], "tools": DECLARED, **request}
     asked = CreateResponse.model_validate(body)
     upstream = {id: {NOTES: note} for id, note in (notes or {}).items()}
-    return to_chat(asked, asked.items(), Profile(), model="m", upstream=upstream, hosted=hosted)
+    return to_chat(Question(asked, asked.items(), "m", upstream=upstream, hosted=hosted), Profile())
 
 
 def added(id: str, output: str | None = "3", **fields: Any) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def added(id: str, output: str | None = "3", **fields: Any) -> dict[str, Any]:
     return {**item, "status": "completed", **fields}
 
 
-def shape(chat: ChatTranslation) -> list[Any]:
+def shape(chat: EncodedQuestion) -> list[Any]:
     """Roles, with how many calls an assistant message makes."""
     return [(m["role"], len(m["tool_calls"])) if "tool_calls" in m else m["role"] for m in chat.body["messages"]]
 

@@ -8,6 +8,7 @@ import pytest
 
 from app.core.profile import Profile
 from app.core.request import to_chat
+from app.core.request.question import Question
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from tests.support.conversation import CHAT_IMAGE, IMAGE, PNG, ask, assistant, messages, refused, user
@@ -15,7 +16,7 @@ from tests.support.conversation import CHAT_IMAGE, IMAGE, PNG, ask, assistant, m
 
 def test_a_string_is_one_message_of_the_user() -> None:
     request = CreateResponse(model="m", input="Hello")
-    assert to_chat(request, request.items(), Profile(), model="m").body["messages"] == [user("Hello")]
+    assert to_chat(Question(request, request.items(), "m"), Profile()).body["messages"] == [user("Hello")]
 
 
 def test_instructions_come_first() -> None:
@@ -149,7 +150,7 @@ def test_what_is_at_fault_in_the_history_is_not_blamed_on_the_input() -> None:
     request = CreateResponse.model_validate({"model": "m", "input": "And now?", "previous_response_id": "resp_1"})
     history = [{"type": "message", "role": "user", "content": [{"type": "input_image", "file_id": "file_1"}]}]
     with pytest.raises(InvalidRequest) as caught:
-        to_chat(request, [*history, *request.items()], Profile(), model="m")
+        to_chat(Question(request, [*history, *request.items()], "m"), Profile())
     assert caught.value.param == "previous_response_id"
 
 
@@ -193,6 +194,6 @@ def test_what_a_text_only_backend_does_not_accept_is_described_instead() -> None
     content = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": "https://x/y.png"}]
     request = CreateResponse.model_validate({"model": "m", "input": [{"role": "user", "content": content}]})
     blind = Profile().override({"request.content.images": "drop"})
-    chat = to_chat(request, request.items(), blind, model="m")
+    chat = to_chat(Question(request, request.items(), "m"), blind)
     assert chat.body["messages"][0]["content"] == "What is this?\n(input_image that this model cannot take)"
     assert any("input_image" in warning for warning in chat.warnings)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.backends.chat.client import _encode
+from app.backends.server.client import _encode
 from app.core.profile import Profile
-from app.core.request import ChatTranslation, to_chat
-from app.core.request.translation_context import TranslatedPrefix
+from app.core.request import to_chat
+from app.core.request.question import EncodedQuestion, Question, TranslatedPrefix
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from tests.core.request.test_chat_request_laws import FOUND, UPSTREAM, items, profiles, tools
@@ -71,19 +71,26 @@ def steps_of(kinds: list[str], odd: st.SearchStrategy[list[dict[str, Any]]]) -> 
 
 
 def translated(
-    input: list[dict[str, Any]], before: list[dict[str, Any]], tools: Any, profile: Profile, **known: Any
-) -> ChatTranslation | tuple[str, str | None]:
+    input: list[dict[str, Any]],
+    before: list[dict[str, Any]],
+    tools: Any,
+    profile: Profile,
+    prefix: TranslatedPrefix | None = None,
+    shared: int = 0,
+) -> EncodedQuestion | tuple[str, str | None]:
     """Return the translation of a request, or the message and the field of its refusal."""
     request = CreateResponse.model_validate({"model": "m", "input": input, "tools": tools, "instructions": "Be kind."})
     try:
-        return to_chat(request, [*before, *request.items()], profile, model="m", upstream=UPSTREAM, **known)  # type: ignore[list-item]
+        items: list[Any] = [*before, *request.items()]
+        prefixes = [prefix] if prefix else []
+        return to_chat(Question(request, items, "m", upstream=UPSTREAM, prefixes=prefixes, shared=shared), profile)
     except InvalidRequest as error:
         return error.message, error.param
 
 
-def whole(translation: ChatTranslation | tuple[str, str | None]) -> Any:
+def whole(translation: EncodedQuestion | tuple[str, str | None]) -> Any:
     """Return all of a translation that somebody sees."""
-    if not isinstance(translation, ChatTranslation):
+    if not isinstance(translation, EncodedQuestion):
         return translation
     return translation.body, translation.calls, translation.allowed, translation.warnings
 
@@ -108,7 +115,7 @@ def converse(steps: list[Step], profile: Profile) -> None:
         made = translated(input, node.items, step.tools, profile, prefix=node.prefix, shared=len(node.items))
         anew = translated(input, node.items, step.tools, profile)
         assert whole(made) == whole(anew)
-        if not isinstance(made, ChatTranslation) or not isinstance(anew, ChatTranslation):
+        if not isinstance(made, EncodedQuestion) or not isinstance(anew, EncodedQuestion):
             continue
         encoded = asyncio.run(_encode(anew.body))
         assert asyncio.run(_encode(made.body)) == asyncio.run(_encode(made.body, large=True)) == encoded
@@ -146,7 +153,7 @@ def test_only_the_end_of_a_regular_conversation_is_translated_again(kind: str, p
     input = [{"type": "message", **user("Hello!")}]
     for turn in range(20):
         made = translated(input, before, [], profile, prefix=prefix, shared=len(before))
-        assert isinstance(made, ChatTranslation)
+        assert isinstance(made, EncodedQuestion)
         prefix = made.prefix
         left = len(before) - (prefix.items if prefix else 0)
         assert left <= 4, f"{left} items of turn {turn} would be translated again"

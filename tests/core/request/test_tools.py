@@ -8,7 +8,8 @@ import pytest
 
 from app.core.items import FUNCTION_CALL
 from app.core.profile import Profile
-from app.core.request import ChatTranslation, to_chat
+from app.core.request import to_chat
+from app.core.request.question import EncodedQuestion, Question
 from app.core.request.tool_types import stripped
 from app.core.stream.event_types import ToolBinding
 from app.core.types.hosted import HOSTED_TABLES
@@ -20,11 +21,11 @@ from app.tools import TOOLS
 NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
-def ask(tools: list[Any], options: dict[str, Any] | None = None, **request: Any) -> ChatTranslation:
+def ask(tools: list[Any], options: dict[str, Any] | None = None, **request: Any) -> EncodedQuestion:
     """Translate a request with these tools; `options` are those of the backend's `request.*`."""
     profile = Profile().override({f"request.{name}": value for name, value in (options or {}).items()})
     asked = CreateResponse.model_validate({"model": "m", "input": "Hi", "tools": tools, **request})
-    return to_chat(asked, asked.items(), profile, model="m")
+    return to_chat(Question(asked, asked.items(), "m"), profile)
 
 
 def function(name: str, **fields: Any) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def sent(name: str, **fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": NO_PARAMETERS, **fields}}
 
 
-def names(chat: ChatTranslation) -> list[str]:
+def names(chat: EncodedQuestion) -> list[str]:
     return [tool["function"]["name"] for tool in chat.body.get("tools", [])]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core import bounded_json
-from app.core.sse import decoder
+from app.core.sse import decoder, framing
 from app.core.sse.decoder import ChunkDecoder, encodable
 from app.core.types.chunk import DONE, Chunk
 
@@ -202,7 +202,7 @@ def test_a_value_of_halves_is_made_encodable() -> None:
 def test_events_that_count_as_large_make_no_difference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body, chunks = FRAMINGS[name]
     monkeypatch.setattr(decoder, "LARGE", 0)
-    monkeypatch.setattr(decoder, "_BLOCK", 8)
+    monkeypatch.setattr(framing, "_BLOCK", 8)
     for limit in ("LARGE", "_SHORT"):
         monkeypatch.setattr(bounded_json, limit, 4)
     for module in (decoder, bounded_json):

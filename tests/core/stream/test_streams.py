@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.backends.chat import answer
+from app.backends.server import answer
 from app.core import bounded_json
 from app.core.sse import decoder
 from app.core.stream import chunk_reader, tool_calls

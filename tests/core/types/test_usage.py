@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.backends.chat.usage import normal_usage
+from app.backends.apis.chat.usage import normal_usage
 from app.core.types.usage import usage_of
 
 NAMES = [

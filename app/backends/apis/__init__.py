@@ -1,0 +1,84 @@
+"""
+The APIs of model servers: how each encodes a question, and decodes the answer to it.
+
+An API is a row of `APIS`, which a profile names (`transport.api`). All else that a server needs is in
+`app.backends.server`: connections, credentials, retries, refusals, adaptation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import httpx
+
+from app.backends.apis.chat import token_counting
+from app.backends.apis.chat.decoder import ChatDecoder, ErrorIn, unstreamed
+from app.backends.apis.chat.token_counting import Post
+from app.core.profile import Profile
+from app.core.request import caller_field, to_chat
+from app.core.request.question import EncodedQuestion, Question
+from app.core.types.chunk import ChunkOrRun
+from app.errors import BackendError
+
+
+class AnswerDecoder(Protocol):
+    """
+    Decodes the body of one answer into normal chunks (`app.core.types.chunk`), fed in pieces of any size.
+
+    It is synchronous and has no clock. What it finds besides chunks is in its attributes.
+    """
+
+    done: bool  # whether the server has marked the end of the answer
+    finished: bool  # whether there was a finish reason, after which a connection that breaks does no harm
+    resumed: bool  # whether there was output after a finish reason: some gateways send one with every chunk
+    empty: bool  # whether the body has ended without a chunk
+    failure: BackendError | None  # the error that the body reports, or that it is no answer; it follows the chunks
+
+    def decode(self, data: bytes) -> list[ChunkOrRun]:
+        """Return the chunks that are complete with the next bytes."""
+        ...
+
+    def end(self) -> list[ChunkOrRun]:
+        """Return the remaining chunks, at the end of the body."""
+        ...
+
+    def cut(self) -> list[ChunkOrRun]:
+        """Return what was held back, if the body breaks off; an incomplete event is lost."""
+        ...
+
+
+class TokenCounting(Protocol):
+    """Counts the tokens of prompts for one server."""
+
+    async def count(self, body: dict[str, Any], post: Post) -> int | None:
+        """Return the number of tokens in the prompt of an encoded question; None if the server cannot count them."""
+        ...
+
+
+class API(NamedTuple):
+    """An API of model servers."""
+
+    # Returns the request for a question to servers with a profile; raises `InvalidRequest` if there is none.
+    encode: Callable[[Question, Profile], EncodedQuestion]
+    # Returns the decoder of the answer to a request; the function finds errors in its events.
+    decoder: Callable[[dict[str, Any], Profile, ErrorIn], AnswerDecoder]
+    # Returns a request for the whole answer at once, which the decoder reads as well.
+    unstreamed: Callable[[dict[str, Any]], dict[str, Any]]
+    # Returns the Responses API's name for a field of a request, or the closest one.
+    caller_field: Callable[[str], str]
+    # Returns the tokenizer of the server with this base URL.
+    tokenizer: Callable[[httpx.URL, Profile], TokenCounting]
+
+
+APIS = {"chat": API(to_chat, ChatDecoder, unstreamed, caller_field, token_counting.Tokenizer)}
+
+
+def encode(question: Question, profile: Profile) -> EncodedQuestion:
+    """Return a question as servers with this profile take it; raises `InvalidRequest` if they cannot."""
+    for known, encoded in question.encodings:
+        if known is profile or known == profile:
+            return encoded
+    encoded = APIS[profile.transport.api].encode(question, profile)
+    question.encodings.append((profile, encoded))
+    return encoded

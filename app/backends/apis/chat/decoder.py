@@ -1,0 +1,132 @@
+"""Decodes the body of a Chat Completions answer into chunks: see `AnswerDecoder` in `app.backends.apis`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from app.backends.apis.chat.body_decoder import NO_ANSWER, BodyDecoder
+from app.backends.apis.chat.filters import filters
+from app.backends.apis.chat.normalize import NO_REASON, Normalizer
+from app.backends.server.errors.classification import failure
+from app.core.profile import Profile
+from app.core.types.chunk import DONE, ChunkOrRun, ChunkRun, RawChunk, RawOrRun
+from app.errors import BackendError
+
+# Returns the error that a chunk reports, if any.
+ErrorIn: TypeAlias = Callable[[RawChunk], BackendError | None]
+
+
+class ChatDecoder:
+    """Decodes the bytes of one answer, detects errors, and converts what servers send differently."""
+
+    def __init__(self, body: dict[str, Any], profile: Profile, error_in: ErrorIn) -> None:
+        """`body` is the request."""
+        self.done = False
+        self.finished = False
+        self.resumed = False
+        self.empty = False
+        self.failure: BackendError | None = None
+        tools = body.get("tools")
+        self._filters = filters(profile, tools if isinstance(tools, list) else ())
+        self._body = BodyDecoder(runs=not self._filters)
+        self._normalizer = Normalizer()
+        self._error_in = error_in
+        self._has_chunks = False
+
+    def decode(self, data: bytes) -> list[ChunkOrRun]:
+        """Return the chunks that are complete with the next bytes."""
+        try:
+            chunks = self._body.decode(data)
+        except BackendError as error:
+            self.failure = error
+            return self._last([])
+        return self._normal(chunks) if chunks else []
+
+    def end(self) -> list[ChunkOrRun]:
+        """Return the remaining chunks, at the end of the body."""
+        try:
+            chunks = self._body.end()
+        except BackendError as error:
+            self.failure = error
+            return self._last([])
+        if not (chunks or self._has_chunks):
+            self.empty, self.failure = True, failure("failure", NO_ANSWER)
+        elif chunks:
+            self._has_chunks = True
+            if chunks[-1] is DONE:
+                chunks.pop()
+                self.done = True
+            chunks = self._before_error(chunks)
+        return self._last(chunks)
+
+    def repeated(self, data: bytes) -> tuple[RawChunk, str, str] | None:
+        """Return an earlier chunk, the name and the text of its field for a read that repeats it; None for others."""
+        if self._body.repeated is None or (repeated := self._body.repeated(data)) is None:
+            return None
+        pattern, text = repeated
+        return (pattern.chunk, pattern.field, text) if self._normalizer.is_known(pattern.chunk) else None
+
+    def cut(self) -> list[ChunkOrRun]:
+        """Return what was held back, if the body breaks off; an incomplete event is lost."""
+        return self._last([])
+
+    def _normal(self, chunks: list[RawOrRun]) -> list[ChunkOrRun]:
+        """Return filtered and normalised chunks, up to an error; record the finish reason, error and end."""
+        self._has_chunks = True
+        if chunks[-1] is DONE:
+            chunks.pop()
+            self.done = True
+        if not self._filters and not self.finished and self._normalizer.is_plain(chunks):
+            return [*chunks, DONE] if self.done else chunks
+        chunks = self._before_error(chunks)
+        return self._last(chunks) if self.done or self.failure else self._filtered(chunks)
+
+    def _filtered(self, chunks: list[RawOrRun]) -> list[ChunkOrRun]:
+        raw = chunks
+        for filter in self._filters:  # without them there are runs
+            raw = [*filter.feed(raw)]  # type: ignore[arg-type]
+        return self._normalizer.feed(raw)
+
+    def _last(self, chunks: list[RawOrRun]) -> list[ChunkOrRun]:
+        """Return the last chunks, with those that the filters have held back."""
+        raw = chunks
+        for filter in self._filters:
+            raw = [*filter.feed(raw), *filter.end()]  # type: ignore[arg-type]
+        normal = self._normalizer.feed(raw)
+        return [*normal, DONE] if self.done else normal
+
+    def _before_error(self, chunks: list[RawOrRun]) -> list[RawOrRun]:
+        for n, chunk in enumerate(chunks):
+            if isinstance(chunk, ChunkRun):
+                self.resumed = self.resumed or self.finished
+                continue
+            choices = chunk.get("choices")
+            choice = _first(choices) if choices else _NO_CHOICE
+            reason = choice.get("finish_reason")
+            suspect = not choices or "error" in chunk or "error" in choice or reason == "error" or "x_groq" in chunk
+            if suspect and (error := self._error_in(chunk)):
+                self.failure, self.done = error, False
+                return chunks[:n]
+            if self.finished and _has_output(choice.get("delta")):
+                self.resumed = True
+            if reason and reason != NO_REASON:
+                self.finished = True
+        return chunks
+
+
+_NO_CHOICE: dict[str, Any] = {}
+
+
+def _has_output(delta: Any) -> bool:
+    return isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")
+
+
+def _first(choices: Any) -> dict[str, Any]:
+    choice = choices[0] if isinstance(choices, list) else None
+    return choice if isinstance(choice, dict) else _NO_CHOICE
+
+
+def unstreamed(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a request for the whole answer at once."""
+    return {**{name: value for name, value in body.items() if name != "stream_options"}, "stream": False}

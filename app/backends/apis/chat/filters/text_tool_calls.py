@@ -1,0 +1,375 @@
+"""
+Parses tool calls that a model writes into its text, between the delimiters of its chat template.
+
+This is for servers that have no parser for them, or that of another model. Text between delimiters is a call if all of
+it can be parsed and it names a function of the request. Everything else stays text.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from app.backends.apis.chat.filters.think_tags import overlap
+from app.core.bounded_json import loads
+
+Schema: TypeAlias = Mapping[str, Any]
+
+
+class TextToolCall(NamedTuple):
+    """A call as the model wrote it; some models write an id."""
+
+    name: str
+    arguments: str | dict[str, str]  # JSON, or the text of each argument, to be typed by the schema
+    id: str | None = None
+
+
+class TextReasoning(NamedTuple):
+    """Reasoning, from models that write it between delimiters too."""
+
+    text: str
+
+
+Piece: TypeAlias = str | TextReasoning | TextToolCall
+
+
+class TextToolCallParser:
+    """
+    Parses the calls in one text, fed piece by piece.
+
+    `functions` has the schemas of the parameters of the request's functions, by name.
+    """
+
+    def __init__(self, functions: Mapping[str, Schema]) -> None:
+        self._functions = functions
+        self._held = ""  # the end of the text, which may be the beginning of a delimiter
+        self._delimiter: _Delimiter | None = None  # the open one
+        self._body: list[str] = []  # the text after it
+        self._blanks = ""  # white space before it, which is dropped with it
+        self._after_call = False  # has there been only white space since a call?
+
+    def feed(self, text: str) -> list[Piece]:
+        """Return the pieces that are certain after this text, in order."""
+        pieces: list[Piece] = []
+        text, self._held = self._held + text, ""
+        while text:
+            text = self._inside(text, self._delimiter, pieces) if self._delimiter else self._outside(text, pieces)
+        return pieces
+
+    def end(self) -> list[Piece]:
+        """Return the held text, at the end."""
+        pieces: list[Piece] = []
+        held, self._held = self._held, ""
+        if self._delimiter:
+            self._take(self._delimiter, held, "", pieces)  # servers stop at the last delimiter, and may omit it
+        elif held and not (self._after_call and held.isspace()):
+            pieces.append(held)
+        return pieces
+
+    def _outside(self, text: str, pieces: list[Piece]) -> str:
+        """Append the text before the first delimiter, and return the text after it."""
+        match = _OPEN.search(text)
+        before = text[: match.start()] if match else text[: _certain(text)]
+        if match is None:
+            self._held = text[len(before) :]
+        if self._after_call and not before.isspace():
+            before = before.lstrip()
+        if match:
+            before, self._blanks = before.rstrip(), before[len(before.rstrip()) :]
+        if before:
+            self._after_call = False
+            pieces.append(before)
+        if match is None:
+            return ""
+        self._delimiter = _DELIMITERS.get(match[0])
+        return text[match.end() :]
+
+    def _inside(self, text: str, delimiter: _Delimiter, pieces: list[Piece]) -> str:
+        """Append the call before the closing delimiter, and return the text after it."""
+        before, close, behind = text.partition(delimiter.close) if delimiter.close else (text, "", "")
+        if close:
+            self._take(delimiter, before, close, pieces)
+            return behind
+        certain = len(text) - overlap(text, delimiter.close)
+        self._body.append(text[:certain])
+        self._held = text[certain:]
+        return ""
+
+    def _take(self, delimiter: _Delimiter, last: str, close: str, pieces: list[Piece]) -> None:
+        """Append the call between delimiters; if it cannot be parsed, the text including them."""
+        body = "".join([*self._body, last])
+        self._delimiter, self._body = None, []
+        parsed = [self._validated(piece) for piece in delimiter.read(body)]
+        if parsed and None not in parsed:
+            pieces += [piece for piece in parsed if piece]
+            self._after_call = True
+        else:
+            pieces.append(self._blanks + delimiter.open + body + close)
+            self._after_call = False
+
+    def _validated(self, piece: Piece) -> Piece | None:
+        """Return a call with its arguments as JSON; None if the function is unknown or the arguments are invalid."""
+        if not isinstance(piece, TextToolCall):
+            return piece
+        if piece.name not in self._functions:
+            return None
+        if isinstance(piece.arguments, str):
+            return piece if _is_object(piece.arguments) else None
+        properties = self._functions[piece.name].get("properties")
+        schemas = properties if isinstance(properties, dict) else {}
+        values = {name: _value(text, schemas.get(name)) for name, text in piece.arguments.items()}
+        return piece._replace(arguments=json.dumps(values, ensure_ascii=False))
+
+
+def _certain(text: str) -> int:
+    """Return the length of the text that can neither belong to a delimiter nor be white space before one."""
+    end = text[-_LONGEST:]
+    possible = any(character in end for character in _FIRST)
+    held = max(overlap(end, delimiter) for delimiter in (*_DELIMITERS, *_DROPPED)) if possible else 0
+    return len(text[: len(text) - held].rstrip())
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _value(text: str, schema: Any) -> Any:
+    if isinstance(schema, dict) and schema.get("type") == "string":
+        return text
+    try:
+        return loads(text)
+    except ValueError:
+        return text
+
+
+# Parsers of the text between delimiters. They yield nothing for what they cannot parse.
+
+
+def _json(body: str) -> Iterator[Piece]:
+    """Hermes, Qwen, Llama, Phi: `{"name": "f", "arguments": {...}}`, one or several, or a list of them."""
+    values, at, decoder = list[Any](), 0, json.JSONDecoder()
+    body = body.strip()
+    try:
+        while at < len(body):
+            value, at = decoder.raw_decode(body, at)
+            values += value if isinstance(value, list) else [value]
+            at += len(body[at:]) - len(body[at:].lstrip(" \t\r\n;,"))
+    except (ValueError, RecursionError):
+        return
+    yield from map(_from_object, values)
+
+
+def _from_object(value: Any) -> TextToolCall:
+    call = value if isinstance(value, dict) else {}
+    arguments: Any = next((call[name] for name in ("arguments", "parameters") if name in call), {})
+    return TextToolCall(str(call.get("name")), arguments if isinstance(arguments, str) else json.dumps(arguments))
+
+
+_FUNCTION = re.compile(r"\s*(?:<function=)?([\w.-]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
+_PARAMETER = re.compile(r"\s*<parameter=([\w.-]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
+
+
+def _function(body: str) -> Iterator[Piece]:
+    """Qwen3-Coder: `f><parameter=a>...</parameter>`, Llama 3: `f>{...}`, both after `<function=`."""
+    if not (match := _FUNCTION.fullmatch(body)):
+        return
+    name, inner = match[1], match[2].strip()
+    parameters = [*_following(_PARAMETER, inner)]
+    if inner.startswith("{"):
+        yield TextToolCall(name, inner)
+    elif parameters or not inner:
+        yield TextToolCall(name, {parameter[1]: parameter[2] for parameter in parameters})
+
+
+_GLM = re.compile(r"\s*([\w.-]+)\s*(<arg_key>.*)?", re.DOTALL)
+_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+
+
+def _tool_call(body: str) -> Iterator[Piece]:
+    """`<tool_call>`, after which each model writes another format."""
+    if body.lstrip()[:1] in ("{", "["):
+        yield from _json(body)
+    elif body.lstrip().startswith("<function="):
+        yield from _function(body)
+    elif match := _GLM.fullmatch(body):  # its name, then keys and values
+        arguments = [*_following(_ARGUMENT, match[2] or "")]
+        if arguments or not match[2]:
+            yield TextToolCall(match[1], {argument[1].strip(): argument[2] for argument in arguments})
+
+
+_MISTRAL = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\](\w+))?(?:\[ARGS\])?\s*(?=\{)")
+
+
+def _mistral(body: str) -> Iterator[Piece]:
+    """A list of objects; newer models write `f[ARGS]{...}`, each call after a delimiter of its own."""
+    for call in body.split("[TOOL_CALLS]"):
+        if match := _MISTRAL.match(call):
+            yield TextToolCall(match[1], call[match.end() :].strip(), match[2])
+        else:
+            yield from _json(call)
+
+
+_KIMI = re.compile(
+    r"\s*<\|tool_call_begin\|>\s*(\S+?)\s*<\|tool_call_argument_begin\|>(.*?)<\|tool_call_end\|>\s*", re.DOTALL
+)
+
+
+def _kimi(body: str) -> Iterator[Piece]:
+    for match in _following(_KIMI, body):
+        yield TextToolCall(re.sub(r"^functions\.|:\d+$", "", match[1]), match[2].strip(), match[1])
+
+
+_XTML_CALL = re.compile(
+    r'\s*<\|open\|>call tool="([^"]+)"[^<]*<\|sep\|>(.*?)<\|close\|>call<\|sep\|>\s*',
+    re.DOTALL,
+)
+_XTML_ARGUMENT = re.compile(
+    r'\s*<\|open\|>argument key="([^"]*)" type="(\w+)"<\|sep\|>(.*?)<\|close\|>argument<\|sep\|>\s*', re.DOTALL
+)
+_XTML_JSON = re.compile(r"\s*<\|open\|>json[^<]*<\|sep\|>(.*)<\|close\|>json<\|sep\|>\s*", re.DOTALL)
+
+
+def _xtml(body: str) -> Iterator[Piece]:
+    """Kimi K3: `<|open|>call tool="f"<|sep|>`, containing typed arguments, or all of them as JSON."""
+    for match in _following(_XTML_CALL, body):
+        name, inner = html.unescape(match[1]), match[2].strip()
+        arguments = [*_following(_XTML_ARGUMENT, inner)]
+        if whole := _XTML_JSON.fullmatch(inner):
+            yield TextToolCall(name, whole[1].strip())
+        elif arguments or not inner:
+            values = {
+                html.unescape(argument[1]): argument[3] if argument[2] == "string" else _value(argument[3], None)
+                for argument in arguments
+            }
+            yield TextToolCall(name, json.dumps(values, ensure_ascii=False))
+
+
+_DSML = "\uff5cDSML\uff5c"
+_MINIMAX = "]<]minimax[>["  # M3 writes it before each tag
+
+
+def _special(name: str) -> str:
+    return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"  # DeepSeek's delimiters have characters that nobody types
+
+
+_DEEPSEEK = re.compile(
+    rf"\s*{_special('tool call begin')}(?:function{_special('tool sep')})?([\w.-]+)(?:{_special('tool sep')})?"
+    rf"\s*(?:```json\s*)?(\{{.*?\}})\s*(?:```\s*)?{_special('tool call end')}\s*",
+    re.DOTALL,
+)
+
+
+def _deepseek(body: str) -> Iterator[Piece]:
+    for match in _following(_DEEPSEEK, body):
+        yield TextToolCall(match[1], match[2])
+
+
+_INVOKE = re.compile(r'\s*<invoke name="?([\w.:-]+)"?\s*>(.*?)</invoke>\s*', re.DOTALL)
+_NAMED = re.compile(
+    r'\s*<parameter name="?([^">]+?)"?(?:\s+string="?(true|false)"?)?\s*>\n?(.*?)\n?</parameter>\s*', re.DOTALL
+)
+_ELEMENT = re.compile(r"\s*<([\w.-]+)>()(.*?)</\1>\s*", re.DOTALL)
+
+
+def _invoke(body: str) -> Iterator[Piece]:
+    """MiniMax, and DeepSeek from V3.2 on, whose tags contain a special token: `<invoke name="f">` and parameters."""
+    for match in _following(_INVOKE, body.replace(_DSML, "").replace(_MINIMAX, "")):
+        inner = match[2].strip()
+        parameters = [*_following(_NAMED, inner)] or [*_following(_ELEMENT, inner)]
+        if inner and not parameters:
+            continue
+        if parameters and all(each[2] for each in parameters):  # the call states which arguments are strings
+            arguments = {each[1]: each[3] if each[2] == "true" else _value(each[3], None) for each in parameters}
+            yield TextToolCall(match[1], json.dumps(arguments, ensure_ascii=False))
+        else:
+            yield TextToolCall(match[1], {each[1]: each[3] for each in parameters})
+
+
+_QUOTE = '<|"|>'
+_GEMMA = re.compile(r"\s*call:([\w.:-]+)(\{.*\})\s*", re.DOTALL)
+_KEY = re.compile(r"([{,]\s*)([\w.-]+)\s*:")
+
+
+def _gemma(body: str) -> Iterator[Piece]:
+    """Gemma 4: `call:f{city:<|"|>Paris<|"|>,days:2}`, JSON with unquoted names."""
+    if not (match := _GEMMA.fullmatch(body)):
+        return
+    runs = match[2].split(_QUOTE)  # every other one is a string
+    arguments = "".join(json.dumps(run) if n % 2 else _KEY.sub(r'\1"\2":', run) for n, run in enumerate(runs))
+    try:
+        yield TextToolCall(match[1], json.dumps(loads(arguments), ensure_ascii=False))
+    except ValueError:
+        return
+
+
+_RECIPIENT = re.compile(r"[^<]*\bto=functions\.([\w-]+)")
+
+
+def _commentary(body: str) -> Iterator[Piece]:
+    """gpt-oss: ` to=functions.f <|constrain|>json<|message|>{...}`; without a recipient it is text for the user."""
+    head, _, content = body.partition("<|message|>")
+    content, _, _ = content.partition("<|end|>")
+    match = _RECIPIENT.match(head)
+    yield TextToolCall(match[1], content.strip()) if match else content
+
+
+def _thought(body: str) -> Iterator[Piece]:
+    yield TextReasoning(body)
+
+
+def _following(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Yield consecutive matches that cover the whole text; nothing if the text contains anything else."""
+    matches, at = list[re.Match[str]](), 0
+    while at < len(text):
+        if not (match := pattern.match(text, at)):
+            return
+        matches.append(match)
+        at = match.end()
+    yield from matches
+
+
+class _Delimiter(NamedTuple):
+    open: str
+    close: str  # empty: the end of the text
+    read: Callable[[str], Iterable[Piece]]
+
+
+_DELIMITERS = {
+    open: _Delimiter(open, close, read)
+    for open, close, read in (
+        ("<tool_call>", "</tool_call>", _tool_call),
+        ("<function=", "</function>", _function),
+        ("<|tool_call|>", "<|/tool_call|>", _json),
+        ("<|python_tag|>", "", _json),
+        ("[TOOL_CALLS]", "", _mistral),
+        ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", _kimi),
+        ("<|tool_call_section_begin|>", "<|tool_call_section_end|>", _kimi),
+        ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", _xtml),
+        ("<|open|>think<|sep|>", "<|close|>think<|sep|>", _thought),
+        (_special("tool calls begin"), _special("tool calls end"), _deepseek),
+        (f"<{_DSML}function_calls>", f"</{_DSML}function_calls>", _invoke),
+        (f"<{_DSML}tool_calls>", f"</{_DSML}tool_calls>", _invoke),
+        ("<minimax:tool_call>", "</minimax:tool_call>", _invoke),
+        (f"{_MINIMAX}<tool_call>", f"{_MINIMAX}</tool_call>", _invoke),
+        ("<|tool_call>", "<tool_call|>", _gemma),
+        ("<|channel>thought\n", "<channel|>", _thought),
+        ("<seed:tool_call>", "</seed:tool_call>", _tool_call),
+        ("<TOOLCALL>", "</TOOLCALL>", _json),  # Nemotron
+        ("<|channel|>analysis<|message|>", "<|end|>", _thought),
+        ("<|channel|>commentary", "<|call|>", _commentary),
+    )
+}
+# Delimiters of messages, which gpt-oss and Kimi K3 write, and which are dropped.
+_DROPPED = (
+    *("<|start|>assistant", "<|channel|>final<|message|>", "<|return|>"),
+    *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
+)
+_OPEN = re.compile("|".join(map(re.escape, (*_DELIMITERS, *_DROPPED))))
+_LONGEST = max(map(len, (*_DELIMITERS, *_DROPPED)))
+_FIRST = "".join({delimiter[0] for delimiter in (*_DELIMITERS, *_DROPPED)})

@@ -1,0 +1,92 @@
+"""
+Counts the tokens of a prompt by means of the server: vLLM and llama.cpp have endpoints for it, each its own.
+
+The first request determines which method works, and it is used from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import httpx
+
+from app.backends.server.errors.classification import ERROR_CLASSES
+from app.core.profile import Profile
+from app.errors import BackendError
+
+# Posts JSON to a URL, and returns the JSON of the response; raises `BackendError`.
+Post: TypeAlias = Callable[[httpx.URL, dict[str, Any]], Awaitable[Any]]
+
+_ABSENT = {ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code}
+
+
+class CountingMethod(NamedTuple):
+    """One request to which a server may return a number of tokens."""
+
+    path: str  # from the root of the server, above the `/v1`
+    build: Callable[[Mapping[str, Any]], dict[str, Any]]
+    read: Callable[[Any], Any]  # from the response
+    then: CountingMethod | None = None  # the next request, built from what was read
+
+
+def _prompt(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a chat request that determine its prompt."""
+    names = ("model", "messages", "tools", "chat_template_kwargs", "reasoning_effort")
+    return {name: body[name] for name in names if name in body}
+
+
+def _field(name: str) -> Callable[[Any], Any]:
+    return lambda answer: answer.get(name) if isinstance(answer, dict) else None
+
+
+def _length(answer: Any) -> Any:
+    tokens = _field("tokens")(answer)
+    return len(tokens) if isinstance(tokens, list) else None
+
+
+_COUNTED = CountingMethod("v1/chat/completions/input_tokens", _prompt, _field("input_tokens"))
+_TEMPLATED = CountingMethod(
+    "apply-template",
+    _prompt,
+    _field("prompt"),
+    then=CountingMethod(
+        "tokenize", lambda body: {"content": body["prompt"], "add_special": True, "parse_special": True}, _length
+    ),
+)
+_TOKENIZED = CountingMethod("tokenize", lambda body: {**_prompt(body), "add_generation_prompt": True}, _field("count"))
+
+# By profile. An unknown server is tried with all; servers with other profiles do not count tokens.
+COUNTING_METHODS = {
+    "vllm": (_TOKENIZED,),
+    "llama.cpp": (_COUNTED, _TEMPLATED),  # older versions have only the second
+    "default": (_COUNTED, _TOKENIZED, _TEMPLATED),
+}
+
+
+class Tokenizer:
+    """Counts the tokens of prompts for the server with this base URL."""
+
+    def __init__(self, base: httpx.URL, profile: Profile) -> None:
+        self._root = base.copy_with(path=base.path.rstrip("/").removesuffix("/v1") + "/")
+        self._methods = COUNTING_METHODS.get(profile.name, ())
+
+    async def count(self, body: Mapping[str, Any], post: Post) -> int | None:
+        """Return the number of tokens in the prompt of a chat request; None if the server cannot count them."""
+        for method in self._methods:
+            try:
+                count = await self._call(method, body, post)
+            except BackendError as error:
+                if error.code in _ABSENT:
+                    self._methods = tuple(other for other in self._methods if other is not method)
+                continue  # a temporary failure otherwise
+            if isinstance(count, int):
+                self._methods = (method,)
+                return count
+        return None
+
+    async def _call(self, method: CountingMethod, body: Mapping[str, Any], post: Post) -> Any:
+        result = method.read(await post(self._root.join(method.path), method.build(body)))
+        if method.then is None or result is None:
+            return result
+        return await self._call(method.then, {"prompt": result}, post)

@@ -1,0 +1,188 @@
+"""
+Adapts requests to servers that reject unknown fields: a field that a refusal names is removed, and this is remembered.
+
+    adapted = FieldAdaptation(profile.request, caller_field).adapt(body)
+    adapted.body                 # the request to send, without fields that this server is known to reject
+    adapted.drop_fields(error)   # after a refusal: True if `body` has changed and can be sent again
+    adapted.accepted()           # after success: `adapt` omits the same fields from now on, for a while
+
+Only fields that do not affect the answer, or that the caller did not set, are removed; for others the caller gets the
+refusal. A refusal that is misread does no harm, since nothing is remembered until the server accepts the request.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.backends.server.errors.unsupported_fields import CALL, MESSAGE, STRICT, functions, holds, unknown_fields
+from app.core.profile import RequestOptions
+from app.errors import BackendError, label
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED = 3600.0  # seconds; after that the server may have been upgraded
+_MODELS, _FIELDS = 1000, 50  # models that are remembered, and fields of each
+_ROUNDS = 6  # refusals of one request, for servers that name one field at a time
+
+# Set by this server, not by callers: usage is estimated if it is missing, and responses are stored here.
+_OURS = frozenset({"stream_options", "store"})
+
+# Set by callers, but the answer does not depend on them. (Parallel calls are prevented here anyway.)
+_HARMLESS = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "safety_identifier",
+        "service_tier",
+        "user",
+        "verbosity",  # a preference, which most profiles do not send at all
+    }
+)
+
+# Harmless with this value, which is the default.
+_NEUTRAL = {"frequency_penalty": 0, "presence_penalty": 0, "tool_choice": "auto"}
+
+# Two names of one limit.
+_OTHER_NAME = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+
+
+class FieldAdaptation:
+    """
+    The fields that one server rejects, by model.
+
+    `options` are those of its profile. `caller_field` returns the name of a field in the caller's request. `clock`
+    returns seconds.
+    """
+
+    def __init__(
+        self,
+        options: RequestOptions,
+        caller_field: Callable[[str], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.caller_field = caller_field
+        self._adapts = options.adapt
+        # Fields that the operator set are never removed.
+        self._fixed = {*options.extra_body, *([STRICT] if options.strict == "force" else [])}
+        self._clock = clock
+        self._models: dict[str, dict[str, float]] = {}  # by model: the fields, and the time until which each is omitted
+
+    def adapt(self, body: dict[str, Any]) -> AdaptedRequest:
+        """Return the request without the fields that this server is known to reject."""
+        return AdaptedRequest(self, body, self._rejected(body))
+
+    def _rejected(self, body: Mapping[str, Any]) -> dict[str, float]:
+        if not self._models or (rejected := self._models.get(str(body.get("model")))) is None:
+            return {}
+        now = self._clock()
+        return {field: until for field, until in rejected.items() if now < until}
+
+    def may_lack(self, body: Mapping[str, Any], field: str) -> bool:
+        """Return whether a request means the same without a field, or with the field's other name."""
+        if not self._adapts or field in self._fixed:
+            return False
+        if field in _NEUTRAL:
+            return bool(body.get(field) == _NEUTRAL[field])
+        return field in _OURS or field in _HARMLESS or field in _OTHER_NAME or "[]" in field
+
+    def learn(self, model: str, fields: list[str]) -> None:
+        """Omit fields from a model's requests from now on."""
+        old = self._models.pop(model, {})
+        # Of the two names of a limit, the one that was rejected last counts.
+        others = {field: until for field, until in old.items() if _OTHER_NAME.get(field) not in fields}
+        new = dict.fromkeys(fields, self._clock() + REMEMBERED)
+        self._models[model] = dict([*(others | new).items()][-_FIELDS:])
+        if len(self._models) > _MODELS:
+            del self._models[next(iter(self._models))]
+        message = "backend: the model %s does not know %s: left out for the next %d minutes"
+        logger.info(message, label(model), ", ".join(fields), REMEMBERED / 60)
+
+
+class AdaptedRequest:
+    """
+    A request as it is sent: `body`, without the fields that the server rejects, and `warnings`, a sentence for each
+    field that the caller had set.
+    """
+
+    def __init__(self, adaptation: FieldAdaptation, body: dict[str, Any], rejected: dict[str, float]) -> None:
+        self._adaptation = adaptation
+        self._original = body
+        self._rejected = rejected
+        self._named: list[str] = []  # fields that refusals of this request named
+        self._rounds = 0
+        self.body, self.warnings = self._reduced() if rejected else (body, [])
+
+    def drop_fields(self, error: BackendError) -> bool:
+        """Remove the fields that a refusal names; return False if it names none, or one that must not be removed."""
+        fields = unknown_fields(error, self.body)
+        if not fields or self._rounds == _ROUNDS or not all(map(self._may_drop, fields)):
+            return False
+        self._rounds += 1
+        self._named += fields
+        self.body, self.warnings = self._reduced()
+        return True
+
+    def explain(self, error: BackendError) -> BackendError:
+        """Return a refusal with the field that it names, if any, in `param`, by its name in the caller's request."""
+        fields = unknown_fields(error, self.body)
+        field = next((field for field in fields if not self._may_drop(field)), next(iter(fields), error.param))
+        error.param = field and self._adaptation.caller_field(field)
+        return error
+
+    def accepted(self) -> None:
+        """Remember the removed fields, now that the server has accepted the request."""
+        if self._named:
+            self._adaptation.learn(str(self._original.get("model")), self._named)
+
+    def _may_drop(self, field: str) -> bool:
+        return self._adaptation.may_lack(self.body, field) and _OTHER_NAME.get(field) not in self._named
+
+    def _reduced(self) -> tuple[dict[str, Any], list[str]]:
+        body, warnings = self._original, []
+        for field in dict.fromkeys([*self._rejected, *self._named]):
+            if holds(body, field) and self._adaptation.may_lack(body, field):
+                warnings += self._warnings(body, field)
+                body = _without(body, field)
+        return body, warnings
+
+    def _warnings(self, body: Mapping[str, Any], field: str) -> list[str]:
+        """Return the warnings for the caller when a field is removed."""
+        if field == "parallel_tool_calls" and not body[field]:
+            return ["This backend cannot be limited to one call at a time."]
+        if field == STRICT and any(function.get("strict") for function in functions(body)):
+            return ["This backend does not know 'strict' of tools, so it was left out."]
+        set_by_caller = field in _HARMLESS or field in _NEUTRAL
+        if not set_by_caller:
+            return []
+        return [f"This backend does not know {label(self._adaptation.caller_field(field))}, so it was left out."]
+
+
+def _without(body: dict[str, Any], field: str) -> dict[str, Any]:
+    if field.startswith(CALL):
+        return {
+            **body,
+            "messages": [_without_in_calls(message, field.removeprefix(CALL)) for message in body["messages"]],
+        }
+    if field.startswith(MESSAGE):
+        return {**body, "messages": [_omit(message, field.removeprefix(MESSAGE)) for message in body["messages"]]}
+    if field == STRICT:
+        return {**body, "tools": [_lenient(tool) for tool in body["tools"]]}
+    other = {_OTHER_NAME[field]: body[field]} if field in _OTHER_NAME else {}
+    return other | _omit(body, field)
+
+
+def _without_in_calls(message: dict[str, Any], name: str) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": [_omit(call, name) for call in calls]} if calls else message
+
+
+def _lenient(tool: dict[str, Any]) -> dict[str, Any]:
+    return {**tool, "function": _omit(tool["function"], "strict")} if "function" in tool else tool
+
+
+def _omit(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key != name} if name in fields else fields

@@ -1,0 +1,518 @@
+"""
+The client of one model server, over HTTP, whatever its API.
+
+    async with server.open(question) as exchange:
+        async for chunks in exchange:
+            ...
+
+All connection, status, framing and decoding errors are raised as `BackendError`. The differences between servers are in
+their profiles, and their APIs are the rows of `app.backends.apis`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType, TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import orjson
+
+from app.backends import (
+    PASSTHROUGH,
+    Backend,
+    ChunkOrRun,
+    EncodedQuestion,
+    Question,
+    RawAnswer,
+    RawRequest,
+    Translation,
+)
+from app.backends.apis import APIS, encode
+from app.backends.server.adaptation import AdaptedRequest, FieldAdaptation
+from app.backends.server.answer import AnswerStream, is_compressed
+from app.backends.server.errors import backend_error, error_in_chunk
+from app.backends.server.errors.causes import explain, explained, unreachable
+from app.backends.server.errors.classification import ERROR_CLASSES, failure
+from app.backends.server.forwarding import MODEL, ForwardedAnswer, Forwarding
+from app.backends.transport import HTTPToolsTransport
+from app.core.bounded_json import LARGE, EncodedJSON, dumps_in_pieces, is_large
+from app.core.profile import Profile
+from app.core.redaction import without_password
+from app.core.request.question import EncodedMessages
+from app.core.sse.decoder import check_piece
+from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
+from app.core.types.chunk import RawChunk, Receiver
+from app.errors import BackendError
+
+logger = logging.getLogger(__name__)
+
+# Statuses that are retried, as in the OpenAI SDK, unless the error proves to be the caller's.
+RETRIED = frozenset({408, 429, 500, 502, 503, 504, 529})
+_MAX_RETRY_WAIT = 3.0  # seconds; a longer `Retry-After` is passed on to the caller instead
+_BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds
+_ERROR_LIMIT = 1_000_000  # bytes of an error's body that are read
+_PIECE = 256  # bytes to decompress at once: at the very worst they become some megabytes
+_LINGER = 1.0  # seconds to wait for the end of the body after `[DONE]`, so that the connection can be reused
+
+
+class ModelServer(Backend):
+    """
+    One model server.
+
+    `api_key` is sent in the profile's header; with `passthrough` the caller's own key is sent. A request is retried up
+    to `retries` times as long as nothing of the answer has been received. `http` replaces the default transport.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        profile: Profile = Profile(),  # noqa: B008 (frozen)
+        *,
+        http: httpx.AsyncBaseTransport | None = None,
+        retries: int = 2,
+    ) -> None:
+        options = profile.transport
+        self._profile = profile
+        self._key = api_key or options.api_key
+        self._retries = retries
+        base = httpx.URL(base_url or options.base_url or "")
+        self._base = base
+        self._url = None if MODEL in options.path else self._under(base, options.path)
+        self._name = without_password(str(base))
+        self._models_url = self._under(base, "/models")
+        self._api = APIS[options.api]
+        self._tokenizer = self._api.tokenizer(base, profile)
+        self._forwarding = Forwarding(base, profile)
+        self._adaptation = FieldAdaptation(profile.request, self._api.caller_field)
+        self._http = http or transport_to(base)
+        self._passes = self._key == PASSTHROUGH
+        headers = {
+            "Host": base.netloc.decode("ascii"),
+            "Accept": "text/event-stream, application/json",
+            "Accept-Encoding": "identity",  # decompression costs time, and some gateways buffer what they compress
+            "Content-Type": "application/json",
+            "User-Agent": "antiphon",
+            **options.headers,
+        }
+        self._headers = httpx.Headers(headers, encoding="utf-8")  # encoded once
+
+    @classmethod
+    def from_settings(cls, settings: Any) -> ModelServer:
+        """Build the backend of a `BackendSettings`."""
+        key = settings.key.get_secret_value() if settings.key else None
+        return cls(settings.url, key, settings.options(), retries=settings.retries)
+
+    def profile(self, model: str) -> Profile:
+        """Return the profile of this server, which is the same for every model."""
+        return self._profile
+
+    def encode(self, question: Question) -> EncodedQuestion:
+        """Return a question as this server takes it."""
+        return encode(question, self._profile)
+
+    def open(self, question: Question) -> ServerExchange:
+        """Return the exchange of a question: see `Backend.open`."""
+        return ServerExchange(self, question)
+
+    @property
+    def forwards(self) -> bool:
+        """True."""
+        return True
+
+    def forward(self, request: RawRequest) -> ForwardedExchange:
+        """Return the exchange of a raw request: see `Backend.forward`."""
+        return ForwardedExchange(self, request)
+
+    async def pass_on(self, request: RawRequest) -> ForwardedAnswer:
+        """Return the answer to a raw request, with retries as the settings allow; raises `BackendError`."""
+        attempt = 0
+        while True:
+            try:
+                return ForwardedAnswer(await self._send_raw(request), self._profile)
+            except _Refusal as refusal:
+                allowed = request.retry_allowed and request.body.replayable
+                if not await self._wait_to_retry(refusal, attempt, allowed=allowed):
+                    raise refusal.error from refusal.__cause__
+            attempt += 1
+
+    async def _wait_to_retry(self, refusal: _Refusal, attempt: int, *, allowed: bool) -> bool:
+        """Return False if a refused request is not to be sent again; else log the refusal, wait, and return True."""
+        wait = refusal.wait(attempt) if allowed and attempt < self._retries else None
+        if wait is None:
+            return False
+        explain(refusal.error, refusal.__cause__)
+        logger.info("backend %s: %s; retrying in %.1f s", self._name, refusal.error.explanation, wait)
+        await asyncio.sleep(wait)
+        return True
+
+    async def _send_raw(self, request: RawRequest) -> httpx.Response:
+        """Return a response with status 2xx; raises `_Refusal` for all others."""
+        key = request.caller_key
+        sent = self._forwarding.request(request, self._credentials(key), own_account=not self._passes)
+        try:
+            response = await self._http.handle_async_request(sent)
+        except httpx.ReadTimeout as error:
+            raise _Refusal(failure("timeout"), again=False) from error
+        except httpx.TransportError as error:
+            raise _Refusal(unreachable(error), again=True) from error
+        if not response.is_success:
+            _bound(response)
+            body = await _read_error(response)
+            refusal = self._refusal(response, body, key)
+            refusal.error = self._forwarding.refusal(request, response, body, refusal.error, self._secret(key))
+            raise refusal
+        return response
+
+    async def count_tokens(self, question: Question) -> int | None:
+        """Return the number of tokens in a question's prompt; None if the server cannot count them."""
+
+        async def post(url: httpx.URL, body: dict[str, Any]) -> Any:
+            return await self._read_json("POST", url, await _encode(body), question.caller_key, seconds=15)
+
+        return await self._tokenizer.count(self.encode(question).body, post)
+
+    def translation(self, question: Question) -> Translation:
+        """Return a question as it would be sent, without fields that this server is known to reject."""
+        adapted = self._adaptation.adapt(self.encode(question).body)
+        url = self._url or self._url_of(adapted.body.get("model"))
+        shown = str(url.copy_with(userinfo=b"", query=None, fragment=None))
+        return Translation("default", self._profile.name, shown, adapted.body, adapted.warnings)
+
+    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+        """Return the available models, as entries of OpenAI's list."""
+        return await self._list_models(caller_key, seconds=15)
+
+    async def check(self) -> None:
+        """Return if the backend can be reached; raises `BackendError` if not."""
+        try:
+            await self._list_models(None, seconds=5)
+        except BackendError as error:
+            if self._passes and error.status in (401, 403):
+                return  # it can be reached, and requires a key that only callers have
+            if error.code not in (ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code):
+                raise
+            await self._probe()  # not every server lists its models
+
+    async def _probe(self) -> None:
+        """Check that the chat endpoint exists: it must reject an empty request."""
+        try:
+            async with asyncio.timeout(5):
+                response = await self._send("POST", self._url or self._url_of("none"), b"{}", None)
+            await response.aclose()
+        except _Refusal as refusal:
+            if refusal.error.status >= 500:
+                raise refusal.error from refusal.__cause__
+        except TimeoutError as error:
+            raise failure("timeout") from error
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def answer(self, question: Question, *, whole: bool = False) -> tuple[AnswerStream, list[str]]:
+        """
+        Return the stream of an answer's chunks, and what was left out or changed; raises `BackendError`.
+
+        `whole`: whether to ask for the answer at once.
+        """
+        encoded = await asyncio.to_thread(self.encode, question) if question.large else self.encode(question)
+        body = self._api.unstreamed(encoded.body) if whole else encoded.body
+        response, adapted = await self._request(question, body)
+
+        def error_in(chunk: RawChunk) -> BackendError | None:
+            error = error_in_chunk(chunk, secret=self._secret(question.caller_key), passthrough=self._passes)
+            return error and self._adaptation.adapt(body).explain(error)
+
+        try:
+            answer = AnswerStream(response, self._profile, self._api.decoder(body, self._profile, error_in))
+        except BaseException:
+            await response.aclose()
+            raise
+        return answer, [*encoded.warnings, *adapted.warnings]
+
+    async def _request(self, question: Question, body: dict[str, Any]) -> tuple[httpx.Response, AdaptedRequest]:
+        """Return a response with status 2xx whose body is not read yet, with retries as the settings allow."""
+        adapted = self._adaptation.adapt(body)
+        content = await _encode(adapted.body, question.large)
+        url = self._url or self._url_of(adapted.body.get("model"))
+        attempt = 0
+        while True:
+            try:
+                response = await self._send("POST", url, content, question.caller_key, question.headers)
+            except _Refusal as refusal:
+                if adapted.drop_fields(refusal.error):
+                    content = await _encode(adapted.body, question.large)
+                    continue
+                if not await self._wait_to_retry(refusal, attempt, allowed=question.retry_allowed):
+                    raise adapted.explain(refusal.error) from refusal.__cause__
+                attempt += 1
+            else:
+                adapted.accepted()
+                return response, adapted
+
+    async def _send(
+        self,
+        method: str,
+        url: httpx.URL,
+        content: bytes,
+        caller_key: str | None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> httpx.Response:
+        """Return a response with status 2xx; raises `_Refusal` for everything else."""
+        options = self._profile.transport
+        length = {"Content-Length": str(len(content))} if content else {}
+        # With a `stream`, `httpx` uses the headers unchanged; to work them out takes it ten times as long.
+        request = httpx.Request(
+            method,
+            url,
+            headers=self._headers,
+            stream=httpx.ByteStream(content),
+            extensions={"timeout": {"connect": options.connect_timeout, "pool": options.connect_timeout}},
+        )
+        for name, value in {**headers, **self._credentials(caller_key), **length}.items():
+            request.headers[name] = value
+        try:
+            async with asyncio.timeout(options.first_byte_timeout):
+                response = await self._http.handle_async_request(request)
+        except TimeoutError as error:
+            raise _Refusal(failure("timeout"), again=False) from error
+        except httpx.TransportError as error:
+            raise _Refusal(unreachable(error), again=True) from error
+        _bound(response)
+        if not response.is_success:
+            raise self._refusal(response, await _read_error(response), caller_key)
+        return response
+
+    def _refusal(self, response: httpx.Response, body: bytes, caller_key: str | None) -> _Refusal:
+        status, headers = response.status_code, response.headers
+        error = backend_error(status, headers, body, secret=self._secret(caller_key), passthrough=self._passes)
+        again = status in RETRIED and error.status >= 429 and error.code != ERROR_CLASSES["quota"].code
+        error.add_note(f"HTTP {status}")
+        requested = headers.get("x-should-retry")
+        return _Refusal(error, again=requested == "true" or (again and requested != "false"))
+
+    async def _list_models(self, caller_key: str | None, seconds: float) -> list[dict[str, Any]]:
+        listed = await self._read_json("GET", self._models_url, b"", caller_key, seconds)
+        if isinstance(listed, dict):
+            listed = listed.get("data") or listed.get("models")
+        return [_model(entry) for entry in listed if isinstance(entry, dict | str)] if isinstance(listed, list) else []
+
+    async def _read_json(
+        self, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
+    ) -> Any:
+        """Send a request to another endpoint than chat, and return the JSON of the response."""
+        with explained():
+            return await self._json(method, url, content, caller_key, seconds)
+
+    async def _json(self, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float) -> Any:
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._send(method, url, content, caller_key)
+                body = await _read_whole(response)
+                check_piece(body)
+                return json.loads(body)
+        except _Refusal as refusal:
+            raise refusal.error from refusal.__cause__
+        except TimeoutError as error:
+            raise failure("timeout") from error
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise failure("failure") from error
+        except ValueError as error:
+            raise failure("failure", "The backend's answer is not JSON. Is its base URL right?") from error
+
+    def _secret(self, caller_key: str | None) -> str | None:
+        return caller_key if self._passes else self._key
+
+    def _credentials(self, caller_key: str | None) -> dict[str, str]:
+        secret, options = self._secret(caller_key), self._profile.transport
+        if secret and not (secret.isascii() and secret.isprintable()):
+            raise failure("own_key" if self._passes else "key")  # it is not valid in a header
+        return {options.auth_header: f"{options.auth_scheme} {secret}".strip()} if secret else {}
+
+    def _url_of(self, model: Any) -> httpx.URL:
+        """Return the endpoint of a model, whose name is a segment of the path; raises `BackendError`."""
+        segment = quote(model, safe="", errors="replace") if isinstance(model, str) else ""
+        if segment.strip(".") == "":
+            raise failure("model")
+        return self._under(self._base, self._profile.transport.path.replace(MODEL, segment))
+
+    def _under(self, base: httpx.URL, path: str) -> httpx.URL:
+        url = base.copy_with(path=f"{base.path.rstrip('/')}/{path.lstrip('/')}")
+        return url.copy_merge_params(self._profile.transport.query) if self._profile.transport.query else url
+
+
+class ServerExchange:
+    """A question and its answer: the context that `ModelServer.open` returns."""
+
+    answered_by: Sequence[str] = ()  # the server does not know its name in the settings
+
+    def __init__(self, server: ModelServer, question: Question) -> None:
+        self.warnings: Sequence[str] | None = None
+        self.receiver: Receiver | None = None
+        self._server = server
+        self._question = question
+        self._answer: AnswerStream | None = None  # while it is open
+
+    async def __aenter__(self) -> ServerExchange:
+        try:
+            answer = await self._open()
+            fall_back = self._server.profile("").response.empty_stream == "ask_whole"
+            if fall_back or not answer.is_event_stream:
+                try:
+                    await answer.begin()  # it may be an error rather than a stream, and can still become an HTTP status
+                except BackendError:
+                    if not (fall_back and answer.empty):
+                        raise
+                    await self._close()
+                    await (await self._open(whole=True)).begin()
+            return self
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self._answer and self._answer.done:
+            self._answer.linger(_LINGER)
+        await self._close()
+        if isinstance(error, BackendError):
+            explain(error, error.__cause__)
+
+    def __aiter__(self) -> AsyncIterator[list[ChunkOrRun]]:
+        assert self._answer
+        self._answer.receiver = self.receiver
+        return self._answer
+
+    async def _open(self, *, whole: bool = False) -> AnswerStream:
+        self._answer, self.warnings = await self._server.answer(self._question, whole=whole)
+        return self._answer
+
+    async def _close(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer:
+            await answer.aclose()
+
+
+class ForwardedExchange:
+    """A raw request and its answer: the context that `ModelServer.forward` returns."""
+
+    answered_by: Sequence[str] = ()
+
+    def __init__(self, server: ModelServer, request: RawRequest) -> None:
+        self._server = server
+        self._request = request
+
+    async def __aenter__(self) -> RawAnswer:
+        with explained():
+            self._answer = await self._server.pass_on(self._request)
+        return self._answer
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._answer.aclose()
+        if isinstance(error, BackendError):
+            explain(error, error.__cause__)
+
+
+class _Refusal(Exception):
+    """The backend did not answer; a retry may succeed."""
+
+    def __init__(self, error: BackendError, *, again: bool) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self._again = again
+
+    def wait(self, attempt: int) -> float | None:
+        """Return the seconds to wait before the next attempt; None if there is none."""
+        if not self._again:
+            return None
+        if (retry_after := self.error.retry_after) is not None:
+            return retry_after if retry_after <= _MAX_RETRY_WAIT else None
+        return float(min(_BACKOFF * 2**attempt, _BACKOFF_LIMIT) * random.uniform(0.75, 1))
+
+
+def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
+    """Return the transport for a URL, which uses the environment's proxies except for servers on this machine."""
+    local = url.host == "localhost" or url.host.startswith("127.") or url.host == "::1"
+    return HTTPToolsTransport(trust_env=not local)
+
+
+async def _encode(body: dict[str, Any], large: bool = False) -> bytes:
+    messages, value = body.get("messages"), body
+    if isinstance(messages, EncodedMessages):
+        large = large or len(messages.encoded) > LARGE or is_large(messages.others)
+        value = {**body, "messages": messages.fragments(EncodedJSON if large else orjson.Fragment)}
+    else:
+        large = large or is_large(messages)
+    try:
+        return await asyncio.to_thread(dumps_in_pieces, value) if large else orjson.dumps(value)
+    except TypeError:  # lone surrogates, or integers of more than 64 bits, which callers may send
+        return json.dumps(body).encode()
+
+
+async def _read_error(response: httpx.Response) -> bytes:
+    """Read an error's body, as far as it is received."""
+    body = bytearray()
+    with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):  # the status is enough
+        async with asyncio.timeout(10):
+            await _read(response, body, _ERROR_LIMIT)
+    return bytes(body)
+
+
+async def _read_whole(response: httpx.Response) -> bytes:
+    """Read a body that is one JSON document; raises `BackendError` if it is too long."""
+    body = bytearray()
+    await _read(response, body, MAX_EVENT_BYTES)
+    if len(body) > MAX_EVENT_BYTES:
+        raise failure("failure", TOO_LONG)
+    return bytes(body)
+
+
+async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
+    """Read a body to its end, or until it has more than `limit` bytes."""
+    try:
+        async for data in response.aiter_bytes():
+            body += data
+            if len(body) > limit:
+                break
+    finally:
+        await response.aclose()
+
+
+def _bound(response: httpx.Response) -> None:
+    if is_compressed(response):
+        response.stream = _BoundedStream(response.stream)
+
+
+class _BoundedStream(httpx.AsyncByteStream):
+    """A compressed body in small pieces, since httpx decompresses each piece as a whole."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self._stream:
+            for at in range(0, len(data), _PIECE):
+                yield data[at : at + _PIECE]
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _model(entry: dict[str, Any] | str) -> dict[str, Any]:
+    """Return an entry of a list of models, with all fields of OpenAI's entries."""
+    if isinstance(entry, str):
+        entry = {"id": entry}
+    name = next((str(entry[key]) for key in ("id", "model", "name", "slug") if entry.get(key)), "")
+    defaults = {"object": "model", "created": 0, "owned_by": "backend"}
+    return defaults | {key: value for key, value in entry.items() if value is not None} | {"id": name}

@@ -1,0 +1,209 @@
+"""
+Translates the errors of backends into errors of the API.
+
+The tables here list where the formats of the various servers have their message, code and parameter; what these mean is
+in `classification`. Neither web pages nor API keys are passed on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.backends.server.errors.classification import CALLER_KEY, ERROR_CLASSES, HIDDEN, classify
+from app.backends.server.errors.retry_after import retry_after
+from app.core.redaction import REDACTED, redact
+from app.core.sse.decoder import ChunkDecoder, encodable
+from app.core.types.chunk import RawChunk
+from app.errors import BackendError
+
+_LONGEST = 2000  # characters of a message: some servers quote the whole request
+
+# The fields are in the object itself, or in a nested one under one of these names.
+_WRAPPERS = ("error", "errors", "detail", "base_resp", "message", "fault", "issues")
+_FIELDS = {
+    "message": (
+        "message",
+        "Message",
+        "msg",
+        "status_msg",
+        "error_message",
+        "error_msg",
+        "error_description",
+        "detail",
+        "title",
+    ),
+    "code": ("code", "error_code", "status_code"),
+    "type": ("type", "status"),
+    "param": ("param",),
+}
+# Where gateways have the cause: OpenRouter's own message is "Provider returned error", Vercel's "Stream error
+# occurred".
+_CAUSES = (("metadata", "raw"), ("value", "error_message"))
+_STATUS_FIELDS = ("http_code", "http_status_code", "status_code", "status", "code")
+
+# The HTTP status for each `base_resp.status_code` of MiniMax; 0 is success.
+_BASE_RESP = {
+    **dict.fromkeys((1002, 1039, 1041, 2056), 429),
+    **dict.fromkeys((1004, 2049), 401),
+    **dict.fromkeys((1026, 1027, 1042, 2013), 400),
+    1008: 402,
+}
+
+
+def backend_error(
+    status: int, headers: Mapping[str, str], body: bytes, *, secret: str | None = None, passthrough: bool = False
+) -> BackendError:
+    """
+    Return the error for a response with a status other than 2xx.
+
+    `headers` has the names in lower case. `secret` is the key that was sent, which is removed from messages;
+    `passthrough` is true if it was the caller's own.
+    """
+    page = "html" in headers.get("content-type", "")
+    wait = retry_after(headers, body.decode(errors="replace"))
+    return _error(status, {} if page else _read(_parse(body.decode(errors="replace"))), wait, secret, passthrough)
+
+
+def error_in_chunk(chunk: RawChunk, *, secret: str | None = None, passthrough: bool = False) -> BackendError | None:
+    """Return the error that a chunk contains, with a suitable HTTP status; None if it contains none."""
+    if not _has_error(chunk):
+        return None
+    fields = _read(next(_choice_errors(chunk), chunk))
+    wait = retry_after({}, json.dumps(chunk, default=str))
+    return _error(fields.get("http", 0), fields, wait, secret, passthrough)
+
+
+def _error(
+    status: int, fields: dict[str, Any], wait: float | None, secret: str | None, passthrough: bool
+) -> BackendError:
+    code, message = str(fields.get("code", "")), str(fields.get("message", "")).strip()
+    kind = classify(status, code, str(fields.get("type", "")), message)
+    if passthrough:
+        kind = CALLER_KEY.get(kind, kind)
+    row = ERROR_CLASSES[kind]
+    # A code that repeats the HTTP status is useless; any other is the vendor's own.
+    specific = kind in ("mistake", "missing", "failure", "model_error") and re.fullmatch(
+        r"(?![45]\d\d$)[\w.-]{1,64}", code
+    )
+    quoted = bool(message) and kind not in HIDDEN
+    error = BackendError(
+        scrubbed(message, secret) if quoted else row.message,
+        param=str(fields["param"]) if fields.get("param") else None,
+        code=code if specific else row.code,
+        error_type=row.type,
+        status=row.status,
+        retry_after=wait if row.status in (429, 503) else None,
+    )
+    error.quoted = quoted
+    return error
+
+
+def _read(value: Any) -> dict[str, Any]:
+    """Return the fields of an error that exist: `message`, `code`, `type`, `param` and `http`, the status."""
+    if isinstance(value, str):
+        nested = _parse(value) if value.startswith("{") else None  # another server's error as the message
+        fields = _read(nested) if isinstance(nested, dict) else {}
+        return fields if "message" in fields else {"message": value} if value.strip() else {}
+    if isinstance(value, list):
+        return _read_list(value)
+    if not isinstance(value, dict):
+        return {}
+    fields = dict(_fields(value))
+    for wrapper in _WRAPPERS:
+        if inner := _read(value.get(wrapper)):
+            if wrapper == "base_resp":
+                inner["http"] = _BASE_RESP.get(value[wrapper].get("status_code"), 0)
+            fields |= inner
+            break
+    for wrapper, name in _CAUSES:
+        outer = value.get(wrapper)
+        if isinstance(outer, dict) and isinstance(raw := outer.get(name), str):
+            fields |= _read(_parse(raw))
+    return fields
+
+
+def _read_list(values: list[Any]) -> dict[str, Any]:
+    invalid = [
+        value for value in values if isinstance(value, dict) and "msg" in value and isinstance(value.get("loc"), list)
+    ]
+    if not invalid:
+        return _read(values[0]) if values else {}
+    # FastAPI lists the invalid fields.
+    paths = [".".join(map(str, field["loc"])).removeprefix("body.") for field in invalid]
+    message = "; ".join(f"{path}: {field['msg']}" for path, field in zip(paths, invalid, strict=True))
+    return {"message": message, "param": paths[0]}
+
+
+def _fields(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for field, names in _FIELDS.items():
+        for name in names:
+            text = value.get(name)
+            if isinstance(text, str | int) and not isinstance(text, bool) and text not in ("", "error"):
+                yield field, text
+                break
+    for name in _STATUS_FIELDS:
+        if re.fullmatch(r"[45]\d\d", str(value.get(name))):
+            yield "http", int(value[name])
+            break
+
+
+def _parse(text: str) -> Any:
+    """Return a body as JSON, as the chunk with the error, or as text; None for a web page."""
+    text = text.strip().removeprefix("\ufeff")
+    if text[:1] in ("{", "[", '"'):
+        try:
+            return encodable(json.loads(text))
+        except (ValueError, RecursionError):
+            return text
+    if re.match(r"(data|event|id|retry|):", text):  # DashScope: an event stream with one error, with status 400
+        decoder = ChunkDecoder()
+        chunks = [*decoder.decode(text.encode(errors="replace")), *decoder.end()]
+        return next((chunk for chunk in chunks if isinstance(chunk, dict) and _has_error(chunk)), None)
+    return None if re.search(r"<(!doctype|html|head|body|title|h1)\b", text[:2000].lower()) else text
+
+
+def _has_error(chunk: RawChunk) -> bool:
+    if chunk.get("error") or "error" in (chunk.get("object"), chunk.get("type")):
+        return True
+    base_resp = chunk.get("base_resp")
+    if isinstance(base_resp, dict) and base_resp.get("status_code"):
+        return True
+    if "choices" in chunk:
+        return any(_choice_errors(chunk))
+    if chunk.get("code") in _FINE and chunk.get("success") is not False:
+        return False  # Spark sends "Success" as the message
+    return bool(chunk.get("errors")) or any(isinstance(chunk.get(name), str) for name in _MESSAGE_FIELDS)
+
+
+_FINE = (0, "0", 200, "200")
+_MESSAGE_FIELDS = ("message", "detail", "msg", "error_msg")  # `msg` is sent by z.ai, `error_msg` by Baidu
+
+
+def _choice_errors(chunk: RawChunk) -> Iterator[Any]:
+    groq = chunk.get("x_groq")
+    if isinstance(groq, dict) and groq.get("error"):
+        yield groq["error"]
+    choices = chunk.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and choice.get("error"):
+            yield choice["error"]
+
+
+# A traceback of the server (of FastAPI, in errors of llama-cpp-python), which has paths of its files.
+_TRACE = re.compile(r'\n[ \t]*(?:Traceback \(most recent call last\):|File "[^"\n]+", line \d+).*', re.DOTALL)
+
+
+def scrubbed(text: str, secret: str | None = None) -> str:
+    """
+    Return a text of limited length, without the `secret`, anything that looks like an API key, and tracebacks.
+    """
+    if len(text) > 2 * _LONGEST:  # before the patterns are applied; a word that is cut in two may be a part of a key
+        text = text[: 2 * _LONGEST]
+        text = text.rpartition(" ")[0] or text
+    if secret:
+        text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", REDACTED, text)
+    text = redact(_TRACE.sub("", text)).rstrip()
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

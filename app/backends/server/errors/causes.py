@@ -1,0 +1,57 @@
+"""Why a server could not be reached or the connection broke: a short reason for callers, and details for operators."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from app.backends.server.errors.classification import failure
+from app.errors import BackendError
+
+# The reasons that callers see.
+_UNREACHABLE = {
+    ssl.SSLError: "TLS failed",
+    socket.gaierror: "its host name is not known",
+    ConnectionRefusedError: "it refuses connections",
+}
+
+
+def unreachable(error: httpx.TransportError) -> BackendError:
+    """Return the error for a request that could not be sent or was not answered."""
+    if isinstance(error, httpx.TimeoutException):
+        return failure("timeout", "The backend does not accept connections.")
+    if not isinstance(error, httpx.ConnectError):
+        return failure("failure", "The backend closed the connection without an answer.")
+    for cause in _causes(error):
+        for kind, why in _UNREACHABLE.items():
+            if isinstance(cause, kind):
+                return failure("failure", f"The backend cannot be reached: {why}.")
+    return failure("failure", "The backend cannot be reached.")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes, the root cause last."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Add the operating system's message to errors of the backend that leave the context."""
+    try:
+        yield
+    except BackendError as error:
+        explain(error, error.__cause__)
+        raise
+
+
+def explain(error: BackendError, cause: BaseException | None) -> None:
+    """Add the operating system's message for the cause as a note, for operators. It never quotes the request."""
+    messages = [str(each) for each in _causes(cause) if isinstance(each, OSError | httpx.TransportError) and str(each)]
+    if messages and messages[-1] not in getattr(error, "__notes__", ()):
+        error.add_note(messages[-1])

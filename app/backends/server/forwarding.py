@@ -1,0 +1,312 @@
+"""
+Forwards requests and answers as bytes: headers, URLs, refusals, and the body with its usage.
+
+The body of an answer is not parsed. Only its end is buffered, since servers report the usage there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from app.backends import RawRequest, RefusedRequest
+from app.backends.apis.chat.usage import normal_usage
+from app.backends.server.answer import CONNECTION_BROKE, IDLE_TOO_LONG, body_reads
+from app.backends.server.errors import scrubbed
+from app.backends.server.errors.classification import failure
+from app.core.profile import Profile
+from app.core.redaction import redact
+from app.core.types.usage import is_token_count
+from app.errors import BackendError
+
+CHAT = "/chat/completions"
+MODEL = "{model}"  # in `transport.path`: the model's name at the backend
+
+# Hop-by-hop headers, which are not passed on (RFC 9110, 7.6.1).
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+# The caller's credentials for this server, its address and its web page, and headers that are set anew or no longer
+# apply.
+_REPLACED = frozenset(
+    {
+        b"accept-encoding",
+        b"api-key",
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"cookie",
+        b"expect",
+        b"forwarded",
+        b"host",
+        b"origin",
+        b"referer",
+        b"x-api-key",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+    }
+)
+_ACCOUNT = frozenset({b"openai-organization", b"openai-project"})
+_DECODED = (b"content-encoding", b"content-length")
+# Set by this server, or about its own account, cookies and origin.
+_OURS = frozenset(
+    {
+        b"alt-svc",
+        b"anthropic-organization-id",
+        b"clear-site-data",
+        b"date",
+        b"location",
+        b"nel",
+        b"openai-organization",
+        b"openai-processing-ms",
+        b"openai-project",
+        b"report-to",
+        b"server",
+        b"set-cookie",
+        b"strict-transport-security",
+        b"x-request-id",
+    }
+)
+_OUR_PREFIXES = (b"access-control-", b"anthropic-ratelimit-", b"x-ratelimit-")
+
+_TAIL = 64 * 1024  # bytes at the end of a body in which the usage is searched
+_HEAD = 4 * 1024  # and at the start of a JSON body
+_LONGEST_USAGE = 8 * 1024  # bytes
+_VALUE = re.compile(rb"\s*:\s*(?=\{)")
+_DECODER = json.JSONDecoder()
+
+
+class UsageReader:
+    """Buffers the end of a body, JSON or an event stream, and the start of JSON, and reads the usage from them."""
+
+    def __init__(self, *, streamed: bool) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size = 0  # of the pieces
+        self._total = 0
+        self._head = b""
+        self._events = 0 if streamed else None
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next bytes of the body."""
+        size = len(piece)
+        if not self._total:
+            self._head = piece[:_HEAD]
+        self._pieces.append(piece)
+        self._total += size
+        self._size += size
+        if self._events is not None:
+            self._events += piece.count(b"data:")
+        while self._size > _TAIL and self._size - len(self._pieces[0]) >= _TAIL:
+            self._size -= len(self._pieces.popleft())
+
+    def usage(self) -> dict[str, Any] | None:
+        """Return the last usage in the form of Chat Completions; None if there is none."""
+        usage = _last_usage(b"".join(self._pieces)[-_TAIL:])
+        return usage if usage or self._events is not None or self._total <= _TAIL else _last_usage(self._head)
+
+    def estimate(self) -> int:
+        """Return about how many tokens the body had: one for each event, or for four bytes of JSON."""
+        return self._total // 4 if self._events is None else self._events
+
+
+def _last_usage(data: bytes) -> dict[str, Any] | None:
+    at = data.rfind(b'"usage"')
+    while at >= 0:
+        if (value := _object_after(data, at)) and (usage := _normal(value)):
+            return usage
+        at = data.rfind(b'"usage"', 0, at)
+    return None
+
+
+def _object_after(data: bytes, name_at: int) -> dict[str, Any] | None:
+    """Return the object that is the value of the field `usage` at `name_at`; None if there is none."""
+    value = _VALUE.match(data, name_at + len('"usage"'))
+    if value is None or data[name_at - 1 : name_at] == b"\\":  # the end of a string that quotes JSON
+        return None
+    text = data[value.end() : value.end() + _LONGEST_USAGE].decode("utf-8", "replace")
+    try:
+        decoded: dict[str, Any] = _DECODER.raw_decode(text)[0]
+    except (ValueError, RecursionError):
+        return None
+    return decoded
+
+
+def _normal(usage: dict[str, Any]) -> dict[str, Any] | None:
+    total = usage.get("total_tokens")
+    if (normal := normal_usage(usage)) or not is_token_count(total):
+        return normal
+    return normal_usage({"prompt_tokens": total, "total_tokens": total})  # all that servers that rank documents report
+
+
+class ForwardedAnswer:
+    """The answer of a server: see `RawAnswer`."""
+
+    def __init__(self, response: httpx.Response, profile: Profile) -> None:
+        self.status = response.status_code
+        self.headers = headers = answer_headers(response.headers.raw)
+        self._response = response
+        self._reads = body_reads(response)
+        self._reads.wait_at_most(profile.transport.first_byte_timeout)
+        self._idle: float | None = profile.transport.idle_timeout  # until it is set
+        self._usage = UsageReader(streamed=dict(headers).get(b"content-type", b"").startswith(b"text/event-stream"))
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            data = await self._reads.__anext__()
+        except (TimeoutError, httpx.ReadTimeout) as error:
+            raise failure("timeout", IDLE_TOO_LONG) from error
+        except (httpx.TransportError, httpx.StreamError) as error:
+            raise failure("failure", CONNECTION_BROKE) from error
+        if self._idle is not None:
+            self._reads.wait_at_most(self._idle)
+            self._idle = None
+        self._usage.feed(data)
+        return data
+
+    def usage(self) -> dict[str, Any] | None:
+        """Return the usage that the body has reported so far."""
+        return self._usage.usage()
+
+    def estimate(self) -> int:
+        """Return about how many tokens of output the body has had so far."""
+        return self._usage.estimate()
+
+    async def aclose(self) -> None:
+        """Close the connection, unless the body is complete."""
+        await self._reads.aclose()
+        await self._response.aclose()
+
+
+class Forwarding:
+    """Builds the HTTP requests to one server, and classifies its refusals."""
+
+    def __init__(self, base: httpx.URL, profile: Profile) -> None:
+        options = profile.transport
+        self._base = base
+        self._profile = profile
+        self._own = {name.encode("latin-1"): value.encode("latin-1") for name, value in options.headers.items()}
+        self._replaced = _REPLACED | {name.lower() for name in self._own}
+        self._endpoint_url = lru_cache(64)(self._url_without_query)  # it takes longer than all the rest
+        self._extensions = {
+            "timeout": {
+                "connect": options.connect_timeout,
+                "pool": options.connect_timeout,
+                "write": options.idle_timeout,
+                "read": options.first_byte_timeout,
+            }
+        }
+
+    def request(self, request: RawRequest, credentials: dict[str, str], *, own_account: bool) -> httpx.Request:
+        """
+        Return the request to send; raises `BackendError` if the endpoint needs a model and there is none.
+
+        `own_account`: the credentials are this server's, so the caller's organization is not sent with them.
+        """
+        model = self._profile.request.model_map.get(request.model, request.model)
+        body = request.body if model == request.model else request.body.with_model(model)
+        content = body.content()
+        secrets = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in credentials.items()]
+        dropped = self._replaced.union([name.lower() for name, _ in secrets], _ACCOUNT if own_account else ())
+        return httpx.Request(
+            "POST",
+            self._url(request, model),
+            headers=[
+                (b"Host", self._base.netloc),
+                (b"Accept-Encoding", b"identity"),  # the usage could not be read in a compressed body
+                *(field for field in _end_to_end(request.headers) if field[0] not in dropped),
+                (b"Transfer-Encoding", b"chunked") if body.length is None else (b"Content-Length", b"%d" % body.length),
+                *self._own.items(),
+                *secrets,
+            ],
+            stream=httpx.ByteStream(content) if isinstance(content, bytes) else _Pieces(content),
+            extensions=self._extensions,
+        )
+
+    def _url(self, request: RawRequest, model: str) -> httpx.URL:
+        """Return the URL of a request: that of its endpoint, with the caller's query and the profile's."""
+        in_path = MODEL in self._profile.transport.path
+        url = self._endpoint_url(request.endpoint, model if in_path else "")
+        if request.query:
+            url = url.copy_with(query=request.query.encode("ascii", "replace"))
+        return url.copy_merge_params(self._profile.transport.query) if self._profile.transport.query else url
+
+    def _url_without_query(self, endpoint: str, model: str) -> httpx.URL:
+        """Return the URL of an endpoint: that of chat, with the end of its path replaced."""
+        path = self._profile.transport.path
+        if endpoint != CHAT:
+            prefix = path.removesuffix(CHAT) if path.endswith(CHAT) else ""
+            path = prefix + endpoint
+        if MODEL in path:
+            segment = quote(model, safe="", errors="replace")
+            if not segment.strip("."):
+                raise failure("model")
+            path = path.replace(MODEL, segment)
+        return self._base.copy_with(path=f"{self._base.path.rstrip('/')}/{path.lstrip('/')}")
+
+    def refusal(
+        self, request: RawRequest, response: httpx.Response, body: bytes, error: BackendError, secret: str | None
+    ) -> BackendError:
+        """
+        Return the error to raise for a refusal; `error` is its classification.
+
+        A refusal is passed on unchanged if it concerns the request and contains no secret.
+        """
+        status = response.status_code
+        if error.code == "backend_url":
+            message = f"The backend has no {request.endpoint}, or not for this model."
+            return BackendError(message, status=404, error_type="not_found", code="unknown_url")
+        text = body.decode("utf-8", "replace")
+        private = (
+            (secret and secret in text) or redact(text) != text or scrubbed(error.message, secret) != error.message
+        )
+        if status >= 500 or error.status != status or status == 429 or not error.quoted or private:
+            return error
+        headers = [field for field in answer_headers(response.headers.raw) if field[0] not in _DECODED]
+        return RefusedRequest(error, headers, body)
+
+
+class _Pieces(httpx.AsyncByteStream):
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+
+def answer_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer that are passed on, their names in lower case."""
+    return [
+        (name, value)
+        for name, value in _end_to_end(headers)
+        if name not in _OURS and not name.startswith(_OUR_PREFIXES)
+    ]
+
+
+def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return headers without hop-by-hop ones, their names in lower case."""
+    lowered = [(name.lower(), value) for name, value in headers]
+    listed = {item.strip().lower() for name, value in lowered if name == b"connection" for item in value.split(b",")}
+    return [(name, value) for name, value in lowered if name not in HOP_BY_HOP and name not in listed]

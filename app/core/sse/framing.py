@@ -1,0 +1,102 @@
+"""
+The framing of server-sent events: which bytes belong together, whatever the events mean.
+
+Follows the WHATWG specification ("9.2.6 Interpreting an event stream").
+"""
+
+from __future__ import annotations
+
+from app.errors import BackendError
+
+# Bytes that are buffered of one event, or of an answer that is one document. Real ones, with an image or audio, have a
+# few million.
+MAX_EVENT_BYTES = 32 * 1024 * 1024
+TOO_LONG = f"The backend's answer has more than {MAX_EVENT_BYTES // 1024**2} MiB in one piece."
+
+_BOM = b"\xef\xbb\xbf"
+_BLOCK = 1024 * 1024  # bytes
+
+
+class EventFramer:
+    """
+    Collects the bytes of a stream, fed in pieces of any size, until events are complete.
+
+    The cost is linear. Lines may be long, but where an event has not ended after `MAX_EVENT_BYTES` bytes, `feed` raises
+    `BackendError`.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []  # of the incomplete event, with line ends as LF
+        self._buffered = 0  # bytes of them
+        self._unmerged = 0  # bytes that came since some of them were merged
+        self._after_cr = False  # the last byte was a CR, whose LF may come with the next read
+        self._begun = False
+
+    @property
+    def between_events(self) -> bool:
+        """Whether the next byte begins an event."""
+        return not (self._pieces or self._after_cr)
+
+    def feed(self, data: bytes) -> bytes | None:
+        """Return the events that end in `data`, with LF as line ends and blank lines between them; None if none do."""
+        if self._after_cr or b"\r" in data:
+            data = self._newlines(data)
+        cut = data.rfind(b"\n\n")
+        pieces = self._pieces
+        if cut >= 0:
+            block, rest = data[:cut], data[cut + 2 :]
+        elif pieces and data.startswith(b"\n") and pieces[-1].endswith(b"\n"):
+            pieces[-1] = pieces[-1][:-1]
+            block, rest = b"", data[1:]
+        else:
+            self._buffer(data)
+            return None
+        if pieces:
+            block = b"".join((*pieces, block))
+            pieces.clear()
+            self._buffered = 0
+        if rest:
+            pieces.append(rest)
+            self._buffered = len(rest)
+        return self._without_mark(block)
+
+    def end(self) -> bytes:
+        """Return the last event, which may lack the blank line, at the end of the stream."""
+        block = b"".join(self._pieces)
+        self._pieces.clear()
+        return self._without_mark(block)
+
+    def _buffer(self, data: bytes) -> None:
+        if not data:
+            return
+        self._pieces.append(data)
+        self._buffered += len(data)
+        self._unmerged += len(data)
+        if self._unmerged > _BLOCK:
+            self._merge()
+        if self._buffered > MAX_EVENT_BYTES:
+            self._pieces.clear()
+            raise BackendError(TOO_LONG)
+
+    def _merge(self) -> None:
+        """Join small pieces to a block that is returned to the system when it is freed."""
+        self._unmerged = 0
+        small: list[bytes] = []
+        while self._pieces and len(self._pieces[-1]) < _BLOCK:
+            small.append(self._pieces.pop())
+        self._pieces.append(b"".join(reversed(small)))
+
+    def _newlines(self, data: bytes) -> bytes:
+        if self._after_cr and data.startswith(b"\n"):
+            data = data[1:]
+            self._after_cr = False
+        if data:
+            self._after_cr = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _without_mark(self, block: bytes) -> bytes:
+        """Return the first block of a stream without a byte order mark, and any other as it is."""
+        if self._begun:
+            return block
+        self._begun = True
+        return block.removeprefix(_BOM)

@@ -1,0 +1,246 @@
+"""Calls in the text, as each model marks them: the same, however the text is cut."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.backends.apis.chat.filters.text_tool_calls import Piece, TextReasoning, TextToolCall, TextToolCallParser
+
+FUNCTIONS: dict[str, Any] = {
+    "get_weather": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "zip": {"type": "string"}},
+    },
+    "get_time": {"type": "object", "properties": {}},
+}
+PARIS, ROME = '{"city": "Paris"}', '{"city": "Rome"}'
+
+
+def find(*texts: str) -> list[Piece]:
+    """Return what is found in a text that comes in these pieces; neighbouring texts are one."""
+    finder = TextToolCallParser(FUNCTIONS)
+    found: list[Piece] = []
+    for piece in [one for text in texts for one in finder.feed(text)] + finder.end():
+        if found and isinstance(piece, str) and isinstance(found[-1], str):
+            found[-1] += piece
+        else:
+            found.append(piece)
+    return found
+
+
+def special(name: str) -> str:
+    return f"<\uff5c{name}\uff5c>"
+
+
+DEEPSEEK = (
+    special("tool\u2581calls\u2581begin")
+    + special("tool\u2581call\u2581begin")
+    + "{}"
+    + special("tool\u2581call\u2581end")
+    + special("tool\u2581calls\u2581end")
+)
+SEP = special("tool\u2581sep")
+KIMI = "<|tool_call_begin|>functions.{}:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"
+
+
+def xtml(name: str, body: str, attributes: str = "") -> str:
+    return f"<|open|>{name}{attributes}<|sep|>{body}<|close|>{name}<|sep|>"
+
+
+CALLS: dict[str, tuple[str, list[Piece]]] = {
+    "Hermes, Qwen": (
+        f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n</tool_call>',
+        [TextToolCall("get_weather", PARIS)],
+    ),
+    "two of them, behind text": (
+        f'Let me look.\n\n<tool_call>{{"name": "get_weather", "arguments": {PARIS}}}</tool_call>\n'
+        '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>\n',
+        ["Let me look.", TextToolCall("get_weather", PARIS), TextToolCall("get_time", "{}")],
+    ),
+    "DeepSeek V3.2": (
+        'Let me look.\n\n<|DSML|function_calls>\n<|DSML|invoke name="get_weather">\n'
+        '<|DSML|parameter name="city" string="true">12</|DSML|parameter>\n'
+        '<|DSML|parameter name="days" string="false">2</|DSML|parameter>\n</|DSML|invoke>\n'
+        '<|DSML|invoke name="get_time">\n</|DSML|invoke>\n</|DSML|function_calls>'.replace("|", "\uff5c"),
+        ["Let me look.", TextToolCall("get_weather", '{"city": "12", "days": 2}'), TextToolCall("get_time", "{}")],
+    ),
+    "DeepSeek V4": (
+        '<|DSML|tool_calls><|DSML|invoke name="get_weather"><|DSML|parameter name="city">Paris</|DSML|parameter>'
+        "</|DSML|invoke></|DSML|tool_calls>".replace("|", "\uff5c"),
+        [TextToolCall("get_weather", PARIS)],
+    ),
+    "MiniMax M2": (
+        '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n'
+        '<parameter name="days">2</parameter>\n</invoke>\n<invoke name="get_time">\n</invoke>\n</minimax:tool_call>',
+        [TextToolCall("get_weather", '{"city": "Paris", "days": 2}'), TextToolCall("get_time", "{}")],
+    ),
+    "MiniMax M3": (
+        'Look.\n@<tool_call>\n@<invoke name="get_weather">@<city>Paris@</city>@<zip>75001@</zip>@</invoke>\n'
+        "@</tool_call>".replace("@", "]<]minimax[>["),
+        ["Look.", TextToolCall("get_weather", '{"city": "Paris", "zip": "75001"}')],
+    ),
+    "Gemma 4": (
+        '<|channel>thought\nThe weather.\n<channel|><|tool_call>call:get_weather{city:<|"|>Pa{r,is: "x"<|"|>,days:2}'
+        "<tool_call|><|tool_call>call:get_time{}<tool_call|>",
+        [
+            TextReasoning("The weather.\n"),
+            TextToolCall("get_weather", '{"city": "Pa{r,is: \\"x\\"", "days": 2}'),
+            TextToolCall("get_time", "{}"),
+        ],
+    ),
+    "Gemma 4, with quotation marks": (
+        '<|tool_call>call:get_weather{city:"Paris"}<tool_call|>',
+        [TextToolCall("get_weather", PARIS)],
+    ),
+    "Seed": (
+        "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n</function>\n</seed:tool_call>",
+        [TextToolCall("get_weather", PARIS)],
+    ),
+    "Nemotron": (
+        f'<TOOLCALL>[{{"name": "get_weather", "arguments": {PARIS}}}]</TOOLCALL>',
+        [TextToolCall("get_weather", PARIS)],
+    ),
+    "Kimi K2, another of its marks": (
+        f"<|tool_call_section_begin|>{KIMI.format('get_weather', 0, PARIS)}<|tool_call_section_end|>",
+        [TextToolCall("get_weather", PARIS, "functions.get_weather:0")],
+    ),
+    "Kimi K3": (
+        xtml("think", "Look first.")
+        + xtml("response", "Let me look.")
+        + xtml(
+            "tools",
+            xtml(
+                "call",
+                xtml("argument", "A & B", ' key="city" type="string"')
+                + xtml("argument", "3", ' key="days" type="number"'),
+                ' tool="get_weather" index="1"',
+            )
+            + xtml("call", "", ' tool="get_time" index="2"')
+            + xtml("call", xtml("json", PARIS, ' type="object"'), ' tool="get_weather" index="3"'),
+        )
+        + "<|close|>message<|sep|><|end_of_msg|>",
+        [
+            TextReasoning("Look first."),
+            "Let me look.",
+            TextToolCall("get_weather", '{"city": "A & B", "days": 3}'),
+            TextToolCall("get_time", "{}"),
+            TextToolCall("get_weather", PARIS),
+        ],
+    ),
+    "text behind it": (
+        '<tool_call>{"name": "get_time"}</tool_call>\n\nThat is it. ',
+        [TextToolCall("get_time", "{}"), "That is it. "],
+    ),
+    "the last mark is missing: servers stop there": (
+        f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n',
+        [TextToolCall("get_weather", PARIS)],
+    ),
+    "arguments in a string": (
+        '<tool_call>{"name": "get_weather", "arguments": "{\\"city\\": \\"Paris\\"}"}</tool_call>',
+        [TextToolCall("get_weather", PARIS)],
+    ),
+    "Qwen3-Coder: the schema tells what the texts mean": (
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis,\nTexas\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+        "<parameter=zip>\n75460\n</parameter>\n</function>\n</tool_call>",
+        [TextToolCall("get_weather", '{"city": "Paris,\\nTexas", "days": 3, "zip": "75460"}')],
+    ),
+    "Qwen3-Coder, nothing around it": (
+        "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>",
+        [TextToolCall("get_weather", PARIS)],
+    ),
+    "Llama 3": (f"<function=get_weather>{PARIS}</function>", [TextToolCall("get_weather", PARIS)]),
+    "Llama 3, built in": (
+        f'<|python_tag|>{{"name": "get_weather", "parameters": {PARIS}}}; {{"name": "get_time", "parameters": {{}}}}',
+        [TextToolCall("get_weather", PARIS), TextToolCall("get_time", "{}")],
+    ),
+    "Mistral": (
+        f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {PARIS}}}, {{"name": "get_time", "arguments": {{}}}}]',
+        [TextToolCall("get_weather", PARIS), TextToolCall("get_time", "{}")],
+    ),
+    "Mistral, since 2025": (
+        f"Sure.[TOOL_CALLS]get_weather[ARGS]{PARIS}[TOOL_CALLS]get_weather[CALL_ID]AbCdEf123[ARGS]{ROME}",
+        ["Sure.", TextToolCall("get_weather", PARIS), TextToolCall("get_weather", ROME, "AbCdEf123")],
+    ),
+    "Kimi, whose ids are kept": (
+        f"<|tool_calls_section_begin|>{KIMI.format('get_weather', 0, PARIS)}{KIMI.format('get_time', 1, '{}')}"
+        "<|tool_calls_section_end|>",
+        [TextToolCall("get_weather", PARIS, "functions.get_weather:0"),
+            TextToolCall("get_time", "{}", "functions.get_time:1")],
+    ),
+    "DeepSeek R1": (
+        DEEPSEEK.format(f"function{SEP}get_weather\n```json\n{PARIS}\n```"),
+        [TextToolCall("get_weather", PARIS)],
+    ),
+    "DeepSeek V3.1": (DEEPSEEK.format(f"get_weather{SEP}{PARIS}"), [TextToolCall("get_weather", PARIS)]),
+    "GLM": (
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n"
+        "<arg_value>3</arg_value>\n</tool_call>",
+        [TextToolCall("get_weather", '{"city": "Paris", "days": 3}')],
+    ),
+    "GLM, no arguments": ("<tool_call>get_time\n</tool_call>", [TextToolCall("get_time", "{}")]),
+    "Phi": (
+        f'<|tool_call|>[{{"name": "get_weather", "arguments": {PARIS}}}]<|/tool_call|>',
+        [TextToolCall("get_weather", PARIS)],
+    ),
+    "gpt-oss": (
+        "<|channel|>analysis<|message|>Look first.<|end|><|start|>assistant<|channel|>commentary "
+        f"to=functions.get_weather <|constrain|>json<|message|>{PARIS}<|call|>",
+        [TextReasoning("Look first."), TextToolCall("get_weather", PARIS)],
+    ),
+    "gpt-oss, an answer": (
+        "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>final<|message|>It is 4.<|return|>",
+        [TextReasoning("Easy."), "It is 4."],
+    ),
+}  # fmt: skip
+
+TEXTS = {
+    "nothing of the kind": "Hello, 1 < 2, [a], <b>. ",
+    "no function of that name": '<tool_call>{"name": "rm", "arguments": {}}</tool_call> Yes.',
+    "one of two": f'<tool_call>[{{"name": "get_weather", "arguments": {PARIS}}}, {{"name": "rm"}}]</tool_call>',
+    "a call that was cut off": '<tool_call>{"name": "get_weather", "arguments": {"ci',
+    "a parameter that was cut off": "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n",
+    "the second of Kimi's calls was cut off": (
+        f"<|tool_calls_section_begin|>{KIMI.format('get_weather', 0, PARIS)}<|tool_call_begin|>functions.get_time:1<|to"
+    ),
+    "a call of DeepSeek's that was cut off": (
+        '<|DSML|tool_calls><|DSML|invoke name="get_weather"><|DSML|parameter name="city" string="true">Pa'
+    ).replace("|", "\uff5c"),
+    "a call of Kimi K3's that was cut off": (
+        '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>'
+        '<|open|>argument key="city" type="string"<|sep|>Pa'
+    ),
+    "a call of Gemma's that cannot be read": "<|tool_call>call:get_weather{city:Paris}<tool_call|>",
+    "parameters that are none": '<minimax:tool_call><invoke name="get_weather">Paris</invoke></minimax:tool_call>',
+    "what is talked about": "Write <tool_call>...</tool_call> around it.",
+    "half a mark": "So: <tool_ca",
+    "arguments that are none": "<function=get_weather>{city: Paris}</function>",
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), CALLS.values(), ids=CALLS)
+def test_a_call_is_taken_out(text: str, expected: list[Piece]) -> None:
+    assert find(text) == find(*text) == expected
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_all_else_is_text(text: str) -> None:
+    assert find(text) == find(*text) == [text]
+
+
+def test_text_is_emitted_as_soon_as_it_cannot_be_a_delimiter() -> None:
+    finder = TextToolCallParser(FUNCTIONS)
+    assert [finder.feed(piece) for piece in ("Hi ", "<tool", "s>", " there")] == [["Hi"], [], [" <tools>"], [" there"]]
+
+
+MARKED = st.lists(st.sampled_from([text for text, _ in CALLS.values()] + [*TEXTS.values(), " ", "\n", "<", "hm"]))
+
+
+@given(text=MARKED.map("".join), cuts=st.lists(st.integers(0, 2000), max_size=8))
+def test_how_the_text_is_cut_makes_no_difference(text: str, cuts: list[int]) -> None:
+    places = [0, *sorted({cut % (len(text) + 1) for cut in cuts}), len(text)]
+    assert find(*(text[a:b] for a, b in itertools.pairwise(places))) == find(text)

@@ -1,0 +1,48 @@
+"""Bodies of errors, however they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import httpx
+
+from app.backends.server import client
+
+
+class Sips(httpx.AsyncByteStream):
+    """A body of so many bytes, a few at a time."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+        self.closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self.left > 0:
+            self.left -= 64
+            yield b"x" * 64
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def seconds(size: int) -> float:
+    times = []
+    for _ in range(3):
+        stream = Sips(size)
+        began = time.thread_time()
+        body = await client._read_error(httpx.Response(500, stream=stream))
+        times.append(time.thread_time() - began)
+        assert (len(body), stream.closed) == (size, True)
+    return min(times)
+
+
+async def test_an_error_of_ten_times_the_length_takes_about_ten_times_as_long() -> None:
+    assert await seconds(960_000) < 25 * await seconds(96_000)
+
+
+async def test_of_an_error_without_an_end_only_the_beginning_is_read() -> None:
+    stream = Sips(100_000_000)
+    body = await client._read_error(httpx.Response(500, stream=stream))
+    assert 1_000_000 < len(body) < 1_000_100
+    assert stream.closed

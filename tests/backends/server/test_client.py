@@ -1,0 +1,840 @@
+"""The HTTP edge, against real sockets: what servers do to a stream, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.backends import DONE, Chunk
+from app.backends.server.client import ModelServer
+from app.core.bounded_json import LARGE
+from app.core.profile import Profile
+from app.errors import BackendError
+from tests.support.build import normal
+from tests.support.exchanges import asking, reads
+from tests.support.upstream import (
+    CLOSE,
+    HANG,
+    RESET,
+    Step,
+    Upstream,
+    call,
+    chunk,
+    completion,
+    finish,
+    head,
+    piece,
+    reply,
+    sse,
+    status,
+    usage,
+)
+from tests.support.upstream import DONE as END
+
+Build = Callable[..., ModelServer]
+QUESTION = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+
+
+@pytest_asyncio.fixture
+async def build(upstream: Upstream) -> AsyncIterator[Build]:
+    built = []
+
+    def one(key: str | None = None, *, retries: int = 0, **options: Any) -> ModelServer:
+        named = {name.replace("__", "."): value for name, value in options.items()}
+        built.append(ModelServer(upstream.url, key, Profile().override(named), retries=retries))
+        return built[-1]
+
+    yield one
+    for backend in built:
+        await backend.aclose()
+
+
+async def reads_of(backend: ModelServer, caller_key: str | None = None, **body: Any) -> list[list[Chunk]]:
+    async with backend.open(asking({**QUESTION, **body}, caller_key=caller_key)) as answer:
+        return [chunks async for chunks in reads(answer)]
+
+
+async def chunks_of(backend: ModelServer) -> list[Chunk]:
+    return [one for chunks in await reads_of(backend) for one in chunks]
+
+
+async def until_error(backend: ModelServer) -> tuple[list[Chunk], BackendError]:
+    chunks: list[Chunk] = []
+    with pytest.raises(BackendError) as caught:
+        async with backend.open(asking(QUESTION)) as answer:
+            async for some in reads(answer):
+                chunks += some
+    return chunks, caught.value
+
+
+async def refusal(backend: ModelServer, caller_key: str | None = None) -> BackendError:
+    """The error that entering the context raises: nothing has been sent to the caller yet."""
+    with pytest.raises(BackendError) as caught:
+        async with backend.open(asking(QUESTION, caller_key=caller_key)):
+            raise AssertionError("this is no good answer")
+    return caught.value
+
+
+# What is asked.
+
+
+async def test_a_request_goes_to_the_endpoint_as_it_is(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hi"), finish(), END))
+    await reads_of(build("sk-1"), temperature=0, stop="\u00e9")
+    (request,) = upstream.requests
+    assert (request.method, request.path) == ("POST", "/v1/chat/completions")
+    assert request.json == {**QUESTION, "temperature": 0, "stop": "\u00e9"}
+    assert request.headers["authorization"] == "Bearer sk-1"
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["accept-encoding"] == "identity"
+
+
+async def test_no_key_no_header(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hi"), END))
+    await reads_of(build(), caller_key="sk-caller")
+    assert "authorization" not in upstream.requests[0].headers
+
+
+@pytest.mark.parametrize(("caller_key", "sent"), [("sk-caller", "Bearer sk-caller"), (None, None)])
+async def test_the_callers_key_is_passed_through(
+    upstream: Upstream, build: Build, caller_key: str | None, sent: str | None
+) -> None:
+    upstream.say(sse(chunk("Hi"), END))
+    await reads_of(build("passthrough"), caller_key=caller_key)
+    assert upstream.requests[0].headers.get("authorization") == sent
+
+
+async def test_a_key_that_no_header_can_hold_is_refused(upstream: Upstream, build: Build) -> None:
+    error = await refusal(build("passthrough"), "sk-\u00e9")
+    assert (error.status, error.code, upstream.requests) == (401, "invalid_api_key", [])
+
+
+async def test_azure_has_other_headers_and_a_query(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hi"), END))
+    options: dict[str, Any] = {
+        "transport__auth_header": "api-key",
+        "transport__auth_scheme": "",
+        "transport__path": "/deployments/d/chat/completions",
+        "transport__query": {"api-version": "2024-10-21"},
+        "transport__headers": {"X-Title": "Antiphon"},
+    }
+    await reads_of(build("k-1", **options))
+    (request,) = upstream.requests
+    assert request.path == "/v1/deployments/d/chat/completions?api-version=2024-10-21"
+    assert (request.headers["api-key"], request.headers["x-title"]) == ("k-1", "Antiphon")
+
+
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [
+        ("gpt-5.1", "/v1/openai/deployments/gpt-5.1/chat/completions?api-version=1"),
+        ("a/b ?c#d%é", "/v1/openai/deployments/a%2Fb%20%3Fc%23d%25%C3%A9/chat/completions?api-version=1"),
+        ("..a", "/v1/openai/deployments/..a/chat/completions?api-version=1"),
+    ],
+)
+async def test_a_path_may_have_the_model_in_it(upstream: Upstream, build: Build, model: str, path: str) -> None:
+    upstream.say(sse(chunk("Hi"), END))
+    azure = {"path": "/openai/deployments/{model}/chat/completions", "query": {"api-version": "1"}}
+    await reads_of(build(transport=azure), model=model)
+    assert [request.path for request in upstream.requests] == [path]
+
+
+@pytest.mark.parametrize("model", [".", "..", "", None])
+async def test_a_model_that_no_path_can_have_in_it_is_not_there(upstream: Upstream, build: Build, model: Any) -> None:
+    with pytest.raises(BackendError) as caught:
+        await reads_of(build(transport__path="/deployments/{model}/chat/completions"), model=model)
+    assert (caught.value.status, caught.value.code) == (404, "model_not_found")
+    assert upstream.requests == []
+
+
+async def test_halves_of_characters_and_huge_numbers_can_be_sent(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hi"), END))
+    await reads_of(build(), user="\ud83d", seed=2**70)
+    assert upstream.requests[0].json["user"] == "\ud83d"
+    assert upstream.requests[0].json["seed"] == 2**70
+
+
+# How a stream comes in.
+
+ANSWER = [chunk("Hel"), chunk("lo"), finish(usage={"total_tokens": 3})]
+READ = normal(ANSWER)  # as the core gets it
+WHOLE: dict[str, list[Step]] = {
+    "as OpenAI does it": sse(*ANSWER, END),
+    "all at once": [b"".join(step for step in sse(*ANSWER, END) if isinstance(step, bytes))],
+    "without [DONE]": sse(*ANSWER),
+    "closed behind [DONE], without the last chunk": sse(*ANSWER, END, CLOSE),
+    "reset behind [DONE]": sse(*ANSWER, END, RESET),
+    "open for ever behind [DONE]": sse(*ANSWER, END, HANG),
+    "broken off behind the finish reason": sse(*ANSWER, CLOSE),
+    "reset behind the finish reason": sse(*ANSWER, RESET),
+    "data behind [DONE]": sse(*ANSWER, END, chunk("no")),
+    "comments": sse(b": OPENROUTER PROCESSING\n\n", *ANSWER, b": ping\n\n", END),
+    "named events and frames that are none": sse(
+        b"event: ping\ndata: {}\n\n", "null", "[]", '"ok"', "oops", *ANSWER, END
+    ),
+    "without the last blank line": sse(*ANSWER[:2], b"data: %s" % json.dumps(ANSWER[2]).encode()),
+    "HTTP/1.0, until it is closed": [
+        b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n",
+        *(b"data: %s\n\n" % json.dumps(one).encode() for one in ANSWER),
+        CLOSE,
+    ],
+    "without a content type": sse(*ANSWER, END, headers={"Content-Type": ""}),
+    "with a content type of JSON": sse(*ANSWER, END, headers={"Content-Type": "application/json"}),
+    "with a charset": sse(*ANSWER, END, headers={"Content-Type": "text/event-stream; charset=utf-8"}),
+    "gzipped, piece by piece": sse(
+        gzip.compress(b"".join(b"data: %s\n\n" % json.dumps(one).encode() for one in ANSWER)),
+        headers={"Content-Encoding": "gzip"},
+    ),
+    "byte by byte": [
+        *sse()[:1],
+        *(piece(bytes([byte])) for one in ANSWER for byte in b"data: %s\r\n\r\n" % json.dumps(one).encode()),
+        piece(b""),
+    ],
+}
+
+
+@pytest.mark.parametrize("steps", WHOLE.values(), ids=WHOLE)
+async def test_a_whole_answer_is_whole(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+    upstream.say(steps)
+    chunks = await chunks_of(build())
+    assert [one for one in chunks if one is not DONE] == READ
+    assert [one for one in chunks if one is DONE] == (
+        [DONE] if END.encode() in b"".join(filter(_is_bytes, steps)) else []
+    )
+
+
+def _is_bytes(step: Step) -> bool:
+    return isinstance(step, bytes)
+
+
+JSON_CHOICES = [{"delta": {"content": "hi"}, "finish_reason": "stop"}]
+AS_JSON: dict[str, list[Step]] = {
+    "JSON": completion(),
+    "JSON that is followed by [DONE]": reply(completion()[0].partition(b"\r\n\r\n")[2] + b"\n\ndata: [DONE]\n\n"),  # type: ignore[union-attr]
+    "JSON that is called a stream": sse(completion()[0].partition(b"\r\n\r\n")[2]),  # type: ignore[union-attr]
+    "JSON with white space before it": reply(b"\n \n" + completion()[0].partition(b"\r\n\r\n")[2]),  # type: ignore[union-attr]
+}
+
+
+@pytest.mark.parametrize("steps", AS_JSON.values(), ids=AS_JSON)
+async def test_a_completion_is_one_chunk(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+    upstream.say(steps)
+    first, last = await chunks_of(build())
+    assert (first["choices"], first["usage"]["total_tokens"], last) == (JSON_CHOICES, 7, DONE)
+
+
+async def test_a_completion_that_calls_is_one_chunk(upstream: Upstream, build: Build) -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    upstream.say(completion(None, reason="tool_calls", tool_calls=calls))
+    first, _ = await chunks_of(build())
+    assert [(call["id"], call["function"]) for call in first["choices"][0]["delta"]["tool_calls"]] == [
+        ("c", calls[0]["function"])
+    ]
+
+
+async def test_chunks_may_come_as_lines_of_json(upstream: Upstream, build: Build) -> None:
+    upstream.say(reply(b"\n".join(json.dumps(one).encode() for one in ANSWER), "application/x-ndjson"))
+    assert await chunks_of(build()) == [*READ, DONE]
+
+
+async def test_half_a_character_in_a_completion_is_replaced(upstream: Upstream, build: Build) -> None:
+    upstream.say(completion("a\ud83d"))
+    assert (await chunks_of(build()))[0]["choices"][0]["delta"]["content"] == "a\ufffd"
+
+
+async def test_what_arrives_together_leaves_together(upstream: Upstream, build: Build) -> None:
+    go = asyncio.Event()
+    together = b"".join(piece(b"data: %s\n\n" % json.dumps(one).encode()) for one in ANSWER[:2])
+    upstream.say([*sse()[:1], together, go, piece(b"data: [DONE]\n\n"), piece(b"")])
+    async with build().open(asking(QUESTION)) as answer:
+        chunks = reads(answer)
+        assert await anext(chunks) == ANSWER[:2]
+        go.set()
+        assert await anext(chunks) == [DONE]
+
+
+async def test_a_line_of_megabytes_is_read(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(call(id="c", name="f", arguments="x" * 5_000_000), END))
+    first, _ = await chunks_of(build())
+    assert len(first["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"]) == 5_000_000
+
+
+async def test_heartbeats_behind_the_finish_reason_do_not_keep_it_open(upstream: Upstream, build: Build) -> None:
+    beats = [step for _ in range(100) for step in (b": ping\n\n", 0.02)]
+    upstream.say(sse(*ANSWER, *beats, HANG))
+    assert await chunks_of(build(response__finish_grace_s=0.1)) == READ
+    await upstream.requests[0].gone.wait()
+
+
+async def test_chunks_within_the_grace_period_are_read(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hi"), finish(), 0.1, usage(), END))
+    assert await chunks_of(build(response__finish_grace_s=5)) == normal([chunk("Hi"), finish(), usage(), DONE])
+
+
+async def test_the_profiles_filters_see_every_chunk(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("<thi"), chunk("nk>hm</think>"), chunk("Hi<"), finish("done"), END))
+    chunks = await chunks_of(build(response__think_tags="auto", response__finish_map={"done": "stop"}))
+    deltas = [one["choices"][0]["delta"] for one in chunks if one is not DONE]
+    assert deltas == [{}, {"reasoning_content": "hm"}, {"content": "Hi<"}, {}]
+    assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+
+
+NOW = {"type": "function", "function": {"name": "now"}}  # without parameters
+
+
+@pytest.mark.parametrize(
+    ("tools", "called"),
+    [
+        ([{"type": "web_search"}, NOW], ["now"]),
+        ([{"type": "function"}, "web_search", {**NOW, "function": {"name": "now", "parameters": None}}], ["now"]),
+        ([{"type": "function", "function": {"name": ["now"]}}], []),
+        ({"web_search": {}}, []),
+    ],
+)
+async def test_tools_that_an_operator_adds_may_have_any_form(
+    upstream: Upstream, build: Build, tools: Any, called: list[str]
+) -> None:
+    upstream.say(sse(chunk('<tool_call>{"name": "now", "arguments": {}}</tool_call>'), finish(), END))
+    answered = [one for read in await reads_of(build(response__call_marks="auto"), tools=tools) for one in read]
+    calls = [call for one in answered if one is not DONE for call in one["choices"][0]["delta"].get("tool_calls", ())]
+    assert [call["function"]["name"] for call in calls] == called
+
+
+async def test_what_a_filter_holds_comes_before_the_end(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("<thi"), END), sse(chunk("<thi")))
+    upstream.say(sse(chunk("<thi")))
+    backend = build(response__think_tags="auto")
+    assert [one is DONE for one in await chunks_of(backend)] == [False, False, True]
+    assert (await chunks_of(backend))[-1]["choices"][0]["delta"] == {"content": "<thi"}
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize("sign", [CLOSE, RESET])
+async def test_a_broken_stream_raises_after_its_last_chunk(upstream: Upstream, build: Build, sign: Step) -> None:
+    upstream.say(sse(chunk("Hel"), chunk("lo"), sign))
+    chunks, error = await until_error(build())
+    assert chunks == [chunk("Hel"), chunk("lo")]
+    assert (error.status, error.type, error.code) == (502, "server_error", "server_error")
+    assert "ended early" in error.message
+
+
+async def test_what_came_before_the_break_is_read_however_late(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hel"), chunk("lo"), CLOSE))
+    received: list[Chunk] = []
+    with pytest.raises(BackendError, match="ended early"):
+        async with build().open(asking(QUESTION)) as answer:
+            await asyncio.sleep(0.05)
+            async for some in reads(answer):
+                received += some
+    assert received == [chunk("Hel"), chunk("lo")]
+
+
+async def test_a_frame_that_is_cut_off_is_no_chunk(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hel"), b'data: {"choices": [{"del', CLOSE))
+    chunks, error = await until_error(build())
+    assert (chunks, error.status) == ([chunk("Hel")], 502)
+
+
+async def test_a_body_that_is_shorter_than_announced_is_broken(upstream: Upstream, build: Build) -> None:
+    upstream.say([head({"Content-Type": "application/json", "Content-Length": "1000"}) + b'{"choices": [', CLOSE])
+    assert (await refusal(build())).status == 502
+
+
+async def test_an_end_without_a_finish_reason_is_for_the_reader_to_judge(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hel")))
+    assert await chunks_of(build()) == [chunk("Hel")]
+
+
+EMPTY: dict[str, list[Step]] = {
+    "an empty stream": sse(),
+    "a stream of comments": sse(b": ping\n\n"),
+    "an empty body": reply(b""),
+    "a body of blanks": reply(b"\n\n"),
+}
+
+
+@pytest.mark.parametrize("steps", EMPTY.values(), ids=EMPTY)
+async def test_nothing_is_no_answer(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+    upstream.say(steps)
+    chunks, error = await until_error(build())
+    assert (chunks, error.status, error.message) == ([], 502, "The backend's answer is empty.")
+
+
+async def test_an_empty_stream_may_be_an_error_that_is_only_returned_without_streaming(
+    upstream: Upstream, build: Build
+) -> None:
+    too_long = {"message": "Requested tokens (5000) exceed context window of 4096", "type": "x", "code": None}
+    upstream.say(reply(b"", "text/event-stream"))
+    upstream.say(status(500, {"error": too_long}))
+    error = await refusal(build(response__empty_stream="ask_whole"))
+    assert (error.status, error.code) == (400, "context_length_exceeded")
+    first, second = (request.json for request in upstream.requests)
+    assert (first["stream"], second) == (True, {**QUESTION, "stream": False})
+
+
+async def test_an_empty_stream_may_have_an_answer_without_a_stream(upstream: Upstream, build: Build) -> None:
+    upstream.say(reply(b"", "text/event-stream"))
+    upstream.say(completion("Hi"))
+    first, *_ = await chunks_of(build(response__empty_stream="ask_whole"))
+    assert first["choices"][0]["delta"]["content"] == "Hi"
+
+
+NO_COMPLETIONS: dict[str, tuple[list[Step], int, str]] = {
+    "a web page": (reply(b"<!doctype html><p>Hi", "text/html"), 502, "web page"),
+    "a web page without a name": (reply(b"\n<html>", ""), 502, "web page"),
+    "an error": (reply(b'{"error": {"message": "slow down", "code": 429}}'), 429, "slow down"),
+    "MiniMax's error": (
+        reply(b'{"choices": null, "base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}'),
+        429,
+        "insufficient balance",
+    ),
+    "no choice": (reply(b'{"id": "x", "choices": []}'), 502, "empty"),
+    "an error in a list": (reply(b'[{"error": {"code": 400, "message": "bad"}}]'), 400, "bad"),
+    "half of it": (reply(b'{"choices": ['), 502, "not complete"),
+    "another thing": (reply(b"[1, 2]"), 502, "empty"),
+}
+
+
+@pytest.mark.parametrize(("steps", "code", "message"), NO_COMPLETIONS.values(), ids=NO_COMPLETIONS)
+async def test_what_is_no_completion_is_refused_before_anything_is_sent(
+    upstream: Upstream, build: Build, steps: list[Step], code: int, message: str
+) -> None:
+    upstream.say(steps)
+    error = await refusal(build())
+    assert error.status == code
+    assert message in error.message
+    assert "<" not in error.message
+
+
+IN_STREAMS: dict[str, tuple[list[Step], int, str]] = {
+    "an object": (sse({"error": {"message": "no", "type": "server_error"}}, END), 502, "no"),
+    "flat": (sse({"object": "error", "message": "no", "code": 400}, END), 400, "no"),
+    "a string": (sse({"error": "no"}, END), 502, "no"),
+    "an error event with an object": (
+        sse(b'event: error\ndata: {"error": {"message": "no", "code": 429}}\n\n'),
+        429,
+        "no",
+    ),
+    "an error event with a string": (sse(b"event: error\ndata: no\n\n"), 502, "no"),
+    "next to choices": (sse({**chunk(""), "error": {"message": "no", "code": 503}}, END), 503, "no"),
+    "with the finish reason": (sse({**finish("error"), "error": {"message": "no", "code": 502}}, END), 502, "no"),
+    "without a good end": (sse({"error": {"message": "no"}}, CLOSE), 502, "no"),
+}
+
+
+@pytest.mark.parametrize(("steps", "code", "message"), IN_STREAMS.values(), ids=IN_STREAMS)
+async def test_an_error_in_a_stream_comes_after_the_chunks_before_it(
+    upstream: Upstream, build: Build, steps: list[Step], code: int, message: str
+) -> None:
+    said = piece(b"data: %s\n\n" % json.dumps(chunk("Hel")).encode())
+    upstream.say(steps[0], said, steps[1:])
+    upstream.say(steps[0], steps[1:])
+    backend = build()
+    chunks, error = await until_error(backend)
+    assert (chunks, error.status, error.message) == ([chunk("Hel")], code, message)
+    chunks, error = await until_error(backend)
+    assert (chunks, error.status, error.message) == ([], code, message)
+
+
+async def test_a_null_error_is_none(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse({**chunk("Hi"), "error": None}, finish(), END))
+    assert await chunks_of(build()) == normal([{**chunk("Hi"), "error": None}, finish(), DONE])
+
+
+async def test_a_stream_that_falls_silent_is_aborted(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hel"), HANG))
+    chunks, error = await until_error(build(transport__idle_timeout=0.1))
+    assert (chunks, error.status, error.code) == ([chunk("Hel")], 504, "timeout")
+    await upstream.requests[0].gone.wait()
+
+
+async def test_a_finish_reason_that_more_text_follows_ends_nothing(upstream: Upstream, build: Build) -> None:
+    said = [finish(content=text) for text in ("H", "i", "!")]
+    upstream.say(sse(*said[:2], 0.5, said[2], finish(), END))
+    assert await chunks_of(build(response__finish_grace_s=0.1)) == normal([*said, finish(), DONE])
+
+
+async def test_heartbeats_before_the_finish_reason_show_that_it_lives(upstream: Upstream, build: Build) -> None:
+    beats = [step for _ in range(7) for step in (0.2, b": ping\n\n")]
+    upstream.say(sse(chunk("Hi"), *beats, finish(), END))
+    assert await chunks_of(build(transport__idle_timeout=1.2)) == normal([chunk("Hi"), finish(), DONE])
+
+
+async def test_a_consumer_may_take_its_time(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hi"), 0.05, finish(), END))
+    async with build(transport__idle_timeout=0.2).open(asking(QUESTION)) as answer:
+        stream = reads(answer)
+        chunks = await anext(stream)
+        await asyncio.sleep(0.4)
+        async for some in stream:
+            chunks += some
+    assert chunks == normal([chunk("Hi"), finish(), DONE])
+
+
+@pytest.mark.parametrize("steps", [[HANG], [*sse()[:1], HANG]], ids=["no head", "no body"])
+async def test_a_server_that_never_begins_is_aborted(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+    upstream.say(steps)
+    chunks, error = await until_error(build(transport__first_byte_timeout=0.1, retries=2))
+    assert (chunks, error.status, len(upstream.requests)) == ([], 504, 1)
+    await upstream.requests[0].gone.wait()
+
+
+async def test_a_prompt_may_take_longer_than_the_silence_between_tokens(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(0.3, chunk("Hi"), END))
+    assert await chunks_of(build(transport__idle_timeout=0.1)) == [chunk("Hi"), DONE]
+
+
+async def test_a_server_that_is_not_there(build: Build) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        backend = ModelServer(f"http://127.0.0.1:{free.getsockname()[1]}/v1", "sk-1", retries=0)
+        error = await refusal(backend)
+        with pytest.raises(BackendError):
+            await backend.check()
+        await backend.aclose()
+    assert (error.status, error.type, error.message) == (
+        502,
+        "server_error",
+        "The backend cannot be reached: it refuses connections.",
+    )
+
+
+@pytest.mark.parametrize("sign", [CLOSE, RESET])
+async def test_a_server_that_hangs_up_without_a_word(upstream: Upstream, build: Build, sign: Step) -> None:
+    upstream.say([sign])
+    assert (await refusal(build())).status == 502
+
+
+async def test_what_is_not_http_is_an_error(upstream: Upstream, build: Build) -> None:
+    upstream.say([b"SSH-2.0-OpenSSH_9.6\r\n", CLOSE])
+    assert (await refusal(build())).status == 502
+
+
+# Refusals, by status.
+
+REFUSALS: dict[str, tuple[list[Step], tuple[int, str, str, str]]] = {
+    "a mistake": (
+        status(400, {"error": {"message": "bad", "type": "BadRequestError", "code": 400}}),
+        (400, "invalid_request", "invalid_request", "bad"),
+    ),
+    "a mistake in FastAPI's words": (
+        status(422, {"detail": [{"loc": ["body", "x"], "msg": "Extra inputs are not permitted"}]}),
+        (400, "invalid_request", "invalid_request", "x: Extra inputs are not permitted"),
+    ),
+    "plain text": (
+        reply(b"Internal Server Error", "text/plain", status=500),
+        (502, "server_error", "server_error", "Internal Server Error"),
+    ),
+    "a web page": (
+        reply(b"<html><h1>Bad Gateway</h1>", "text/html", status=502),
+        (502, "server_error", "server_error", "The backend failed."),
+    ),
+    "nothing": (reply(b"", status=500), (502, "server_error", "server_error", "The backend failed.")),
+    "our key": (
+        status(401, {"error": {"message": "Incorrect API key provided: sk-1234567"}}),
+        (502, "server_error", "backend_auth", "The backend rejected this server's API key."),
+    ),
+    "a body that breaks off": (
+        [head({"Content-Length": "100"}, 400) + b'{"error": "bad"}', CLOSE],
+        (400, "invalid_request", "invalid_request", "bad"),
+    ),
+    "a body that never ends": (
+        [head({"Transfer-Encoding": "chunked"}, 400), piece(b"x" * 500_000), piece(b"x" * 600_000), HANG],
+        (400, "invalid_request", "invalid_request", "x" * 2000 + "..."),
+    ),
+    "a gzipped body": (
+        reply(gzip.compress(b'{"error": "bad"}'), status=400, headers={"Content-Encoding": "gzip"}),
+        (400, "invalid_request", "invalid_request", "bad"),
+    ),
+    "a redirect": (
+        status(307, headers={"Location": "http://example.com/"}),
+        (502, "server_error", "backend_url", "The backend has no such endpoint. Is its base URL right?"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("steps", "expected"), REFUSALS.values(), ids=REFUSALS)
+async def test_a_refusal_is_an_error_in_our_words(
+    upstream: Upstream, build: Build, steps: list[Step], expected: tuple[int, str, str, str]
+) -> None:
+    upstream.say(steps)
+    error = await refusal(build("sk-1234567"))
+    assert (error.status, error.type, error.code, error.message) == expected
+
+
+async def test_no_key_is_shown_wherever_it_turns_up(upstream: Upstream, build: Build) -> None:
+    upstream.say(status(500, {"error": "key s3cret is cursed"}))
+    upstream.say(sse({"error": "key s3cret is cursed"}))
+    upstream.say(status(500, {"error": "key caller5 is cursed"}))
+    ours, callers = build("s3cret"), build("passthrough")
+    assert (await refusal(ours)).message == "key *** is cursed"
+    assert (await until_error(ours))[1].message == "key *** is cursed"
+    assert (await refusal(callers, "caller5")).message == "key *** is cursed"
+
+
+# Asking again.
+
+SOON = {"retry-after-ms": "1"}
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504, 529])
+async def test_a_passing_trouble_is_met_with_patience(upstream: Upstream, build: Build, code: int) -> None:
+    upstream.say(status(code, {"error": "not now"}, SOON if code in (429, 503, 529) else {}))
+    upstream.say(sse(chunk("Hi"), END))
+    assert await chunks_of(build(retries=1)) == [chunk("Hi"), DONE]
+
+
+async def test_patience_has_its_limit(upstream: Upstream, build: Build) -> None:
+    upstream.always(status(429, {"error": "not now"}, SOON))
+    error = await refusal(build(retries=2))
+    assert (error.status, error.message, len(upstream.requests)) == (429, "not now", 3)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        status(400, {"error": "bad"}),
+        status(401, {"error": "bad"}),
+        status(404, {"error": "model not found"}),
+        status(422, {"detail": "bad"}),
+        status(500, {"error": "Jinja Exception: roles must alternate"}),
+        status(429, {"error": {"message": "no money", "code": "insufficient_quota"}}, SOON),
+        status(429, {"error": "much later"}, {"Retry-After": "60"}),
+        status(429, {"error": "not now"}, {**SOON, "x-should-retry": "false"}),
+    ],
+    ids=["mistake", "key", "model", "schema", "mistake as 500", "quota", "long wait", "told not to"],
+)
+async def test_a_permanent_error_is_not_retried(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+    upstream.always(steps)
+    await refusal(build(retries=2))
+    assert len(upstream.requests) == 1
+
+
+async def test_a_long_wait_is_passed_on(upstream: Upstream, build: Build) -> None:
+    upstream.say(status(429, {"error": "much later"}, {"Retry-After": "60"}))
+    assert (await refusal(build(retries=2))).headers() == {"Retry-After": "60"}
+
+
+async def test_a_server_may_request_a_retry(upstream: Upstream, build: Build) -> None:
+    upstream.say(status(409, {"error": "not now"}, {"x-should-retry": "true"}))
+    upstream.say(sse(chunk("Hi"), END))
+    assert await chunks_of(build(retries=1)) == [chunk("Hi"), DONE]
+
+
+async def test_a_connection_that_breaks_before_the_answer_is_made_again(upstream: Upstream, build: Build) -> None:
+    upstream.say([RESET])
+    upstream.say(sse(chunk("Hi"), END))
+    assert await chunks_of(build(retries=1)) == [chunk("Hi"), DONE]
+
+
+async def test_an_answer_that_has_begun_is_not_retried(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hel"), RESET))
+    chunks, _ = await until_error(build(retries=2))
+    assert (chunks, len(upstream.requests)) == ([chunk("Hel")], 1)
+
+
+# Connections.
+
+
+async def test_leaving_early_closes_the_connection_at_once(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hel"), HANG))
+    async with build().open(asking(QUESTION)) as answer:
+        await anext(reads(answer))
+        assert not upstream.requests[0].gone.is_set()
+    await upstream.requests[0].gone.wait()
+
+
+@pytest.mark.parametrize(
+    "steps", [[HANG], sse(chunk("Hel"), HANG), [*reply(b"{", headers={"Content-Length": "9"}), HANG]]
+)
+async def test_a_caller_that_is_cancelled_closes_the_connection_at_once(
+    upstream: Upstream, build: Build, steps: list[Step]
+) -> None:
+    upstream.say(steps)
+    asking = asyncio.ensure_future(chunks_of(build()))
+    while not upstream.requests:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.02)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await upstream.requests[0].gone.wait()
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [sse(*ANSWER, END), sse(*ANSWER, END, 0.05), sse(*ANSWER), completion(), status(400, {"error": "bad"})],
+    ids=["stream", "end that follows later", "stream without [DONE]", "JSON", "refusal"],
+)
+async def test_a_connection_is_used_again(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+    upstream.always(steps)
+    backend = build()
+    for _ in range(3):
+        with contextlib.suppress(BackendError):
+            await reads_of(backend)
+        await upstream.requests[-1].answered.wait()
+        await asyncio.sleep(0.02)
+    assert (len(upstream.requests), upstream.connections) == (3, 1)
+
+
+async def test_many_requests_can_run_at_once(upstream: Upstream, build: Build) -> None:
+    go = asyncio.Event()
+    upstream.always(sse(chunk("Hi"), go, finish(), END))
+    backend = build()
+    asking = [asyncio.ensure_future(chunks_of(backend)) for _ in range(300)]
+    while len(upstream.requests) < 300:
+        await asyncio.sleep(0.01)
+    go.set()
+    assert await asyncio.gather(*asking) == [normal([chunk("Hi"), finish(), DONE])] * 300
+
+
+async def test_an_answer_can_be_opened_and_read_and_left_in_different_tasks(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(*ANSWER, END))
+    context = build(transport__idle_timeout=5).open(asking(QUESTION))
+    answer = await asyncio.create_task(context.__aenter__())
+    chunks = [one async for some in reads(answer) for one in some]
+    await asyncio.create_task(context.__aexit__(None, None, None))
+    assert chunks == [*READ, DONE]
+
+
+async def test_any_transport_of_httpx_will_do(upstream: Upstream) -> None:
+    upstream.say(sse(chunk("Hi"), finish(), END))
+    upstream.say(sse(chunk("Hel"), CLOSE))
+    upstream.say(sse(chunk("Hi"), finish(), b": ping\n\n", HANG))
+    profile = Profile().override({"response.finish_grace_s": 0.1})
+    backend = ModelServer(upstream.url, profile=profile, http=httpx.AsyncHTTPTransport())
+    assert await chunks_of(backend) == normal([chunk("Hi"), finish(), DONE])
+    assert (await until_error(backend))[0] == [chunk("Hel")]
+    assert await chunks_of(backend) == normal([chunk("Hi"), finish()])
+    await backend.aclose()
+
+
+def test_on_uvloop_it_is_the_same() -> None:
+    async def story() -> None:
+        async with Upstream() as upstream:
+            backend = ModelServer(upstream.url, profile=Profile().override({"transport.idle_timeout": 0.2}))
+            upstream.always(sse(*ANSWER, END))
+            assert await asyncio.gather(*[chunks_of(backend) for _ in range(20)]) == [[*READ, DONE]] * 20
+            connections = upstream.connections
+            assert await chunks_of(backend) == [*READ, DONE]
+            assert upstream.connections == connections
+            upstream.say(sse(chunk("Hel"), RESET))
+            assert (await until_error(backend))[0] == [chunk("Hel")]
+            upstream.say(sse(chunk("Hel"), HANG))
+            assert (await until_error(backend))[1].status == 504
+            await upstream.requests[-1].gone.wait()
+            await backend.aclose()
+
+    with asyncio.Runner(loop_factory=pytest.importorskip("uvloop").new_event_loop) as runner:
+        runner.run(story())
+
+
+# Models.
+
+LISTS = {
+    "OpenAI": {"object": "list", "data": [{"id": "a", "object": "model", "created": 5, "owned_by": "x"}]},
+    "a bare list": [{"id": "a", "created": 5, "owned_by": "x"}],
+    "Ollama's names": {"models": [{"name": "a", "created": 5, "owned_by": "x", "object": None}]},
+    "both": {"models": [{"name": "b"}], "data": [{"id": "a", "created": 5, "owned_by": "x"}]},
+}
+
+
+@pytest.mark.parametrize("listed", LISTS.values(), ids=LISTS)
+async def test_a_list_of_models_is_made_whole(upstream: Upstream, build: Build, listed: Any) -> None:
+    upstream.models = None
+    upstream.say(status(200, listed))
+    (model,) = await build("sk-1").models()
+    assert {"id": "a", "object": "model", "created": 5, "owned_by": "x"}.items() <= model.items()
+    assert (upstream.requests[0].method, upstream.requests[0].path) == ("GET", "/v1/models")
+
+
+async def test_what_models_lack_is_filled_in(upstream: Upstream, build: Build) -> None:
+    upstream.models = None
+    upstream.say(status(200, ["a"]))
+    upstream.say(status(200, {"object": "list"}))
+    backend = build()
+    assert await backend.models() == [{"id": "a", "object": "model", "created": 0, "owned_by": "backend"}]
+    assert await backend.models() == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "code"),
+    [(status(401), 502), (reply(b"<html>", "text/html"), 502), (status(429), 429), ([CLOSE], 502)],
+)
+async def test_models_that_cannot_be_listed_are_an_error(
+    upstream: Upstream, build: Build, steps: list[Step], code: int
+) -> None:
+    upstream.models = None
+    upstream.say(steps)
+    with pytest.raises(BackendError) as caught:
+        await build().models()
+    assert caught.value.status == code
+
+
+HEALTH: dict[str, tuple[str | None, list[list[Step]], str | None]] = {
+    "it lists its models": (None, [status(200, {"data": []})], None),
+    "it lists no models but completes": (
+        None,
+        [status(404, {"detail": "Not Found"}), status(422, {"detail": "no model"})],
+        None,
+    ),
+    "it has no such path at all": (None, [status(404), status(404, {"detail": "Not Found"})], "backend_url"),
+    "it rejects our key": ("sk-1", [status(401)], "backend_auth"),
+    "it wants a caller's key": ("passthrough", [status(401)], None),
+    "it is down": (None, [status(503)], "server_is_overloaded"),
+    "it is a web site": (None, [reply(b"<html>", "text/html")], "server_error"),
+}
+
+
+@pytest.mark.parametrize(("key", "answers", "code"), HEALTH.values(), ids=HEALTH)
+async def test_its_health_can_be_checked(
+    upstream: Upstream, build: Build, key: str | None, answers: list[list[Step]], code: str | None
+) -> None:
+    upstream.models = None
+    for answer in answers:
+        upstream.say(answer)
+    try:
+        await build(key).check()
+    except BackendError as error:
+        assert error.code == code
+    else:
+        assert code is None
+
+
+def test_the_profile_is_the_same_for_every_model() -> None:
+    profile = Profile(name="x")
+    assert ModelServer("http://localhost:1/v1", profile=profile).profile("m") is profile
+
+
+@pytest.mark.parametrize("size", [1000, 3 * LARGE])
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_large_piece_of_an_answer_is_parsed_in_a_thread(
+    upstream: Upstream, build: Build, monkeypatch: pytest.MonkeyPatch, size: int, streamed: bool
+) -> None:
+    threads: list[int] = []
+
+    def noted(piece: bytes) -> None:
+        if len(piece) > size:
+            threads.append(threading.get_ident())
+
+    for module in ("app.core.sse.decoder", "app.backends.apis.chat.body_decoder"):
+        monkeypatch.setattr(f"{module}.check_piece", noted)
+    monkeypatch.setattr("app.core.sse.decoder.MAX_VALUES", 100)  # from so many bytes on pieces are checked
+    image = "A" * size
+    upstream.say(sse(chunk("Hi"), chunk(image), chunk("Bye"), finish(), END) if streamed else completion(image))
+    chunks = await chunks_of(build())
+    texts = [one["choices"][0]["delta"].get("content") for one in chunks if one is not DONE]
+    assert [text for text in texts if text] == (["Hi", image, "Bye"] if streamed else [image])
+    assert {thread == threading.get_ident() for thread in threads} == {size < LARGE}
