@@ -99,6 +99,8 @@ class OutputMessage:
     def messages(self, finish_reason: str | None) -> list[dict[str, Any]]:
         """Return the message, in a list; empty if there was none."""
         parts = [{"type": part_type, "content": "".join(texts)} for part_type, texts in self._texts.items()]
-        parts = [part for part in parts if part["content"]] + [_call(**call) for call in self._calls.values()]
+        parts = [part for part in parts if part["content"]] + [
+            _call(call["id"], call["name"], call["arguments"]) for call in self._calls.values()
+        ]
         reason = _FINISH_REASONS.get(finish_reason, finish_reason)
         return [{"role": "assistant", "parts": parts, "finish_reason": reason}] if parts else []
