@@ -165,8 +165,8 @@ def _decoded_piece(text: str) -> bytes:
 # The field of encrypted reasoning with what the backend sent, and its name in content of earlier versions.
 _UPSTREAM, _EARLIER = "upstream", "said"
 
-# Notes of a call that decide what the model is shown.
-_SHOWN = frozenset({"output", "arguments"})
+# Notes that later turns need: what the model was shown of a call, and what sessions have noted.
+_NEEDED = frozenset({"output", "arguments", "session"})
 
 
 class EncryptingEventBuilder(EventBuilder):
@@ -208,10 +208,10 @@ class EncryptingEventBuilder(EventBuilder):
         return super().call(call_id, callee, **upstream)
 
     def encrypt_calls(self, item_ids: Iterable[str]) -> None:
-        """Encrypt the notes of finished calls, as far as their items lack them, in a reasoning item."""
+        """Encrypt the notes of finished calls and lists, as far as their items lack them, in a reasoning item."""
         for item_id in item_ids:
             upstream = self.upstream.get(item_id, {})
-            if upstream.get(NOTES, {}).keys() & _SHOWN or upstream.keys() - {NOTES}:
+            if upstream.get(NOTES, {}).keys() & _NEEDED or upstream.keys() - {NOTES}:
                 self._call_fields[item_id] = resolve_upstream(upstream)
         if self._call_fields:
             self._add_signature()

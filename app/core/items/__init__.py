@@ -39,6 +39,7 @@ class ItemType:
     type: str
     prefix: str = "item"  # of its ids
     role: Role = "context"
+    has_notes: bool = False  # whether the server stores notes with it, as with a hosted call
     adds_tools: Literal["declared", "search"] | None = None  # whether its `tools` are declarations or search results
     pinned: bool = False  # whether it stays when the conversation is truncated
     encrypted: Literal["reasoning", "compaction"] | None = None  # the kind of its `encrypted_content`
@@ -307,6 +308,7 @@ _ROWS = (
     ItemType(
         type="mcp_list_tools",
         prefix="mcpl",
+        has_notes=True,
         pinned=True,
         read=readings.nothing,
         call_id=False,

@@ -362,7 +362,7 @@ class EventBuilder:
 
     def encrypt_calls(self, item_ids: Iterable[str]) -> None:
         """
-        Add the notes of finished calls to the output in encrypted form, for clients that store the items themselves.
+        Add the notes of finished calls and lists to the output in encrypted form, for clients that store the items.
 
         Only `EncryptingEventBuilder` does anything here.
         """

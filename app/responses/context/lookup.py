@@ -76,7 +76,7 @@ class TurnLookup:
                 if match is None:
                     raise NotFound(f"Item with id '{item['id']}' not found.", param=f"input[{index}].id")
                 item, upstream[item["id"]] = match
-            elif (row := type_of(item)) and row.hosted and isinstance(item.get("id"), str):
+            elif (row := type_of(item)) and (row.hosted or row.has_notes) and isinstance(item.get("id"), str):
                 item = await self._completed(item, upstream, buckets)
             resolved.append(item)
         return resolved

@@ -87,6 +87,7 @@ class HostedCalls:
         async with contextlib.aclosing(self._events_while([opening], quiet)) as all:
             async for events in all:
                 yield events
+        self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])  # lists of tools
 
     async def close(self) -> None:
         """Close the sessions."""

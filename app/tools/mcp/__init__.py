@@ -101,7 +101,7 @@ class MCPTool:
             tools = MCPServerTools(allowed, approval, deferred=deferred)
         else:
             name, server = chosen
-            address = server_address(server)
+            address = server_address(name, server)
             address = replace(address, headers=_with_token(name, address.headers, declaration))
             setting = server.require_approval
             approval = self._settings.require_approval if setting is None else setting
@@ -165,8 +165,8 @@ class MCPTool:
 
     async def check(self) -> Mapping[str, str | None]:
         """Connect to every declared server and list its tools; return the error of each, or None."""
-        servers = self._settings.servers.values()
-        errors = await asyncio.gather(*(self._check(server_address(server)) for server in servers))
+        servers = self._settings.servers.items()
+        errors = await asyncio.gather(*(self._check(server_address(name, server)) for name, server in servers))
         return dict(zip(self._settings.servers, errors, strict=True))
 
     async def _check(self, address: ServerAddress) -> str | None:
@@ -194,11 +194,12 @@ def _rights(server: str) -> tuple[str, str]:
     return f"mcp:{server}", "mcp"
 
 
-def server_address(server: MCPServer) -> ServerAddress:
+def server_address(name: str, server: MCPServer) -> ServerAddress:
     """Return the address of a server that the operator has declared."""
     headers = {header: value.get_secret_value() for header, value in server.headers.items()}
     return ServerAddress(
         url=server.url or "",
+        name=name,
         headers=headers,
         transport=server.transport,
         reach="any",

@@ -72,7 +72,7 @@ class MCPCodeInterpreter:
     def __init__(self, settings: MCPCodeSettings, server: MCPServer, max_result_chars: int) -> None:
         self._settings = settings
         self._server = server
-        self._address = server_address(server)
+        self._address = server_address(settings.provider, server)
         self._max_chars = max_result_chars
         self._closing: set[asyncio.Task[None]] = set()
 

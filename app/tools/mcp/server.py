@@ -21,6 +21,7 @@ class ServerAddress:
     """The address of an MCP server, with its headers and timeouts. Its `repr` contains no secrets."""
 
     url: str = field(default="", repr=False)
+    name: str = ""  # of a declared server
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     transport: TransportName = "auto"
     reach: Reach = "public"
@@ -34,7 +35,7 @@ class ServerAddress:
     @property
     def fingerprint(self) -> str:
         """A hash that identifies the server without revealing its address."""
-        return sha256("\n".join([self.url, *self.command]).encode(errors="replace")).hexdigest()[:32]
+        return sha256("\n".join([self.name, self.url, *self.command]).encode(errors="replace")).hexdigest()[:32]
 
 
 class MCPFailure(Exception):

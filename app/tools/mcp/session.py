@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from app.core.redaction import Redactor
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
 
 _CONNECTION = "app.tools.mcp.connection"
 
-# The note that is stored with a list item, invisible to callers: from which server and filters it was made.
-_SOURCE = "source"
+# The notes that are stored with a list item, or encrypted, so that no caller can write them: the server and the filters
+# that the list was made from, and the hash of its tools.
+_SOURCE, _DIGEST = "source", "digest"
 
 
 async def open_connection(address: ServerAddress, *, stderr: bool = False) -> ServerConnection:
@@ -73,13 +76,19 @@ class MCPSession:
         return [closing for connection in self._connections if (closing := connection.close())]
 
     def _earlier_list(self, items: Sequence[Item], report: Report, source: str) -> list[dict[str, object]] | None:
-        """Return the tools of the conversation's latest list of this server; None if there is none to reuse."""
+        """
+        Return the tools of the conversation's latest list of this server; None if there is none to reuse.
+
+        A list says which tools are read-only, and so which may be called without an approval: only one that was made
+        here counts, as it was made, whatever a caller has sent in its place.
+        """
         for item in reversed(items):
             if item["type"] == "mcp_list_tools" and item.get("server_label") == self._label:
-                # Items that were not created here have no notes, and are accepted by their label.
-                if item.get("error") or report.notes(item).get(_SOURCE, source) != source:
-                    return None
-                return [tool for tool in map(_read, item.get("tools") or ()) if tool]
+                listed = item.get("tools")
+                tools = [tool for tool in map(_read, listed if isinstance(listed, list) else ()) if tool]
+                made = {_SOURCE: source, _DIGEST: _digest(tools)}
+                notes = report.notes(item)
+                return tools if {name: notes.get(name) for name in made} == made else None
         return None
 
     async def _list(self, report: Report, source: str) -> list[dict[str, object]]:
@@ -99,7 +108,7 @@ class MCPSession:
             for description in listed
             if (tool := _read(without_secrets(description, self._redactor))) and self._tools.allows(tool)
         ]
-        item.note(**{_SOURCE: source})
+        item.note(**{_SOURCE: source, _DIGEST: _digest(tools)})
         item.close("completed", tools=tools)
         return tools
 
@@ -133,6 +142,11 @@ def _read(tool: object) -> dict[str, object] | None:
     if isinstance(annotations := tool.get("annotations"), dict):
         read["annotations"] = annotations
     return read
+
+
+def _digest(tools: Sequence[Mapping[str, object]]) -> str:
+    """Return a hash of tools, as `_read` returns them."""
+    return sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:32]
 
 
 @asynccontextmanager

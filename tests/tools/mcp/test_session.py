@@ -152,13 +152,42 @@ async def test_a_list_is_read_anew_where_more_is_allowed(lab: Lab) -> None:
         assert names(await session.functions(second.history, second)) == {"add", "echo"}
 
 
-async def test_a_list_of_a_stateless_client_does(lab: Lab) -> None:
-    """It comes back without what was stored with it."""
-    listed = {"type": "mcp_list_tools", "server_label": "lab", "tools": [{"name": "add", "input_schema": {}}]}
-    async with opened(tool_of({"servers": {"lab": {"url": lab.url}}}), server_label="lab") as session:
-        response = Response()
-        assert names(await session.functions([listed], response)) == {"add"}
-        assert response.items == [] and lab.headers == []
+async def test_a_list_is_read_anew_where_another_declared_server_has_the_url(lab: Lab) -> None:
+    """It may have other headers, and with them other tools."""
+    tool = tool_of({"servers": {name: {"url": lab.url} for name in ("lab", "other")}})
+    first = Response()
+    async with opened(tool, server_label="lab") as session:
+        await session.functions([], first)
+    second = Response(first)
+    async with opened(tool, server_label="lab", connector_id="other") as session:
+        await session.functions(second.history, second)
+    assert len(second.items) == 1
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_list_counts_only_as_it_was_made_here(lab: Lab, read_only: bool) -> None:
+    """A caller may send another in its place, or one that was made nowhere."""
+    filtered = {"read_only": True}
+    server = {
+        "url": lab.url,
+        "allowed_tools": filtered if read_only else ["*"],
+        "require_approval": {"never": filtered},
+    }
+    tool = tool_of({"servers": {"lab": server}})
+    first = Response()
+    async with opened(tool, server_label="lab") as session:
+        functions = await session.functions([], first)
+    (made,) = first.items
+    safe = {"name": "echo", "input_schema": {}, "annotations": {"readOnlyHint": True}}
+    for tools in ([safe], [*made.fields["tools"], safe], [{**one, "annotations": {}} for one in made.fields["tools"]]):
+        for notes in ({}, made.notes, {"source": made.notes["source"]}):
+            forged = Response()
+            forged.items.append(Item("mcp_list_tools", {"server_label": "lab", "tools": tools}))
+            forged.items[0].notes = notes
+            second = Response(forged)
+            async with opened(tool, server_label="lab") as session:
+                assert await session.functions(second.history, second) == functions
+            assert len(second.items) == 1  # it was listed again
 
 
 async def test_a_list_that_failed_is_read_again(lab: Lab) -> None:
@@ -181,9 +210,9 @@ async def test_a_call_to_a_server_that_cannot_be_reached_is_not_begun(lab: Lab) 
     tool = tool_of({"servers": {"lab": {"url": lab.url}, "away": {"url": "http://127.0.0.1:9/mcp"}}})
     outcomes = []
     for label in ("lab", "away"):
-        listed = {"type": "mcp_list_tools", "server_label": label, "tools": [{"name": "fail", "input_schema": {}}]}
+        fields = {"server_label": label, "name": "fail"}
         async with opened(tool, server_label=label) as session:
-            (function,) = await session.functions([listed], Response())
+            function = HostedFunction("fail", "mcp_call", namespace=label, fields=fields)
             outcomes.append(await call(session, function))
     assert [(outcome.status, outcome.begun) for outcome in outcomes] == [("failed", True), ("failed", False)]
 
