@@ -107,6 +107,7 @@ class Responses:
         questions = self.questions(request, context, caller, response["model"])
         preparation = Preparation(request, caller, context, response, layers, options, self._cipher)
         generation = await self._generation(preparation, lifecycle, questions, generate=generate)
+        await preparation.decide()
         log_context.bind(response_id=response["id"], conversation_id=request.conversation)
         profile = self.backend.profile(response["model"])
         storage = await off_loop(questions.large, self.stored.storage, preparation, profile)

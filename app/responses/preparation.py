@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
+from app.core.history.approvals import answered_before
 from app.core.history.context import RequestContext
 from app.core.prompt_template import PromptLibrary
 from app.core.request import FRAMEWORK_EVENTS
@@ -133,7 +134,7 @@ class Preparation:
         """
         request, context = self.request, self.context
         declared = declared_tools(tools, request, self.caller, context, self.response["id"])
-        if context.approvals and not (declared and generate):
+        if context.decisions.approved and not (declared and generate):
             message = "The tools whose calls are approved have to be among the request's 'tools' again."
             raise InvalidRequest(message, param="tools")
         if not generate:
@@ -151,12 +152,29 @@ class Preparation:
             parallel=request.parallel_tool_calls,
             max_tool_calls=request.max_tool_calls,
             max_output_tokens=request.max_output_tokens,
-            approved=context.approvals,
-            approvals=Approvals(self.layers.store, self.caller.owner),
+            approved=context.decisions.approved,
+            approvals=self._approvals(),
             images=StoredImages(self.layers, self.caller.owner, context.images),
             shows_tool_usage=self.caller.dialect.schema,
             compaction=compacting,
         )
+
+    async def decide(self) -> None:
+        """
+        Store the denials of the request, so that nothing they are about can be approved later.
+
+        Raises `InvalidRequest` for an answer to what was answered otherwise before, and `StoreUnavailable`.
+        """
+        decisions, approvals = self.context.decisions, self._approvals()
+        for call in decisions.approved:
+            if await approvals.is_denied(call.request["id"]):
+                raise answered_before(call.place, denied=True)
+        for request_id, place in decisions.denied.items():
+            if not await approvals.deny(request_id):
+                raise answered_before(place, denied=False)
+
+    def _approvals(self) -> Approvals:
+        return Approvals(self.layers.store, self.caller.owner)
 
     def _compaction(self) -> CompactionOptions | None:
         """Return when to compact the conversation within the response; None if the request does not configure it."""

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from app.responses.tool_loop.calls import ALREADY_USED
@@ -298,3 +299,135 @@ async def test_one_of_two_workers_may_try_again(lab: Lab, tmp_path: Path) -> Non
     for store in stores:
         await store.aclose()
     assert (outputs, len(lab.calls)) == ([None, None, "It was done.", None], 1)
+
+
+# Answered is answered, once.
+
+
+def refused(answer: httpx.Response, param: str) -> bool:
+    error = answer.json().get("error") or {}
+    return (answer.status_code, error.get("code"), error.get("param")) == (400, "already_answered", param)
+
+
+@pytest.mark.parametrize("way", ["next turn", "sibling", "conversation", "reference", "replay", "bare replay"])
+async def test_a_denied_call_cannot_be_approved_later(lab: Lab, way: str) -> None:
+    backend = Scripted(ASKED, hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        more: dict[str, Any] = {"store": "replay" not in way}
+        if way == "conversation":
+            more["conversation"] = (await http.post("/conversations", json={})).json()["id"]
+        first = (await http.post("/responses", json=body(**more))).json()
+        (request,) = first["output"]
+        history = [user(), request] if "replay" in way else []
+        before = {} if history or way == "conversation" else {"previous_response_id": first["id"]}
+        denied = body(input=[*history, decision(request, approve=False)], **before, **more)
+        second = (await http.post("/responses", json=denied)).json()
+        assert second["status"] == "completed"
+        match way:
+            case "next turn":
+                before = {"previous_response_id": second["id"]}
+            case "reference":
+                history, before = [{"type": "item_reference", "id": request["id"]}], {}
+            case "replay":
+                history += [decision(request, approve=False), *second["output"]]
+        late = body(input=[*history, decision(request)], **before, **more)
+        assert refused(await http.post("/responses", json=late), f"input[{len(history)}].approve")
+        assert (await http.post("/responses", json=denied)).status_code == 200  # to say the same again is no error
+    assert lab.calls == []
+
+
+async def test_one_request_cannot_deny_and_approve_a_call(lab: Lab) -> None:
+    async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        (request,) = first["output"]
+        both = [decision(request, approve=False), decision(request)]
+        more = {"previous_response_id": first["id"]}
+        assert refused(await http.post("/responses", json=body(input=both, **more)), "input[1].approve")
+        last = await http.post("/responses", json=body(input=both[::-1], **more))  # the last answer counts
+        assert (last.status_code, types(last.json())) == (200, ["message"])
+    assert lab.calls == []
+
+
+async def test_a_call_that_was_run_cannot_be_denied(lab: Lab) -> None:
+    async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        (request,) = first["output"]
+        more = {"previous_response_id": first["id"]}
+        approved = (await http.post("/responses", json=body(input=[decision(request)], **more))).json()
+        for previous in (first, approved):
+            denied = body(input=[decision(request, approve=False)], previous_response_id=previous["id"])
+            assert refused(await http.post("/responses", json=denied), "input[0].approve")
+    assert len(lab.calls) == 1
+
+
+async def test_a_call_that_could_not_be_begun_can_be_denied_and_then_not_be_approved(lab: Lab) -> None:
+    async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
+        first = (await http.post("/responses", json=body())).json()
+        (request,) = first["output"]
+        lab.away = True
+        previous = first["id"]
+        for approve in (True, False):
+            answer = body(input=[decision(request, approve=approve)], previous_response_id=previous)
+            previous = (await http.post("/responses", json=answer)).json()["id"]
+        lab.away = False
+        late = body(input=[decision(request)], previous_response_id=first["id"])
+        assert refused(await http.post("/responses", json=late), "input[0].approve")
+    assert lab.calls == []
+
+
+async def test_of_a_denial_and_an_approval_at_the_same_time_one_counts(lab: Lab) -> None:
+    for _ in range(5):
+        lab.calls.clear()
+        async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
+            first = (await http.post("/responses", json=body())).json()
+            (request,) = first["output"]
+            answers = [
+                body(input=[decision(request, approve=approve)], previous_response_id=first["id"])
+                for approve in (True, False)
+            ]
+            both = await asyncio.gather(*(http.post("/responses", json=answer) for answer in answers))
+        approved, denied = both
+        if denied.status_code == 200:
+            assert lab.calls == []
+            assert approved.status_code == 400 or approved.json()["output"][0]["status"] == "failed"
+        else:
+            assert refused(denied, "input[0].approve") and len(lab.calls) == 1
+
+
+async def test_a_denial_counts_in_every_worker_also_if_nothing_else_is_stored(lab: Lab, tmp_path: Path) -> None:
+    stores = [SQLiteStore(tmp_path / "store.db", ttl=60) for _ in range(2)]
+    async with client(Scripted(ASKED, hello()), stores[0]) as one, client(Scripted(hello()), stores[1]) as other:
+        (request,) = (await one.post("/responses", json=body(store=False))).json()["output"]
+        denied = body(input=[user(), request, decision(request, approve=False)], store=False, tools=[])
+        assert (await one.post("/responses", json=denied)).status_code == 200
+        approved = body(input=[user(), request, decision(request)], store=False)
+        assert refused(await other.post("/responses", json=approved), "input[2].approve")
+    for store in stores:
+        await store.aclose()
+    assert lab.calls == [] and request["id"].encode() not in all_bytes(tmp_path)
+
+
+@pytest.mark.parametrize("way", ["chained", "stored", "referred to", "conversation"])
+async def test_a_forged_copy_that_was_stored_is_not_run_either(lab: Lab, way: str) -> None:
+    """A turn's input is stored, too, with the id that its client has given it."""
+    backend = Scripted(ASKED, hello())
+    async with client(backend, MemoryStore(ttl=60)) as http:
+        more: dict[str, Any] = {}
+        if way == "conversation":
+            more["conversation"] = (await http.post("/conversations", json={})).json()["id"]
+        first = (await http.post("/responses", json=body(**more))).json()
+        (request,) = first["output"]
+        forged = {**request, "arguments": '{"what": "something else"}'}
+        if way != "conversation":
+            more["previous_response_id"] = first["id"]
+        second = (await http.post("/responses", json=body(input=[forged, user()], **more))).json()
+        sent: list[Any] = []
+        match way:
+            case "chained":
+                more["previous_response_id"] = second["id"]
+            case "stored":
+                more, sent = {}, [user(), forged]
+            case "referred to":
+                more, sent = {}, [user(), {"type": "item_reference", "id": request["id"]}]
+        await http.post("/responses", json=body(input=[*sent, decision(request)], **more))
+    assert lab.calls == [("ask", {"what": "it"})]

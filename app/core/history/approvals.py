@@ -1,8 +1,10 @@
-"""Find the calls that a request approves, and those among them that were run before."""
+"""Find the calls that a request approves or denies, and those among them that were run before."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from app.core.history.turns import Turn
@@ -19,8 +21,19 @@ class ApprovedCall(NamedTuple):
     """A call that the caller approves."""
 
     request: Item  # the approval request, as it was stored if it was
+    place: str  # of the approval in the request, such as `input[1]`
     call_id: str | None  # the backend's id of the call
     earlier: tuple[Item, Upstream] | None = None  # the item of the call if it was run before, with the backend's fields
+
+
+class Decisions(NamedTuple):
+    """What a request decides about calls that need an approval."""
+
+    approved: Sequence[ApprovedCall] = ()
+    denied: Mapping[str, str] = MappingProxyType({})  # the place of each denial, by the id of the approval request
+
+
+NO_DECISIONS = Decisions()
 
 
 def answers_approvals(items: Iterable[Item]) -> bool:
@@ -28,17 +41,17 @@ def answers_approvals(items: Iterable[Item]) -> bool:
     return any(item["type"] == APPROVAL_RESPONSE for item in items)
 
 
-def find_approvals(
-    stored: Sequence[Item], new: Sequence[Item], upstream: Mapping[str, Upstream], turns: Iterable[Turn]
-) -> list[ApprovedCall]:
+def find_decisions(
+    stored: Sequence[Item], new: Sequence[Item], upstream: Mapping[str, Upstream], turns: Sequence[Turn]
+) -> Decisions:
     """
-    Return the calls that new items approve and that the conversation does not contain yet.
+    Return the calls that new items approve and that the conversation does not contain yet, and those that they deny.
 
     A call that could not be begun is made again if it is approved again. `stored` are the items before the new ones,
-    and `turns` all stored turns of the chains, including siblings. Raises `InvalidRequest` for a malformed approval, or
-    one without an approval request.
+    oldest first, and `turns` all stored turns of the chains, including siblings. Raises `InvalidRequest` for a
+    malformed answer, one without an approval request, and an approval of what was denied.
     """
-    requests = {item.get("id"): item for item in (*new, *stored) if item["type"] == APPROVAL_REQUEST}
+    requests = _requests(stored, new, turns)
     existing = {
         approved_id
         for item in (*stored, *new)
@@ -51,25 +64,56 @@ def find_approvals(
         for item in turn.response["output"]
         if (approved_id := _approved_by(item, turn.upstream)) and _was_begun(item, turn.upstream)
     }
-    approvals: dict[str, ApprovedCall] = {}
+    answers = itertools.chain(stored, *(turn.input for turn in turns))
+    denied_before = {denied_id for item in answers if (denied_id := _denied_by(item))}
+    approved: dict[str, ApprovedCall] = {}
+    denied: dict[str, str] = {}
     for index, item in enumerate(new):
         if approved_id := _approved_by(item, upstream):
-            approvals.pop(approved_id, None)  # it led to this call
+            approved.pop(approved_id, None)  # it led to this call
             attempted.add(approved_id)
         if item["type"] != APPROVAL_RESPONSE:
             continue
-        request_id, approve = item.get("approval_request_id"), item.get("approve")
+        place, request_id, approve = f"input[{index}]", item.get("approval_request_id"), item.get("approve")
         if not isinstance(approve, bool):
-            raise InvalidRequest("'approve' should be true or false.", param=f"input[{index}].approve")
+            raise InvalidRequest("'approve' should be true or false.", param=f"{place}.approve")
         if not isinstance(request_id, str) or request_id not in requests:
             message = f"There is no approval request with the id '{request_id}'"
             message = f"{message}: send it, or continue the response that made it."
-            raise InvalidRequest(message, param=f"input[{index}].approval_request_id")
-        if approve and request_id not in existing:
+            raise InvalidRequest(message, param=f"{place}.approval_request_id")
+        if not approve:
+            approved.pop(request_id, None)
+            denied[request_id] = place
+        elif request_id in denied or request_id in denied_before:
+            raise answered_before(place, denied=True)
+        elif request_id not in existing:
             notes = upstream.get(request_id, {}).get(NOTES, {})
             call_id = None if request_id in attempted else notes.get("call_id")
-            approvals[request_id] = ApprovedCall(requests[request_id], call_id, earlier.get(request_id))
-    return [*approvals.values()]
+            approved[request_id] = ApprovedCall(requests[request_id], place, call_id, earlier.get(request_id))
+    return Decisions([*approved.values()], denied)
+
+
+def answered_before(place: str, *, denied: bool) -> InvalidRequest:
+    """Return the error for an answer to an approval request that was answered otherwise before."""
+    answer = "denied" if denied else "approved"
+    message = f"This call was {answer} before: an approval request is answered once."
+    return InvalidRequest(message, param=f"{place}.approve", code="already_answered")
+
+
+def _requests(stored: Sequence[Item], new: Sequence[Item], turns: Sequence[Turn]) -> dict[str, Item]:
+    """Return the approval requests by id: as they were made here, else as they first came."""
+    requests: dict[str, Item] = {}
+    for item in itertools.chain(*(turn.response["output"] for turn in turns), stored, new):
+        if item["type"] == APPROVAL_REQUEST and isinstance(request_id := item.get("id"), str):
+            requests.setdefault(request_id, item)
+    return requests
+
+
+def _denied_by(item: Item) -> str | None:
+    """Return the id of the approval request that an item denies, if any."""
+    if item["type"] != APPROVAL_RESPONSE or item.get("approve") is not False:
+        return None
+    return request_id if isinstance(request_id := item.get("approval_request_id"), str) else None
 
 
 def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.core.history.approvals import ApprovedCall, answers_approvals, find_approvals
+from app.core.history.approvals import NO_DECISIONS, Decisions, answers_approvals, find_decisions
 from app.core.history.compaction import has_compaction, is_compaction, without_compacted
 from app.core.history.images import ImageReference
 from app.core.history.past import Past
@@ -33,7 +33,7 @@ class RequestContext:
     decrypted: dict[str, Upstream]  # the part of it that the request contained in encrypted form
     compacts: bool  # whether a summary is requested instead of an answer
     warnings: Warnings
-    approvals: Sequence[ApprovedCall] = ()  # the calls that the request approves
+    decisions: Decisions = NO_DECISIONS  # about calls that need an approval
     effort: str | None = None  # of reasoning, if an item of the conversation changes it
     prefixes: Sequence[TranslatedPrefix] = ()  # of `items`, from earlier requests
     shared: int = 0  # items at the beginning that are the same in all requests that continue this past; without files
@@ -58,9 +58,9 @@ def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key:
     Raises `InvalidRequest`, with the field at fault, for input that does not fit the conversation.
     """
     new, warnings = new_input.items, new_input.warnings
-    approvals: Sequence[ApprovedCall] = ()
+    decisions = NO_DECISIONS
     if answers_approvals(new):
-        approvals = find_approvals(past.items, new, new_input.upstream, new_input.related)
+        decisions = find_decisions(past.items, new, new_input.upstream, new_input.related)
     if request.conversation:
         known = past.items_by_id()
         new = [item for item in new if str(item.get("id")) not in known]
@@ -71,11 +71,11 @@ def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key:
     if past.response_ids:
         check_outputs(past.items, new)
         new = drop_repeated_prompt(past.items, new, warnings)
-    return join(past, new, new_input, key, approvals)
+    return join(past, new, new_input, key, decisions)
 
 
 def join(
-    past: Past, new: list[Item], new_input: NewInput, key: str, approvals: Sequence[ApprovedCall] = ()
+    past: Past, new: list[Item], new_input: NewInput, key: str, decisions: Decisions = NO_DECISIONS
 ) -> RequestContext:
     """Return the context of new items that fit the conversation; a trigger of a compaction is not among its items."""
     compacts = is_compaction(new)
@@ -101,7 +101,7 @@ def join(
         decrypted=new_input.decrypted,
         compacts=compacts,
         warnings=warnings,
-        approvals=approvals,
+        decisions=decisions,
         effort=effort,
         shared=shared,
         images=past.images,

@@ -70,8 +70,8 @@ class Past:
         )
 
     def items_by_id(self) -> dict[str, Item]:
-        """Return the items with an id, keyed by id."""
-        return {item["id"]: item for item in self.items if isinstance(item.get("id"), str)}
+        """Return the items by id; where a client has sent one again, the item as it first came."""
+        return {item["id"]: item for item in reversed(self.items) if isinstance(item.get("id"), str)}
 
 
 def _has_file(item: Item) -> bool:

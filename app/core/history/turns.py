@@ -175,16 +175,22 @@ def path(records: Mapping[str, bytes], response_id: str, known: Container[str] =
 
 
 def find_item(records: Iterable[bytes], item_id: str) -> tuple[Item, Turn] | None:
-    """Return an item of a chain by its id, with the turn that it is in."""
+    """
+    Return an item of a chain by its id, with the turn that it is in.
+
+    Where a client has sent an item again, it is the item that was made here, and not what came back.
+    """
     mark = item_id.encode()
+    sent: tuple[Item, Turn] | None = None
     for record in records:
         if mark not in record:
             continue  # cheaper than decoding
         turn = Turn.of(record)
-        for item in turn.items:
+        for item in turn.response["output"]:
             if item.get("id") == item_id:
                 return item, turn
-    return None
+        sent = sent or next(((item, turn) for item in turn.input if item.get("id") == item_id), None)
+    return sent
 
 
 def check_outputs(history: Sequence[Item], new: Sequence[Item]) -> None:
