@@ -44,7 +44,7 @@ ROOMS = (
     "sse",
 )
 CORE = {f"app.core.{room}" for room in ROOMS}
-BELOW = {"app", "app.errors", "app.extras", "app.importing", "app.pdf_reader"} | CORE
+BELOW = {"app", "app.errors", "app.extras", "app.importing", "app.pdf_reader", "app.tasks"} | CORE
 TYPES = {"app", "app.core.bounded_json", "app.core.types", "app.errors"}
 STREAM = TYPES | {"app.core.items"}
 REQUEST = STREAM | {"app.core.charsets", "app.core.profile", "app.core.stream"}
@@ -55,6 +55,7 @@ LAYERS = {
     "app.importing": set(),
     "app.pdf_reader": set(),
     "app.process": set(),
+    "app.tasks": set(),
     "app.core": set(),
     "app.core.*": STREAM | {"app.core.stream"},
     "app.core.charsets": {"app"},

@@ -25,6 +25,7 @@ from app.core.types.token_estimate import estimate_chat
 from app.core.types.usage import is_counted, usage_of
 from app.errors import APIError, BackendError
 from app.responses.off_loop import off_loop
+from app.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -305,7 +306,7 @@ class BackendStream:
     async def __aexit__(self, *exc: Any) -> None:
         try:
             for task in reversed(self._tasks):
-                await _cancel(task)
+                await cancel(task)
         finally:
             if self._entered:
                 await self._answer.__aexit__(*exc)
@@ -378,14 +379,6 @@ class DeadlineIterator:
 
 async def _first(chunks: AsyncIterator[list[ChunkOrRun]]) -> list[ChunkOrRun]:
     return await anext(chunks, [])
-
-
-async def _cancel(task: asyncio.Future[Any]) -> None:
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # retrieved, so that asyncio does not log it
 
 
 def ending_of(reader: ChunkReader, failure: BackendError | None) -> str | None:

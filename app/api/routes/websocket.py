@@ -30,6 +30,7 @@ from app.responses import Caller, Run
 from app.responses.off_loop import off_loop
 from app.stores import Store, images_bucket
 from app.stores.layered import LayeredStore
+from app.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class WebSocketConnection:
                 await self._finish(working)
                 await self._close(SERVICE_RESTART)
         finally:
-            for error in await _cancel(reading, working):
+            for error in await cancel(reading, working):
                 logger.error("unexpected error", exc_info=error)
             logger.info("socket closed")
 
@@ -233,7 +234,7 @@ class WebSocketConnection:
         try:
             yield
         finally:
-            await _cancel(heartbeat)
+            await cancel(heartbeat)
 
     async def _send_heartbeats(self, run: Run, stream_id: str | None) -> None:
         clock = asyncio.get_running_loop().time
@@ -295,7 +296,7 @@ class WebSocketConnection:
             self._frames.get_nowait()
         self._frames.put_nowait(None)
         await asyncio.wait({working, *others}, timeout=self._limits.grace, return_when=asyncio.FIRST_COMPLETED)
-        await _cancel(working)
+        await cancel(working)
 
     async def _close(self, code: int, last: dict[str, Any] | None = None) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
@@ -311,11 +312,3 @@ def _api_error(error: Exception) -> APIError:
         return error
     logger.error("unexpected error", exc_info=error)
     return APIError("The server had an error while processing the request.")
-
-
-async def _cancel(*tasks: asyncio.Task[Any]) -> list[Exception]:
-    """Cancel tasks and wait until they have ended; return the exceptions that they raised."""
-    for task in tasks:
-        task.cancel()
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    return [result for result in results if isinstance(result, Exception)]

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import anyio
@@ -20,6 +20,7 @@ import orjson
 from anyio import to_process
 
 from app.errors import APIError
+from app.tasks import cancel
 from app.tools.files import FileStore, FilesUnavailable
 from app.tools.files.embeddings import BATCH, Embeddings, EmbeddingsUnavailable
 from app.tools.files.ingestion.parsing import UnreadableFile, extract, extract_alone, is_simple
@@ -104,12 +105,12 @@ class Ingestion:
         try:
             await asyncio.wait((reading, renewal), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await _cancel(reading, renewal)
+            _raise(await cancel(reading, renewal))
             with contextlib.suppress(FilesUnavailable):
                 await self._records.release(job)
             raise
-        await _cancel(renewal)
-        await _cancel(reading)
+        _raise(await cancel(renewal))
+        _raise(await cancel(reading))
 
     async def _renew_claim(self, job: Job) -> None:
         """Renew a claim until it is lost because the file was deleted or its batch cancelled."""
@@ -179,15 +180,6 @@ class Ingestion:
         return size
 
 
-async def _cancel(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks and wait for their end; raises the exception of one that failed."""
-    for task in tasks:
-        task.cancel()
-    for result in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(result, Exception):
-            raise result
-
-
 async def _write(content: AsyncIterator[bytes], path: Path) -> None:
     with path.open("wb") as out:
         async for piece in content:
@@ -212,3 +204,8 @@ def _chunks(text: Path, vectors: Path, size: int) -> Iterator[TextChunk]:
     with vectors.open("rb") as file:
         for chunk in _texts(text):
             yield TextChunk(chunk, file.read(size))
+
+
+def _raise(errors: Sequence[Exception]) -> None:
+    for error in errors:
+        raise error
