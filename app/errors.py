@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
-from typing import Any, TypedDict
+from typing import TypedDict
 
 
 class ErrorPayload(TypedDict):
@@ -75,7 +75,7 @@ class APIError(Exception):
         """The reason with the detail, if any; only for operators."""
         return f"{self.reason.rstrip('.')} ({self.detail})" if self.detail else self.reason
 
-    def log_fields(self) -> dict[str, Any]:
+    def log_fields(self) -> dict[str, object]:
         """Return the fields with which the error is logged."""
         fields = {"code": self.code, "reason": self.reason, "server": self.server, "detail": self.detail}
         return {name: value for name, value in fields.items() if value}
@@ -84,7 +84,7 @@ class APIError(Exception):
         """The error object of the API: `type`, `code`, `message`, `param`."""
         return {"type": self.type, "code": self.code, "message": self.message, "param": self.param}
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         """The JSON body of the HTTP response."""
         return {"error": self.payload()}
 

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from starlette.routing import Route
@@ -87,7 +87,7 @@ The [Open Responses](https://www.openresponses.org) API, answered by any Chat Co
 Point an OpenAI-compatible client at this server's `/v1`.
 """
 
-ABOUT: dict[str, Any] = {
+ABOUT: dict[str, object] = {
     "title": "Antiphon",
     "version": __version__,
     "description": DESCRIPTION,
@@ -165,7 +165,7 @@ def create_app(
     )
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
         end = shutdown.Shutdown()
         async with AsyncExitStack() as stack:
             for observer in observers:
@@ -298,7 +298,7 @@ def _add_middleware(
     app.add_middleware(RequestId, metrics=metrics)
 
 
-def about(settings: Settings, responses: Responses, caller: Caller) -> dict[str, Any]:
+def about(settings: Settings, responses: Responses, caller: Caller) -> dict[str, object]:
     """Return the configuration without secrets, as `GET /v1/antiphon/about` returns it to a caller."""
     return {
         "object": "antiphon.about",

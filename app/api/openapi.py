@@ -44,26 +44,26 @@ _ERROR = {
     },
     "required": ["error"],
 }
-ERRORS: dict[int | str, dict[str, Any]] = {
+ERRORS: dict[int | str, dict[str, object]] = {
     "default": {"description": "An error", "content": {"application/json": {"schema": _ERROR}}}
 }
 
 
-def request_body(model: type[BaseModel], **examples: Any) -> dict[str, Any]:
+def request_body(model: type[BaseModel], **examples: object) -> dict[str, object]:
     """Return the `openapi_extra` of a route with `model` as its JSON body."""
-    content: dict[str, Any] = {"schema": _schema(model)}
+    content: dict[str, object] = {"schema": _schema(model)}
     if examples:
         content["examples"] = {name: {"summary": name, "value": value} for name, value in examples.items()}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
 @cache
-def _schema(model: type[BaseModel]) -> dict[str, Any]:
+def _schema(model: type[BaseModel]) -> dict[str, object]:
     """Return the JSON Schema of a model; cached, since it takes most of the time in which an application is built."""
     return model.model_json_schema(ref_template="#/components/schemas/{model}")
 
 
-def response_example(example: Any) -> dict[str, Any]:
+def response_example(example: object) -> dict[str, object]:
     """Return the `openapi_extra` of a route that returns an object such as `example`."""
     content = {"application/json": {"schema": {"type": "object"}, "example": example}}
     return {"responses": {"200": {"description": "Successful Response", "content": content}}}
@@ -80,7 +80,7 @@ class Documented(FastAPI):
         super().__init__(**options)
         self.more_paths: dict[str, Any] = {}  # of routes that are not FastAPI's
 
-    def openapi(self) -> dict[str, Any]:
+    def openapi(self) -> dict[str, object]:
         """Return the OpenAPI document."""
         if not self.openapi_schema:
             document = super().openapi()

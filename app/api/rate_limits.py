@@ -21,7 +21,7 @@ import math
 import secrets
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from app.api.accounting import Accounting, BudgetState, budget_headers
 from app.core.access import KeyAccess, KeyLimits
@@ -243,7 +243,7 @@ class Limits:
             self._slots.pop((pool, holder), None)
             self._start(self._counters.release(pool, holder))
 
-    def _start(self, query: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
+    def _start(self, query: Coroutine[object, object, object]) -> asyncio.Task[None]:
         """Return a task that runs a query to the counters."""
 
         async def run() -> None:

@@ -110,7 +110,7 @@ class RequestOptions(_Options):
     reasoning_placeholder: str | None = None  # for turns whose reasoning the client did not send back
     drop_params: list[str] = []
     clamp: dict[str, tuple[float, float]] = {}
-    extra_body: dict[str, Any] = {}
+    extra_body: dict[str, object] = {}
     adapt: bool = True  # retry without an unknown field that the answer does not depend on
     # Parameters of this server beyond both APIs that are passed on from the caller, such as sampling. Others are left
     # out with a warning. Not meant for parameters of routing, scheduling or billing.

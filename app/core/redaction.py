@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-_ToolFields: TypeAlias = Mapping[str, Any]
+_ToolFields: TypeAlias = Mapping[str, object]
 _Key: TypeAlias = tuple[str, str, str, str]  # type, label, connector and origin of a tool
 
 REDACTED = "***"

@@ -21,7 +21,7 @@ _DATA_URL = re.compile(r"data:([\w.+/-]+)[;,]")
 _MODALITIES = {"image_url": "image", "input_audio": "audio", "file": "file", "video_url": "video"}
 
 
-def input_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
+def input_messages(messages: Iterable[object]) -> list[dict[str, object]]:
     """Return the messages of a Chat Completions request, each with its `role` and `parts`; media without their data."""
     return [_message(message) for message in messages if isinstance(message, dict)]
 
@@ -32,7 +32,7 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
         call_id, content = message.get("tool_call_id"), message.get("content")
         response = {"type": "tool_call_response", "id": call_id, "response": content}
         return {"role": role, "parts": [response]}
-    parts: list[dict[str, Any]] = []
+    parts: list[dict[str, object]] = []
     if reasoning := message.get("reasoning_content"):
         parts.append({"type": "reasoning", "content": reasoning})
     content = message.get("content")
@@ -45,7 +45,7 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": role, "parts": parts}
 
 
-def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+def _part(part: Mapping[str, object]) -> dict[str, object]:
     part_type = str(part.get("type"))
     if isinstance(text := part.get("text") or part.get("refusal"), str):
         return {"type": "text", "content": text}

@@ -59,7 +59,7 @@ class ResponseLifecycle:
 
     def account(self) -> dict[str, Any]:
         """Return the log fields for the backend and the cost."""
-        fields: dict[str, Any] = {"backend": self.backend} if self.answered_by else {}
+        fields: dict[str, object] = {"backend": self.backend} if self.answered_by else {}
         return fields if self.cost is None else {**fields, "cost": format_money(self.cost)}
 
     @property

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any
 
 
 class RequestLine:
@@ -25,7 +24,7 @@ class RequestLine:
     def __init__(self) -> None:
         self.message = "request"
         self.level = logging.INFO
-        self.fields: dict[str, Any] = {}
+        self.fields: dict[str, object] = {}
         self.logged = False  # whether it is too late to add anything
 
 

@@ -87,13 +87,13 @@ class CompactionBuilder(EventBuilder):
         self._encrypt_summary = encrypt
         self._pieces: list[str] = []
 
-    def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
+    def text(self, *deltas: str, logprobs: list[object] | None = None) -> None:
         self._pieces += deltas
 
     def refusal(self, *deltas: str) -> None:
         pass
 
-    def annotation(self, annotation: dict[str, Any]) -> None:
+    def annotation(self, annotation: dict[str, object]) -> None:
         pass
 
     def reasoning(self, *deltas: str, source: str = "reasoning_content") -> None:
@@ -123,7 +123,7 @@ class CompactionBuilder(EventBuilder):
             super().incomplete(reason)
 
 
-def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, Any]:
+def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, object]:
     """
     Return the result of `POST /responses/compact` for a finished compaction and the `items` that it summarizes.
 

@@ -13,7 +13,6 @@ import itertools
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import orjson
 
@@ -45,7 +44,7 @@ class Conversations:
 
     async def create(
         self, owner: str, items: Sequence[Item] = (), metadata: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Create a conversation with these items and return it."""
         conversation_id = new_id("conv", new_key())
         conversation = {
@@ -63,15 +62,15 @@ class Conversations:
             await self._store.apply(Change(_bucket(conversation_id, owner), described))
         return conversation
 
-    async def retrieve(self, conversation_id: str, owner: str) -> dict[str, Any]:
+    async def retrieve(self, conversation_id: str, owner: str) -> dict[str, object]:
         """Return a conversation."""
         record = await self._store.get(_bucket(conversation_id, owner), _CONVERSATION)
         if record is None:
             raise _not_found(conversation_id)
-        conversation: dict[str, Any] = orjson.loads(record)
+        conversation: dict[str, object] = orjson.loads(record)
         return conversation
 
-    async def update(self, conversation_id: str, owner: str, metadata: Mapping[str, str]) -> dict[str, Any]:
+    async def update(self, conversation_id: str, owner: str, metadata: Mapping[str, str]) -> dict[str, object]:
         """Replace the metadata of a conversation, and return it."""
         changed = {**await self.retrieve(conversation_id, owner), "metadata": dict(metadata)}
         await self._put(conversation_id, owner, _CONVERSATION, orjson.dumps(changed))
@@ -133,7 +132,7 @@ class Conversations:
         shortened: Response = {"id": response["id"], "model": response["model"], "output": response["output"]}
         return await self._added(_bucket(request.conversation, owner), turn._replace(response=shortened))
 
-    async def delete_item(self, conversation_id: str, item_id: str, owner: str) -> dict[str, Any]:
+    async def delete_item(self, conversation_id: str, item_id: str, owner: str) -> dict[str, object]:
         """Delete one item, and return the conversation; raises `NotFound`."""
         conversation = await self.retrieve(conversation_id, owner)
         await self.item(conversation_id, item_id, owner)

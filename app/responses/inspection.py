@@ -28,7 +28,7 @@ class Inspection:
     def __init__(self, responses: Responses) -> None:
         self._responses = responses
 
-    async def recent(self, caller: Caller, limit: int, after: str | None = None) -> dict[str, Any]:
+    async def recent(self, caller: Caller, limit: int, after: str | None = None) -> dict[str, object]:
         """Return a page of a caller's responses, the newest first; raises `InvalidRequest` for an unknown `after`."""
         entries = await self._responses.store.recent(caller.owner, limit=limit + 1, after=after)
         if entries is None:
@@ -65,7 +65,7 @@ class Inspection:
         declared_tools(responses.tools, request, caller, context)
         return request, context
 
-    async def chain(self, response_id: str, caller: Caller) -> dict[str, Any]:
+    async def chain(self, response_id: str, caller: Caller) -> dict[str, object]:
         """
         Return the responses up to a stored one, oldest first, each with the input items of its own turn; in `forks`
         the list entries of those that continue from any of them and are not on this path. Raises `NotFound`.
@@ -81,7 +81,7 @@ class Inspection:
         forks = [orjson.loads(turn.entry()) for turn in others]
         return {"object": "list", "data": data, "forks": sorted(forks, key=lambda fork: fork["created_at"])}
 
-    async def translation(self, response_id: str, caller: Caller) -> dict[str, Any]:
+    async def translation(self, response_id: str, caller: Caller) -> dict[str, object]:
         """Translate the request of a stored response again, as the backend was sent it; raises `NotFound`."""
         turn, context = await self._responses.stored_context(response_id, caller)
         translation = await self._translate(request_of(turn), context, caller)
@@ -90,7 +90,7 @@ class Inspection:
         hosted = [warning for warning in translation["warnings"] if warning == HOSTED_LEFT_OUT]
         return {**translation, "warnings": [*turn.warnings, *hosted]}
 
-    async def preview(self, request: CreateResponse, caller: Caller) -> dict[str, Any]:
+    async def preview(self, request: CreateResponse, caller: Caller) -> dict[str, object]:
         """Return the request that the backend would be sent; raises what creating the response would raise."""
         request, context = await self._unstored(request, caller)
         return await self._translate(request, context, caller)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import (
     AfterValidator,
@@ -79,7 +79,7 @@ class BackendSettings(BaseModel):
     """Aliases of models: the name in a request to the name that is sent to the backend."""
     profile: ProfileName = "default"
     """Name of the built-in profile that describes how the backend differs from OpenAI's API."""
-    overrides: dict[str, Any] = {}
+    overrides: dict[str, object] = {}
     """Profile options to override, by dotted name."""
     retries: int = Field(2, ge=0)
     """Number of retries when the backend fails before it starts to answer."""

@@ -7,7 +7,7 @@ import math
 import re
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import (
     AfterValidator,
@@ -188,7 +188,7 @@ class KeySettings(BaseModel):
         )
 
 
-def key_table(name: str, digest: str, **fields: Any) -> str:
+def key_table(name: str, digest: str, **fields: object) -> str:
     """Return a table `[keys.NAME]` for a TOML file; `fields` are more strings in it."""
     quoted = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
     # JSON strings are valid TOML, except for DEL.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection
 from ipaddress import ip_network
 from pkgutil import resolve_name
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -170,7 +170,7 @@ ApiKey: TypeAlias = Annotated[SecretStr, AfterValidator(check_header_value)]
 ApiKeys: TypeAlias = Annotated[list[ApiKey], NoDecode, BeforeValidator(_split)]
 Networks: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_network)]], NoDecode, BeforeValidator(_split)]
 Secrets: TypeAlias = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split)]
-Options: TypeAlias = Annotated[dict[str, Any], NoDecode, BeforeValidator(decode_json)]
+Options: TypeAlias = Annotated[dict[str, object], NoDecode, BeforeValidator(decode_json)]
 Size: TypeAlias = Annotated[ByteSize, WrapValidator(_size)]
 Lifetime: TypeAlias = Annotated[int, Field(ge=1, le=10**12)]  # seconds; Redis counts in milliseconds, up to 2**63
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -13,7 +13,7 @@ from app.errors import InvalidRequest
 M = TypeVar("M", bound=BaseModel)
 
 
-def read_table(model: type[M], table: Mapping[str, Any]) -> M:
+def read_table(model: type[M], table: Mapping[str, object]) -> M:
     """Validate a table; raises `ValueError`, which names the invalid keys and never their values."""
     try:
         return model.model_validate(dict(table))
@@ -22,7 +22,7 @@ def read_table(model: type[M], table: Mapping[str, Any]) -> M:
         raise ValueError("; ".join(dict.fromkeys(problems))) from None
 
 
-def read_declaration(model: type[M], declaration: Mapping[str, Any], place: str) -> M:
+def read_declaration(model: type[M], declaration: Mapping[str, object], place: str) -> M:
     """
     Validate a declaration, or a part of one; raises `InvalidRequest` for its first invalid field.
 

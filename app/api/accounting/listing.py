@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app.core.access import KeyAccess
 from app.core.prices import NANO
@@ -43,7 +43,7 @@ class UsageQuery(NamedTuple):
         return cls(since.isoformat(), until.isoformat(), key, model, groups)
 
 
-async def list_usage(ledger: UsageLedger, query: UsageQuery, access: KeyAccess) -> dict[str, Any]:
+async def list_usage(ledger: UsageLedger, query: UsageQuery, access: KeyAccess) -> dict[str, object]:
     """
     Return the usage that a key may see: its own, or with `admin` that of all keys.
 

@@ -19,7 +19,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app.core.bounded_json import pieces_of_json
 from app.errors import InvalidRequest, StoreUnavailable
@@ -45,7 +45,7 @@ def digest(fields: dict[str, object]) -> str:
     return sha256.hexdigest()
 
 
-def _sorted(value: Any) -> Any:
+def _sorted(value: object) -> object:
     if isinstance(value, dict):
         return {name: _sorted(value[name]) for name in sorted(value)}
     return [*map(_sorted, value)] if isinstance(value, list) else value
@@ -120,7 +120,7 @@ class Idempotency:
         await self._store.delete(bucket, record.lease)
         return False
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Run a coroutine in a task that `aclose` waits for."""
         task = asyncio.create_task(work)
         self._tasks.add(task)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import orjson
 from starlette.responses import Response
@@ -40,7 +39,7 @@ class PassthroughExchange:
         self,
         backend: Backend,
         request: RawRequest,
-        fields: Mapping[str, Any],
+        fields: Mapping[str, object],
         lifecycle: ResponseLifecycle,
         max_seconds: float,
     ) -> None:
@@ -87,7 +86,7 @@ class PassthroughExchange:
             if self._watch:
                 self._watch.cancel()
 
-    def _watcher(self, task: asyncio.Task[Any], receive: Receive) -> Callable[[], None]:
+    def _watcher(self, task: asyncio.Task[object], receive: Receive) -> Callable[[], None]:
         def watch() -> None:
             if self._watch is None:
                 self._watch = asyncio.ensure_future(disconnected(receive))
@@ -188,7 +187,7 @@ class PassthroughExchange:
         return usage_of({"prompt_tokens": prompt, "completion_tokens": output}, {}, [])
 
 
-def chat_prompt(fields: Mapping[str, Any]) -> dict[str, Any]:
+def chat_prompt(fields: Mapping[str, object]) -> dict[str, object]:
     """Return the messages and tools of a body that has not been validated."""
     return {name: value for name in ("messages", "tools") if isinstance(value := fields.get(name), list)}
 

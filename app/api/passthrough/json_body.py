@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from starlette.requests import Request
 
@@ -25,7 +25,7 @@ class JSONBody:
 
     replayable = True
 
-    def __init__(self, data: bytes, fields: dict[str, Any], spans: list[_Span] | None = None) -> None:
+    def __init__(self, data: bytes, fields: dict[str, object], spans: list[_Span] | None = None) -> None:
         """`spans`: those of `model`, if they are known."""
         self._data = data
         self._spans = spans

@@ -10,7 +10,7 @@ _JSON, _FORM = "application/json", "multipart/form-data"
 _HI = [{"role": "user", "content": "Hello!"}]
 
 # By path: a summary, the type of the body, and an example of it without the model.
-_OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
+_OPERATIONS: dict[str, tuple[str, str, dict[str, object]]] = {
     "/chat/completions": ("Create a chat completion", _JSON, {"messages": _HI}),
     "/completions": ("Create a completion", _JSON, {"prompt": "Once upon a time"}),
     "/embeddings": ("Create embeddings", _JSON, {"input": "Hello!"}),
@@ -26,7 +26,7 @@ _OPERATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
 _ANSWER = {"200": {"description": "The backend's answer, byte for byte", "content": {"*/*": {"schema": {}}}}}
 
 
-def passthrough_operations(prefix: str) -> dict[str, dict[str, Any]]:
+def passthrough_operations(prefix: str) -> dict[str, dict[str, object]]:
     """Return the operations, as paths of an OpenAPI document."""
     return {f"{prefix}{path}": {"post": _operation(path)} for path in _OPERATIONS}
 
@@ -40,7 +40,7 @@ def _operation(path: str) -> dict[str, Any]:
         "required": ["model"],
         "additionalProperties": True,
     }
-    content: dict[str, Any] = {"schema": schema}
+    content: dict[str, object] = {"schema": schema}
     if media_type == _JSON:
         content["example"] = {"model": "demo", **example}
     return {

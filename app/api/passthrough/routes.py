@@ -116,7 +116,7 @@ class Passthrough:
             await form.aclose()
 
     def _request(
-        self, request: Request, endpoint: str, body: JSONBody | FormBody, fields: dict[str, Any], caller: Caller
+        self, request: Request, endpoint: str, body: JSONBody | FormBody, fields: dict[str, object], caller: Caller
     ) -> RawRequest:
         """Return the request to forward; raises `InvalidRequest` if it needs a model and there is no default."""
         responses = self._api.responses
@@ -152,7 +152,7 @@ class Passthrough:
         return PassthroughExchange(backend, raw, fields, lifecycle, responses.options.max_output_seconds)
 
 
-def _conversation(fields: dict[str, Any]) -> str:
+def _conversation(fields: dict[str, object]) -> str:
     """
     Return a key for the conversation, so that all its turns are sent to the replica that has its prefix cached.
 
@@ -173,7 +173,7 @@ def _conversation(fields: dict[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _texts(content: Any) -> list[str]:
+def _texts(content: object) -> list[str]:
     parts = content[:_FIRST_PARTS] if isinstance(content, list) else [content]
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     return [text for text in texts if isinstance(text, str)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
@@ -48,7 +48,7 @@ class CreateContainer(BaseModel):
     file_ids: list[str] | None = Field(None, max_length=50)
     memory_limit: MemoryLimit | None = None
     network_policy: ContainerNetwork | None = None
-    skills: list[Any] | None = Field(None, max_length=0)
+    skills: list[object] | None = Field(None, max_length=0)
 
 
 class AddContainerFile(BaseModel):
@@ -134,7 +134,7 @@ def _add_files(router: APIRouter, api: ApiContext, containers: Containers) -> No
         return json_response(await containers.delete_file(await container_of(request, container_id), file_id))
 
 
-async def _from_form(request: Request, containers: Containers, container: Container) -> dict[str, Any]:
+async def _from_form(request: Request, containers: Containers, container: Container) -> dict[str, object]:
     """Store the file of a form as it arrives, or copy the uploaded file with its `file_id`."""
     parts = form_parts(request)
     file_id = b""

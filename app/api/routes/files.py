@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
@@ -20,7 +19,7 @@ MAX_FIELD = 4096  # bytes of a form field other than the file
 _OVERHEAD = 64 * 1024  # bytes of a form besides its file
 _LIFETIME = "expires_after[seconds]"
 
-_FORM: dict[str, Any] = {
+_FORM: dict[str, object] = {
     "requestBody": {
         "required": True,
         "content": {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -73,7 +72,7 @@ _ABOUT = {
 }
 
 
-def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, Any]]) -> APIRouter:
+def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, object]]) -> APIRouter:
     """Return the routes, without the `/v1`; `about` returns the configuration that a caller may see."""
     router = APIRouter(prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     inspection = Inspection(api.responses)

@@ -7,7 +7,6 @@ Codex offers fewer tools to models that are not in its catalog: no `apply_patch`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from app.backends import Backend
 from app.errors import NotFound
@@ -41,7 +40,7 @@ Keep going until the task is done. Then say briefly what you did, and what you c
 """
 
 # Fields that are the same for every model. Codex rejects an entry, or the whole catalog, if one of them is missing.
-_ENTRY: dict[str, Any] = {
+_ENTRY: dict[str, object] = {
     "supported_reasoning_levels": [],
     "shell_type": "unified_exec",
     "apply_patch_tool_type": "freeform",
@@ -55,7 +54,7 @@ _ENTRY: dict[str, Any] = {
 }
 
 
-def catalog(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def catalog(models: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """Return the list of `models`, which are OpenAI's model objects, with additional fields of their servers."""
     return {
         "object": "list",
@@ -64,16 +63,16 @@ def catalog(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _entry(model: Mapping[str, Any], priority: int) -> dict[str, Any]:
+def _entry(model: Mapping[str, object], priority: int) -> dict[str, object]:
     entry = {"slug": model["id"], "display_name": model["id"], "priority": priority, **_ENTRY}
     context = context_window(model)
     return entry | {"context_window": context} if context else entry
 
 
-def context_window(model: Mapping[str, Any]) -> int | None:
+def context_window(model: Mapping[str, object]) -> int | None:
     """Return the context window of a model in tokens; None if its server does not report it."""
     for path in _CONTEXT_FIELDS:
-        value: Any = model
+        value: object = model
         for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None
         if isinstance(value, int) and value > 0 and value is not True:
@@ -81,13 +80,13 @@ def context_window(model: Mapping[str, Any]) -> int | None:
     return None
 
 
-async def allowed_models(backend: Backend, caller: Caller) -> list[dict[str, Any]]:
+async def allowed_models(backend: Backend, caller: Caller) -> list[dict[str, object]]:
     """Return the models of the backend's list that the caller's key may use."""
     models = await backend.models(caller.key)
     return [model for model in models if caller.access.allows_model(str(model["id"]))]
 
 
-async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, Any]:
+async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, object]:
     """Return a model of the backend's list; raises `NotFound`."""
     for model in await allowed_models(backend, caller):
         if model["id"] == name:

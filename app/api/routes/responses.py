@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
@@ -312,7 +312,7 @@ def _beat(caller: Caller, keepalive: Callable[[], Iterable[Event]]) -> Callable[
     )
 
 
-async def unless_disconnected(request: Request, response: Coroutine[Any, Any, Response]) -> Response:
+async def unless_disconnected(request: Request, response: Coroutine[object, object, Response]) -> Response:
     """Await a response; cancel it and return a 499 if the client disconnects first."""
     task = asyncio.current_task()
     assert task

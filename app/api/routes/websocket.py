@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
@@ -254,13 +254,13 @@ class WebSocketConnection:
                 await send(event if stream_id is None else {**event, "stream_id": stream_id})
             self._last_sent = asyncio.get_running_loop().time()
 
-    async def _send(self, frame: Mapping[str, Any]) -> None:
+    async def _send(self, frame: Mapping[str, object]) -> None:
         try:
             await self._websocket.send_text(dumps(frame).decode())
         except RuntimeError as error:  # the other task has received the disconnect
             raise WebSocketDisconnect(1006) from error
 
-    async def _send_in_pieces(self, frame: Mapping[str, Any]) -> None:
+    async def _send_in_pieces(self, frame: Mapping[str, object]) -> None:
         """Send a message that may be large, with time for other tasks between its pieces."""
         if self._send_fragment is None:
             await self._send(frame)
@@ -279,7 +279,7 @@ class WebSocketConnection:
             raise WebSocketDisconnect(1006) from error
         self._in_message = False
 
-    def _limit_reached(self) -> dict[str, Any]:
+    def _limit_reached(self) -> dict[str, object]:
         """
         "WebSocket connections are limited to 60 minutes. When the limit is reached, servers MUST return an error whose
         code is `websocket_connection_limit_reached`."
@@ -298,7 +298,7 @@ class WebSocketConnection:
         await asyncio.wait({working, *others}, timeout=self._limits.grace, return_when=asyncio.FIRST_COMPLETED)
         await cancel(working)
 
-    async def _close(self, code: int, last: dict[str, Any] | None = None) -> None:
+    async def _close(self, code: int, last: dict[str, object] | None = None) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
             async with asyncio.timeout(CLOSING_TIMEOUT):
                 if last and not self._in_message:

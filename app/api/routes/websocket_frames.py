@@ -14,7 +14,7 @@ from app.errors import APIError, InvalidRequest
 
 # "HTTP/SSE transport-specific fields such as `stream`, `stream_options`, and `background` MUST NOT be sent on
 # WebSocket requests." Codex sends them anyway, with values that have no effect.
-_HARMLESS: dict[str, Callable[[Any], bool]] = {
+_HARMLESS: dict[str, Callable[[object], bool]] = {
     "stream": lambda value: value is True,
     "stream_options": lambda value: isinstance(value, dict),
     "background": lambda value: value is False,
@@ -24,7 +24,7 @@ _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
 class _Rule(NamedTuple):
-    is_valid: Callable[[Any], object]
+    is_valid: Callable[[object], object]
     expected: str  # for the error message
     code: str = "invalid_value"
 
@@ -97,8 +97,8 @@ def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create:
     return Create({**nested, **fields} if isinstance(nested, dict) else fields, is_large_body(frame))
 
 
-def envelope(error: APIError, stream_id: str | None = None) -> dict[str, Any]:
+def envelope(error: APIError, stream_id: str | None = None) -> dict[str, object]:
     """Return an error as the spec's `WebSocketErrorEvent`, with the headers that an HTTP response would have."""
-    headers: dict[str, Any] = {"headers": error.headers()} if error.headers() else {}
+    headers: dict[str, object] = {"headers": error.headers()} if error.headers() else {}
     frame = {"type": "error", "status": error.status, "error": {**error.payload(), **headers}, **headers}
     return frame if stream_id is None else {**frame, "stream_id": stream_id}

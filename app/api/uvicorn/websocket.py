@@ -6,8 +6,6 @@ uvicorn's WebSocket protocol, with changes to shutdown and to the keepalive time
 
 from __future__ import annotations
 
-from typing import Any
-
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
@@ -36,7 +34,7 @@ class Socket(WebSocketsSansIOProtocol):
 
     async def run_asgi(self) -> None:
         """Run the application, which can send a large message in fragments by `send_fragment` of its scope's state."""
-        state: dict[str, Any] = self.scope["state"]
+        state: dict[str, object] = self.scope["state"]
         state["send_fragment"] = self.send_fragment
         try:
             await super().run_asgi()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from app.core.profile import Profile
 
@@ -29,7 +28,7 @@ def profile_names() -> tuple[str, ...]:
 
 
 @cache
-def _table() -> dict[str, dict[str, Any]]:
+def _table() -> dict[str, dict[str, object]]:
     text = files("app.backends.profiles").joinpath("profiles.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 

@@ -8,7 +8,7 @@ only that it exists. The images of one turn are one record, so that they come an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -63,7 +63,7 @@ def read_images(record: bytes | None) -> dict[str, str]:
     return images
 
 
-def with_image(item: Item, images: Mapping[str, Any]) -> Item:
+def with_image(item: Item, images: Mapping[str, object]) -> Item:
     """Return an item with its image, if that was stored beside it."""
     if item["type"] != _TYPE or item.get("result") or item.get("id") not in images:
         return item

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from app.core.history.compaction import has_compaction, without_compacted
 from app.core.history.images import ImageReference, references
@@ -78,9 +77,9 @@ def _has_file(item: Item) -> bool:
     return any(_is_file(part) for name in ("content", "output") for part in _parts(item.get(name)))
 
 
-def _parts(content: Any) -> Sequence[Any]:
+def _parts(content: object) -> Sequence[object]:
     return content if isinstance(content, list) else ()
 
 
-def _is_file(part: Any) -> bool:
+def _is_file(part: object) -> bool:
     return isinstance(part, dict) and (part.get("type") == "input_file" or bool(part.get("file_id")))

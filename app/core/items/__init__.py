@@ -21,7 +21,7 @@ from app.core.types import Item
 # `call`: made by the model and run by the client. `output`: the result of one, sent by the client. `hosted`: a call
 # with its result, run by a server. `context`: everything else.
 Role: TypeAlias = Literal["message", "reasoning", "call", "output", "hosted", "context"]
-Details: TypeAlias = Callable[[Item], Iterable[tuple[str, dict[str, Any]]]]
+Details: TypeAlias = Callable[[Item], Iterable[tuple[str, dict[str, object]]]]
 
 
 def _as_text(written: str) -> object:
@@ -58,7 +58,7 @@ class ItemType:
     done_fields: tuple[str, ...] = ()  # other fields of the item in the `done` event
     details: Details = _no_details  # further events about a complete call, with their fields
     # Fields that the item has after such an event, for a builder that recovers from events.
-    restored: Mapping[str, Callable[[Item, Mapping[str, Any]], dict[str, object]]] = dataclasses.field(
+    restored: Mapping[str, Callable[[Item, Mapping[str, object]], dict[str, object]]] = dataclasses.field(
         default_factory=dict
     )
     argument: str | None = None  # the argument of the function whose text becomes the field; None: all, as JSON
@@ -144,7 +144,7 @@ def _shell_commands(item: Item) -> Iterator[tuple[str, dict[str, object]]]:
         yield "response.shell_call_command.done", {"command_index": index, "command": command}
 
 
-def _restored_command(item: Item, event: Mapping[str, Any]) -> dict[str, object]:
+def _restored_command(item: Item, event: Mapping[str, object]) -> dict[str, object]:
     action: Mapping[str, Any] = item["action"]
     return {"action": {**action, "commands": [*action["commands"], event["command"]]}}
 

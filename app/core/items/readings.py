@@ -41,7 +41,7 @@ class Names(Protocol):
         ...
 
 
-Read: TypeAlias = Callable[[Item, Names, Mapping[str, Any]], list[Item]]
+Read: TypeAlias = Callable[[Item, Names, Mapping[str, object]], list[Item]]
 
 
 def _call(item: Item, call_id: object, name: str, arguments: object) -> list[Item]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from app.core.profile import RoleOptions
 
-Message: TypeAlias = dict[str, Any]
+Message: TypeAlias = dict[str, object]
 
 SYSTEM = frozenset({"system", "developer"})
 

@@ -235,7 +235,7 @@ _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "
 _DATA = frozenset({"enum", "const", "default", "example", "examples"})
 
 
-def stripped(schema: object, keywords: frozenset[str]) -> Any:
+def stripped(schema: object, keywords: frozenset[str]) -> object:
     """Return a JSON Schema without these keywords, at any depth."""
     if isinstance(schema, list):
         return [stripped(one, keywords) for one in schema]

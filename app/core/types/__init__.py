@@ -120,16 +120,16 @@ class Response(TypedDict, total=False):
     output: Required[list[Item]]
     parallel_tool_calls: bool
     previous_response_id: str | None
-    prompt: dict[str, Any]
+    prompt: dict[str, object]
     prompt_cache_key: str | None
     reasoning: Mapping[str, str | None]
     safety_identifier: str | None
     service_tier: str
     store: bool
     temperature: float
-    text: Mapping[str, Any]
-    tool_choice: Any
-    tools: list[dict[str, Any]]
+    text: Mapping[str, object]
+    tool_choice: object
+    tools: list[dict[str, object]]
     top_logprobs: int
     top_p: float
     presence_penalty: float
@@ -155,8 +155,8 @@ class Event(TypedDict, total=False):
     message: str
     param: str | None
     error: ErrorPayload
-    annotation: dict[str, Any]
-    logprobs: list[Any]
+    annotation: dict[str, object]
+    logprobs: list[object]
 
 
 def list_field(item: Item, name: str) -> list[Any]:

@@ -171,7 +171,7 @@ class CustomTool(Tolerant):
     type: Literal["custom"]
     name: FunctionName
     description: NotRequired[str | None]
-    format: NotRequired[dict[str, Any] | None]
+    format: NotRequired[dict[str, object] | None]
 
 
 _TOOLS = frozenset(["function", "custom"])
@@ -197,7 +197,7 @@ class AllowedTools(Tolerant):
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=128)]
 
 
-def _choice_type(value: Any) -> str:
+def _choice_type(value: object) -> str:
     return "<mode>" if not isinstance(value, dict) else tag_of(value, frozenset({"allowed_tools"}))
 
 
@@ -250,7 +250,7 @@ class JsonSchemaFormat(_Body):
     type: Literal["json_schema"]
     name: Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")] = "response"
     description: str | None = None
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: dict[str, object] = Field(alias="schema")
     strict: StrictBool = False
 
 
@@ -308,7 +308,7 @@ class PromptReference(_Body):
 
     id: Annotated[str, StringConstraints(max_length=128)]
     version: Annotated[str, StringConstraints(max_length=64)] | None = None
-    variables: dict[str, Any] | None = None
+    variables: dict[str, object] | None = None
 
 
 class _Notes:

@@ -61,7 +61,7 @@ def estimate_json(value: object) -> int:
     return others + _tokens(" ".join(sample)) * length // sum(map(len, sample))
 
 
-def _collect(value: Any, texts: list[str]) -> int:
+def _collect(value: object, texts: list[str]) -> int:
     """Append the strings of a JSON value to `texts`, in any order, and return the tokens of all other values."""
     others = 0
     values = [value]

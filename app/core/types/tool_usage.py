@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from app.core.types.usage import token_count
 
@@ -39,7 +39,7 @@ def complete_tool_usage(counts: Counts) -> dict[str, int | Counts]:
     return added_counts(_UNUSED, counts)
 
 
-def image_usage(usage: Mapping[str, Any]) -> Counts:
+def image_usage(usage: Mapping[str, object]) -> Counts:
     """Return the counts of an answer of an images API; details that it lacks are those of text only."""
     input_tokens, output_tokens = token_count(usage.get("input_tokens")), token_count(usage.get("output_tokens"))
     counts: dict[str, int | Counts] = {

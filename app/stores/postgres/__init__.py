@@ -259,6 +259,6 @@ async def _apply_staged(db: Connection, arguments: Sequence[Any]) -> bool:
     return bool(await db.fetchval(_APPLY_STAGED, *arguments[:_RECORDS], given, *arguments[_RECORDS + 1 :]))
 
 
-def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
     """Return rows of so many values as columns."""
     return [[row[column] for row in rows] for column in range(width)]

@@ -87,7 +87,7 @@ class RedisClient:
         self._timeout = timeout
         self._outage = outage
 
-    async def execute(self, key: str, *commands: _Command) -> list[Any]:
+    async def execute(self, key: str, *commands: _Command) -> list[object]:
         """Send commands for a key in one round trip, and return the replies; raises `StoreUnavailable`."""
         task = asyncio.current_task()
         assert task

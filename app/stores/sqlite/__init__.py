@@ -113,13 +113,13 @@ def _rows(db: sqlite3.Connection, statement: str, values: Mapping[str, object]) 
     return db.execute(statement, values).fetchall()
 
 
-def _whole_records(db: sqlite3.Connection, statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+def _whole_records(db: sqlite3.Connection, statement: str, values: Mapping[str, object]) -> list[tuple[object, ...]]:
     """Return rows of expiries, names and records, all pieces of each."""
     rows = _rows(db, statement, values)
     if not any(record and len(record) >= RECORD_PIECE for _, _, record in rows):
         return rows
     db.execute("BEGIN")  # the record may be replaced meanwhile
-    whole: list[tuple[Any, ...]] = []
+    whole: list[tuple[object, ...]] = []
     for expires, name, record in db.execute(statement, values):
         if record and len(record) >= RECORD_PIECE:
             joined = io.BytesIO()  # takes no second copy of the record

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -137,7 +137,7 @@ class CodeFunction(NamedTuple):
     session: str | None  # the argument for the session
 
 
-def code_function(tools: Sequence[Mapping[str, Any]], name: str = "") -> CodeFunction:
+def code_function(tools: Sequence[Mapping[str, object]], name: str = "") -> CodeFunction:
     """Return the tool with this name, or the first tool with an argument for code; raises `MCPFailure`."""
     for tool in tools:
         schema = tool.get("inputSchema")

@@ -212,7 +212,7 @@ class ServerConnection:
 
 
 @asynccontextmanager
-async def _streamable_http(url: str, client: httpx2.AsyncClient) -> AsyncIterator[Any]:
+async def _streamable_http(url: str, client: httpx2.AsyncClient) -> AsyncIterator[object]:
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MAX_RESULT_BYTES) as streams:
         yield streams
 

@@ -11,7 +11,6 @@ The table `[tools.web_search]`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
@@ -31,7 +30,7 @@ class WebSearchSettings(BaseModel):
     """Key of the service."""
     api_key_env: str | None = None
     """The environment variable that holds the key."""
-    params: dict[str, Any] = {}
+    params: dict[str, object] = {}
     """More parameters for each search, in the service's own names: `{ engines = "wikipedia" }`."""
     timeout: float = Field(15, gt=0)
     """Seconds that a search may take, and the fetching of a page."""

@@ -49,15 +49,15 @@ class SQLiteVectorStores(SQLVectorStores):
         self._threads = ThreadPoolExecutor(4, "antiphon-index")
         self._cleaned: dict[Path, int] = {}  # time of the last change of each index, when it was cleaned
 
-    async def _read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    async def _read(self, statement: str, *values: object) -> list[tuple[object, ...]]:
         return await self._db.read(lambda db: query(db, statement, _numbered(values)))
 
-    async def _write(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    async def _write(self, statement: str, *values: object) -> list[tuple[object, ...]]:
         return await self._db.write(lambda db: query(db, statement, _numbered(values)))
 
     async def _listed(
         self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
-    ) -> tuple[list[tuple[Any, ...]], bool]:
+    ) -> tuple[list[tuple[object, ...]], bool]:
         return await self._db.read(lambda db: listed(db, select, table, where, _numbered(values), page))
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
@@ -209,7 +209,7 @@ class SQLiteVectorStores(SQLVectorStores):
         """Stop the threads, after running calls have ended."""
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def _update_claimed(self, job: Job, changes: str, **values: Any) -> bool:
+    async def _update_claimed(self, job: Job, changes: str, **values: object) -> bool:
         """Update the row of a claimed file; return False, changing nothing, if the claim was lost."""
         where = "row = :row AND claim = :claim AND status = 'in_progress'"
         statement = f"UPDATE store_files SET {changes} WHERE {where} RETURNING row"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 Value: TypeAlias = str | float | bool
-Predicate: TypeAlias = Callable[[Mapping[str, Any]], bool]
+Predicate: TypeAlias = Callable[[Mapping[str, object]], bool]
 
 MAX_FILTERS = 100  # per compound filter
 

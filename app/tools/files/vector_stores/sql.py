@@ -76,7 +76,7 @@ class SQLVectorStores(ABC):
         """Return the rows of a statement that changes nothing."""
 
     @abstractmethod
-    async def _write(self, statement: str, *values: object) -> Sequence[Sequence[Any]]:
+    async def _write(self, statement: str, *values: object) -> Sequence[Sequence[object]]:
         """Return the rows of a statement that may change some."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class SQLVectorStores(ABC):
         """Return the best `limit` chunks by words and the best by embedding, of these files, or of all (None)."""
 
     @abstractmethod
-    async def forget(self, entries: Sequence[Sequence[Any]]) -> None:
+    async def forget(self, entries: Sequence[Sequence[object]]) -> None:
         """Remove the chunks of files that were removed from stores, given as (store id, row)."""
 
     async def get(self, owner: str, store_id: str) -> VectorStore | None:
