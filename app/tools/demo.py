@@ -45,7 +45,6 @@ class DemoTool:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> DemoTool:
-        """Create the tool from its table; raises `ValueError`."""
         return cls(DemoSettings.model_validate(dict(table)))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:

@@ -111,7 +111,6 @@ class ImageGenerationTool:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> ImageGenerationTool:
-        """Create the tool from its table; raises `ValueError`."""
         settings = read_table(ImageSettings, table)
         backend = host.backends.get(settings.backend)
         if backend is None:
@@ -143,7 +142,6 @@ class ImageGenerationTool:
         return {}
 
     async def aclose(self) -> None:
-        """Close the connections to the backend."""
         await self._api.aclose()
 
 

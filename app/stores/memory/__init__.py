@@ -147,7 +147,6 @@ class MemoryStore:
         return current.records.get(name) if current else None
 
     async def all(self, bucket: str) -> dict[str, bytes]:
-        """Return a bucket's records by name, and renew it."""
         current = self._use(bucket)
         return dict(current.records) if current else {}
 
@@ -156,7 +155,6 @@ class MemoryStore:
         return set(current.records) if current else set()
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Delete one record; return whether it existed."""
         current = self._find(bucket)
         if current is None or name not in current.records:
             return False
@@ -171,7 +169,6 @@ class MemoryStore:
         return True
 
     async def drop(self, bucket: str) -> bool:
-        """Delete a bucket; return whether it existed."""
         if self._find(bucket) is None:
             return False
         self._forget(bucket)

@@ -86,7 +86,6 @@ class MemoryLog:
         return claims
 
     async def claim(self, run: RunKey, worker: str) -> bool:
-        """Claim a run whose lease has expired, or that has no log."""
         log = self._find(run)
         if log is None:
             await self.begin(run, worker)
@@ -98,7 +97,6 @@ class MemoryLog:
         return True
 
     async def cancel(self, run: RunKey) -> None:
-        """Request the cancellation of a run."""
         if log := self._find(run):
             log.cancelled = True
 

@@ -148,7 +148,6 @@ class PostgresStore:
         )
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
-        """Store a record and renew its bucket, atomically."""
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
@@ -186,7 +185,6 @@ class PostgresStore:
         return rows[0][1] if rows else None
 
     async def all(self, bucket: str) -> dict[str, bytes]:
-        """Return a bucket's records by name, and renew it."""
         rows = await self._client.fetch(_ALL, bucket)
         await self._renew(bucket, rows)
         return {name: record for _, name, record in rows if name is not None}
@@ -235,7 +233,6 @@ class PostgresStore:
         return PostgresUsage(self._client)
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
     async def _renew(self, bucket: str, rows: Sequence[Any]) -> None:

@@ -45,5 +45,4 @@ class PostgresCounters:
         await self._client.fetch("DELETE FROM antiphon_slots WHERE pool = $1 AND holder = $2", pool, holder)
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._client.aclose()

@@ -56,7 +56,6 @@ class PostgresLog:
         await self._client.fetch("SELECT antiphon_run_begin($1, $2, $3, $4, $5)", *run, worker, self._lease, self._ttl)
 
     async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
-        """Add a batch and renew the lease, if this worker holds it."""
         first, last, data, ends = batch
         state: LeaseState = await self._client.fetchval(
             "SELECT antiphon_run_append($1, $2, $3, $4, $5, $6, $7, $8, $9)",
@@ -73,14 +72,12 @@ class PostgresLog:
         return {RunKey(bucket, response_id): state for bucket, response_id, state in rows}
 
     async def claim(self, run: RunKey, worker: str) -> bool:
-        """Claim a run whose lease has expired, or that has no log."""
         claimed: bool = await self._client.fetchval(
             "SELECT antiphon_run_claim($1, $2, $3, $4, $5)", *run, worker, self._lease, self._ttl
         )
         return claimed
 
     async def cancel(self, run: RunKey) -> None:
-        """Request the cancellation of a run."""
         await self._client.fetch(_CANCEL, *run)
 
     async def state(self, run: RunKey) -> RunState:
@@ -112,7 +109,6 @@ class PostgresLog:
         return [Batch(*row) for row in await self._client.fetch(_READ, *run, after)]
 
     async def orphans(self) -> list[RunKey]:
-        """Return up to 100 runs whose lease has expired."""
         return [RunKey(*row) for row in await self._client.fetch(_ORPHANS)]
 
     async def delete(self, run: RunKey) -> None:

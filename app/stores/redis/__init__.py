@@ -112,7 +112,6 @@ class RedisStore:
         )
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
-        """Store a record and renew its bucket, atomically."""
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
@@ -164,7 +163,6 @@ class RedisStore:
         return record
 
     async def all(self, bucket: str) -> dict[str, bytes]:
-        """Return a bucket's records by name, and renew it."""
         fields = await self._use(bucket, ("HGETALL", _key(bucket)))
         return {name.decode(): value for name, value in fields.items() if not name.startswith(ENTRY.encode())}
 
@@ -205,7 +203,6 @@ class RedisStore:
         return RedisUsage(self._client, days=days)
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
 

@@ -97,7 +97,6 @@ class RedisCounters:
         await self._server.execute(_key(pool), ("ZREM", _key(pool), holder))
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._server.aclose()
 
     async def _renew(self, pool: str, holders: list[str]) -> list[tuple[str, str]]:

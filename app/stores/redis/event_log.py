@@ -123,7 +123,6 @@ class RedisLog:
         await self._eval(_BEGIN, [run], worker, self._lease, self._ttl)
 
     async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
-        """Add a batch and renew the lease, if this worker holds it."""
         first, last, data, ends = batch
         ttl = self._ttl_once_ended if ends else self._ttl
         claim = await self._eval(_APPEND, [run], worker, self._lease, ttl, first, last, int(ends), data)
@@ -142,14 +141,12 @@ class RedisLog:
         return dict(zip(runs, [_claim(claim) for claims in answers[1:] for claim in claims], strict=True))
 
     async def claim(self, run: RunKey, worker: str) -> bool:
-        """Claim a run whose lease has expired, or that has no log."""
         claimed = bool(await self._eval(_CLAIM, [run], worker, self._lease, self._ttl))
         if claimed:
             await self._note([run])
         return claimed
 
     async def cancel(self, run: RunKey) -> None:
-        """Request the cancellation of a run."""
         await self._eval(_CANCEL, [run])
 
     async def state(self, run: RunKey) -> RunState:
@@ -195,7 +192,6 @@ class RedisLog:
         return orphans
 
     async def delete(self, run: RunKey) -> None:
-        """Delete a run's log."""
         await self._store.execute(_keys(run)[0], ("DEL", *_keys(run)))
         await self._store.execute(_INDEX, ("ZREM", _INDEX, _member(run)))
 

@@ -207,7 +207,6 @@ class SQLiteStore:
         return (await self._records(_GET, bucket, name)).get(name)
 
     async def all(self, bucket: str) -> dict[str, bytes]:
-        """Return a bucket's records by name, and renew it."""
         return await self._records(_ALL, bucket)
 
     async def names(self, bucket: str) -> set[str]:
@@ -215,12 +214,10 @@ class SQLiteStore:
         return {*orjson.loads(rows[0][1])} if rows else set()
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Delete one record; return whether it existed."""
         values = {"bucket": bucket, "name": name, "now": self._clock()}
         return await self._writes.write(lambda db: _delete(db, values))
 
     async def drop(self, bucket: str) -> bool:
-        """Delete a bucket; return whether it existed."""
         values = {"bucket": bucket, "now": self._clock()}
         return await self._writes.write(lambda db: db.execute(_DROP, values).rowcount) > 0
 

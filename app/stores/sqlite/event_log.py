@@ -71,7 +71,6 @@ class SQLiteLog:
         await self._writes.write(lambda db: _begin(db, values))
 
     async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
-        """Add a batch and renew the lease, if this worker holds it."""
         values = self._values(run, worker=worker, **batch._asdict())
         return await self._writes.write(lambda db: _renew(db, values))
 
@@ -81,12 +80,10 @@ class SQLiteLog:
         return await self._writes.write(lambda db: {run: _renew(db, values) for run, values in each})
 
     async def claim(self, run: RunKey, worker: str) -> bool:
-        """Claim a run whose lease has expired, or that has no log."""
         values = self._values(run, worker=worker)
         return await self._writes.write(lambda db: _claim(db, values))
 
     async def cancel(self, run: RunKey) -> None:
-        """Request the cancellation of a run."""
         values = self._values(run)
         await self._writes.write(lambda db: db.execute(_CANCEL, values))
 
@@ -117,13 +114,11 @@ class SQLiteLog:
         return await self._reads.run(lambda db: _read(db, values))
 
     async def orphans(self) -> list[RunKey]:
-        """Return up to 100 runs whose lease has expired."""
         values = {"now": self._clock()}
         rows = await self._reads.run(lambda db: db.execute(_ORPHANS, values).fetchall())
         return [RunKey(*row) for row in rows]
 
     async def delete(self, run: RunKey) -> None:
-        """Delete a run's log."""
         values = self._values(run)
         await self._writes.write(lambda db: db.execute(_DELETE, values))
 

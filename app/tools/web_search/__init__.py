@@ -100,7 +100,6 @@ class WebSearchTool:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> WebSearchTool:
-        """Create the tool from its table; raises `ValueError`."""
         settings = read_table(WebSearchSettings, table)
         if settings.provider in PROVIDERS:
             provider_class: Any = HTTPSearchProvider

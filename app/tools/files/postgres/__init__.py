@@ -93,7 +93,6 @@ class PostgresFileStore:
         await self._db.fetch(_WRITE, file_id, number, data)
 
     async def add(self, file: File, limit: int | None = None) -> bool:
-        """Make a file visible after its content has been written; see `FileStore.add`."""
         values = (file.id, file.owner, file.filename, file.purpose, file.bytes, file.created_at, file.expires_at)
 
         async def work(connection: Connection) -> bool:
@@ -159,7 +158,6 @@ class PostgresFileStore:
         await self._db.check()
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._db.aclose()
 
 

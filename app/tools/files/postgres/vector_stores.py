@@ -129,7 +129,6 @@ class PostgresVectorStores(SQLVectorStores):
         return await self._index.search(store_id, search_query, limit, files)
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
-        """Insert a new store with its first files, which are queued for indexing."""
         values = (
             store.id,
             store.owner,

@@ -109,8 +109,6 @@ class SQLiteFileStore:
         await self._db.write(work)
 
     async def add(self, file: File, limit: int | None = None) -> bool:
-        """Make a file visible after its content has been written; see `FileStore.add`."""
-
         def work(db: apsw.Connection) -> bool:
             if limit is not None and self._stored_bytes(db, file.owner) + file.bytes > limit:
                 return False

@@ -61,7 +61,6 @@ class SQLiteVectorStores(SQLVectorStores):
         return await self._db.read(lambda db: listed(db, select, table, where, _numbered(values), page))
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
-        """Insert a new store with its first files, which are queued for indexing."""
         values = (
             store.id,
             store.owner,
