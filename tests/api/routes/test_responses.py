@@ -240,7 +240,7 @@ async def test_input_items_are_listed_in_pages(served: tuple[httpx.AsyncClient, 
 
 async def test_a_refusal_is_an_http_error_with_the_time_to_retry() -> None:
     refusal = BackendError(
-        "Slow down.", status=429, type="too_many_requests", code="rate_limit_exceeded", retry_after=7.2
+        "Slow down.", status=429, error_type="too_many_requests", code="rate_limit_exceeded", retry_after=7.2
     )
     for stream in (False, True):
         async with antiphon(Scripted([refusal])) as url, client(url) as http:
