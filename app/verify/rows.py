@@ -63,11 +63,11 @@ class Check(NamedTuple):
 CHECKS: list[Check] = []
 
 
-def check_row(id: str, title: str, law: str, source: str) -> Callable[[CheckFunction], CheckFunction]:
+def check_row(row_id: str, title: str, law: str, source: str) -> Callable[[CheckFunction], CheckFunction]:
     """Register a function as a check. It returns if the rule is kept, and raises how it ended otherwise."""
 
     def register(run: CheckFunction) -> CheckFunction:
-        CHECKS.append(Check(id, title, law, source, run))
+        CHECKS.append(Check(row_id, title, law, source, run))
         return run
 
     return register

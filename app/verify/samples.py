@@ -60,9 +60,9 @@ def user_message(content: object) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": content}
 
 
-def called(exchange: HTTPExchange, type: str = "function_call") -> list[dict[str, Any]]:
+def called(exchange: HTTPExchange, item_type: str = "function_call") -> list[dict[str, Any]]:
     """Return the calls in the output of a response."""
-    return [item for item in exchange.output if item.get("type") == type]
+    return [item for item in exchange.output if item.get("type") == item_type]
 
 
 def spoken(exchange: HTTPExchange) -> str:
@@ -86,10 +86,10 @@ def input_tokens(exchange: HTTPExchange) -> int:
 
 def response_id(exchange: HTTPExchange) -> str:
     """Return the id of a response; raises `Unclear` if it has none."""
-    id = given(exchange).response.get("id")
-    if not id or not isinstance(id, str):
+    identifier = given(exchange).response.get("id")
+    if not identifier or not isinstance(identifier, str):
         raise Unclear("The response has no id.", exchange)
-    return id
+    return identifier
 
 
 async def text(server: VerifiedServer) -> HTTPExchange:
@@ -127,9 +127,9 @@ async def _until_called(server: VerifiedServer, *, stream: bool) -> HTTPExchange
     return exchange
 
 
-def the_call(exchange: HTTPExchange, type: str = "function_call") -> dict[str, Any]:
+def the_call(exchange: HTTPExchange, item_type: str = "function_call") -> dict[str, Any]:
     """Return the call of a response; raises `Unclear` if the model did not call."""
-    calls = called(given(exchange, "tools", "tool_choice"), type)
+    calls = called(given(exchange, "tools", "tool_choice"), item_type)
     if not calls:
         raise Unclear("The model did not call the tool that it had to call, three times.", exchange)
     return calls[0]

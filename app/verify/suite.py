@@ -70,8 +70,8 @@ def _calls_in_events(exchange: HTTPExchange) -> None:
     _calls(exchange)
     types = [event.get("type") for event in exchange.events]
     for name in ("delta", "done"):
-        type = f"response.function_call_arguments.{name}"
-        need(type in types, f"There is no {type}.", exchange)
+        event_type = f"response.function_call_arguments.{name}"
+        need(event_type in types, f"There is no {event_type}.", exchange)
 
 
 _scenario(

@@ -263,8 +263,8 @@ class EventBuilder:
         The current item is the open one, else the last one (signatures may come late), else a new one: some backends
         send a signature without reasoning text.
         """
-        id = self._last_reasoning or self._open_for(self._reasoning).item["id"]
-        return self.upstream.setdefault(id, {})
+        item_id = self._last_reasoning or self._open_for(self._reasoning).item["id"]
+        return self.upstream.setdefault(item_id, {})
 
     def call(self, call_id: str, callee: ToolBinding, **upstream: Any) -> OpenCall:
         """Open a call of a function; `upstream` are the other fields that the backend sent with it."""
@@ -318,8 +318,8 @@ class EventBuilder:
             fields = {name: item.get(name) for name in (*kind.done_fields, kind.field or "")}
             self._emit(kind.done, item_id=item["id"], output_index=call.index, **fields)
         call.item = item
-        for type, fields in kind.details(item):
-            self._emit(type, output_index=call.index, **fields)
+        for event_type, fields in kind.details(item):
+            self._emit(event_type, output_index=call.index, **fields)
         if kind.hosted and status == "completed":
             self.running.append(call)
             return
@@ -346,8 +346,8 @@ class EventBuilder:
     def progress(self, call: OpenCall, name: str, fields: Mapping[str, Any]) -> None:
         """Emit a progress event of a running call or an added item; does nothing after its end."""
         if call in self.running:
-            type = call.kind.progress[name]
-            self._emit(type, item_id=call.item["id"], output_index=call.index, **fields)
+            event_type = call.kind.progress[name]
+            self._emit(event_type, item_id=call.item["id"], output_index=call.index, **fields)
 
     def end_call(self, call: OpenCall, status: str, fields: Mapping[str, Any]) -> None:
         """End a running call or an added item with these final fields; does nothing if it has ended already."""
@@ -383,10 +383,10 @@ class EventBuilder:
         if step_id:
             self.framework("step_completed", step_id=step_id, kind=kind)
 
-    def framework(self, type: str, **fields: Any) -> None:
+    def framework(self, event_type: str, **fields: Any) -> None:
         """Emit an `antiphon:*` event; does nothing for callers that do not include `antiphon:events`."""
         if self.framework_events:
-            self._emit(f"antiphon:{type}", source="framework", **fields)
+            self._emit(f"antiphon:{event_type}", source="framework", **fields)
 
     def close_item(self) -> None:
         """Close the open message or reasoning item, if any."""
@@ -410,14 +410,14 @@ class EventBuilder:
 
     # Private.
 
-    def _emit(self, type: str, **fields: Any) -> None:
-        event = {"type": type, "sequence_number": self._sequence_number, **fields}
+    def _emit(self, event_type: str, **fields: Any) -> None:
+        event = {"type": event_type, "sequence_number": self._sequence_number, **fields}
         self._events.entries.append(event)  # type: ignore[arg-type]  # its fields depend on its type
         self._sequence_number += 1
 
     def _emit_each(self, call: OpenCall, types: Iterable[str]) -> None:
-        for type in types:
-            self._emit(type, item_id=call.item["id"], output_index=call.index)
+        for event_type in types:
+            self._emit(event_type, item_id=call.item["id"], output_index=call.index)
 
     def _note_closed(self, length: int) -> None:
         """Note that items have grown by some characters, whose events follow."""

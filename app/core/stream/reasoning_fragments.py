@@ -28,9 +28,9 @@ class ReasoningDetails:
         for fragment in fragments:
             if not isinstance(fragment, dict):
                 continue
-            index, id, type_ = (fragment.get(name) for name in ("index", "id", "type"))
+            index, item_id, type_ = (fragment.get(name) for name in ("index", "id", "type"))
             if not isinstance(index, int):  # then the same id means the same detail; without an id each is its own
-                index = id if id and isinstance(id, str) else len(self._details)
+                index = item_id if item_id and isinstance(item_id, str) else len(self._details)
             key = (index, str(type_))
             detail = self._details.setdefault(key, {})
             for name, value in fragment.items():

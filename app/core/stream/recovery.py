@@ -28,10 +28,12 @@ _ROWS = (
 _BY_TYPE: dict[str, PartType] = {row.type: row for row in reversed(_ROWS)}
 _BY_DELTA: dict[str, PartType] = {row.delta: row for row in _ROWS}
 _CALLS = {
-    type: row for type, row in ITEM_TYPES.items() if row.role in ("call", "hosted") or row.added_events or row.progress
+    item_type: row
+    for item_type, row in ITEM_TYPES.items()
+    if row.role in ("call", "hosted") or row.added_events or row.progress
 }
 _ARGUMENTS = {row.delta for row in _CALLS.values() if row.delta}
-_RESTORED = {type: restored for row in _CALLS.values() for type, restored in row.restored.items()}
+_RESTORED = {event: restored for row in _CALLS.values() for event, restored in row.restored.items()}
 _ARGUMENTS_DONE = {row.done for row in _CALLS.values() if row.done and row.hosted}
 
 

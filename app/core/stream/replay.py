@@ -96,8 +96,8 @@ class ReplayedBuilder(EventBuilder):
         if kind.done:
             done = {name: fields.get(name) for name in (*kind.done_fields, kind.field or "")}
             self._emit(kind.done, item_id=item["id"], output_index=call.index, **done)
-        for type, details in kind.details(item):
-            self._emit(type, output_index=call.index, **details)
+        for part_type, details in kind.details(item):
+            self._emit(part_type, output_index=call.index, **details)
         self._emit_each(call, kind.running)
         if ended := kind.ended.get(str(fields.get("status"))):
             self._emit_each(call, (ended,))

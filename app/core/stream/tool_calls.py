@@ -131,12 +131,12 @@ class ToolCalls:
     def _begin(self, fragment: CallFragment) -> tuple[_Assembly, str]:
         """Return the call that a fragment belongs to, and the fragment's arguments."""
         function = fragment["function"]
-        name, id = function.get("name") or None, fragment.get("id") or None
+        name, call_id = function.get("name") or None, fragment.get("id") or None
         arguments = function.get("arguments") or ""
-        call = self._find(fragment.get("index"), id, name, arguments)
+        call = self._find(fragment.get("index"), call_id, name, arguments)
         if upstream := fragment.get("upstream"):
             call.extra |= upstream
-        self._identify(call, id, name)
+        self._identify(call, call_id, name)
         return call, arguments
 
     def feed_arguments(self, fragment: CallFragment, pieces: Iterable[str]) -> None:
@@ -177,12 +177,12 @@ class ToolCalls:
                 self._write_arguments(call, call.reader.feed("{}"))
                 self._finish(call)
 
-    def _find(self, index: int | None, id: str | None, name: str | None, arguments: str) -> _Assembly:
+    def _find(self, index: int | None, call_id: str | None, name: str | None, arguments: str) -> _Assembly:
         """Return the call that a fragment belongs to, or a new one."""
         if index is not None and (call := self._by_index.get(index)):
-            return self._new_call(index) if _starts_another(call, id, name, arguments) else call
+            return self._new_call(index) if _starts_another(call, call_id, name, arguments) else call
         last = self._calls[-1] if self._calls else None
-        if id and (call := self._by_id(id)):
+        if call_id and (call := self._by_id(call_id)):
             if index is None:
                 again = not name or not call.closed or not arguments or call.equals(arguments)
             else:  # some servers send a call under one index, and its arguments or all of it again under another
@@ -192,16 +192,16 @@ class ToolCalls:
             if index is not None and again:
                 self._by_index[index] = call
             return call if again else self._new_call(index)
-        if last and name == last.name and not id and index is None and last.begun and not last.closed:
+        if last and name == last.name and not call_id and index is None and last.begun and not last.closed:
             return last  # this server repeats the name with each piece
-        if last and not name and (not id or (index is None and last.id is None)):
+        if last and not name and (not call_id or (index is None and last.id is None)):
             if index is not None:
                 self._by_index[index] = last  # the index has shifted between name and arguments
             return last
         return self._new_call(index)
 
-    def _by_id(self, id: str) -> _Assembly | None:
-        return next((call for call in reversed(self._calls) if call.id == id), None)
+    def _by_id(self, call_id: str) -> _Assembly | None:
+        return next((call for call in reversed(self._calls) if call.id == call_id), None)
 
     def _new_call(self, index: int | None) -> _Assembly:
         if self._calls:
@@ -213,12 +213,12 @@ class ToolCalls:
             self._by_index[index] = call
         return call
 
-    def _identify(self, call: _Assembly, id: str | None, name: str | None) -> None:
+    def _identify(self, call: _Assembly, call_id: str | None, name: str | None) -> None:
         if call.open is None and name and name != call.name and not (call.name and call.begun):
             grown = name.startswith(call.name) and name in self._callees  # some servers repeat the name so far
             call.name = name if grown else call.name + name
-        if call.id is None and id:
-            call.id = id
+        if call.id is None and call_id:
+            call.id = call_id
 
     def _extend(self, call: _Assembly, arguments: str) -> None:
         if call.empty and arguments.lstrip()[:1] == "{":
@@ -297,26 +297,28 @@ class ToolCalls:
             bare = noise.sub("", bare).strip()
         return bare if bare in self._callees else name
 
-    def _call_id(self, id: str | None) -> str:
+    def _call_id(self, call_id: str | None) -> str:
         """Return an id that is not empty, unique in this response, and within the limit; if possible the backend's."""
-        if id and len(id) > MAX_CALL_ID:
-            id = f"call_{hashlib.sha256(id.encode()).hexdigest()[:40]}"
-        if not id or id in self._ids:
-            id = self._builder.new_id("call")
-        self._ids.add(id)
-        return id
+        if call_id and len(call_id) > MAX_CALL_ID:
+            call_id = f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:40]}"
+        if not call_id or call_id in self._ids:
+            call_id = self._builder.new_id("call")
+        self._ids.add(call_id)
+        return call_id
 
 
-def _starts_another(call: _Assembly, id: str | None, name: str | None, arguments: str) -> bool:
+def _starts_another(call: _Assembly, call_id: str | None, name: str | None, arguments: str) -> bool:
     """Whether a fragment with the index of a call starts another one: some gateways send index 0 for every call."""
     if not (name and call.name):
         return False
-    if id and call.id and id != call.id:
+    if call_id and call.id and call_id != call.id:
         return True
     if not call.closed:
         return False
     # Without ids, different arguments mean another call of the same function; equal ones are a repetition.
-    return name != call.name or (not (id and call.id) and arguments.lstrip()[:1] == "{" and not call.equals(arguments))
+    return name != call.name or (
+        not (call_id and call.id) and arguments.lstrip()[:1] == "{" and not call.equals(arguments)
+    )
 
 
 _PIECE = 64 * 1024  # characters of arguments that are read at once: with many escapes it takes some 30 ms

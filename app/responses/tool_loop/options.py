@@ -41,7 +41,7 @@ class LoopOptions:
         return HostedTools(
             [(entry.function, entry.tool.types) for entry in functions],
             frozenset(tool.position for tool in self.declared),
-            frozenset(type for tool in self.declared for type in tool.types),
+            frozenset(type_name for tool in self.declared for type_name in tool.types),
         )
 
     def choice(self, *, last: bool) -> Any:

@@ -70,21 +70,21 @@ def open_tools(tools: Mapping[str, HostedTool], declarations: Iterable[Declarati
 
 def _open_tool(tools: Mapping[str, HostedTool], declaration: Declaration, position: int) -> DeclaredTool | None:
     """Return a declaration with its session, of the first tool that serves it; None if there is no such tool."""
-    type = str(declaration.tool["type"])
+    item_type = str(declaration.tool["type"])
     refusal: APIError | None = None
     for name, tool in tools.items():
-        if type not in tool.types:
+        if item_type not in tool.types:
             continue
         try:
             session = tool.open(declaration)
             if session and not isinstance(tool, ToolWithRights):
-                declaration.require(type, name)
+                declaration.require(item_type, name)
         except (InvalidRequest, PermissionDenied) as error:
             refusal = refusal or error
         else:
             if session:
-                return DeclaredTool(name, frozenset(tool.types), type, position, session)
-    if refusal is None and type in NAMED_TYPES:
+                return DeclaredTool(name, frozenset(tool.types), item_type, position, session)
+    if refusal is None and item_type in NAMED_TYPES:
         refusal = unknown_server(declaration)
     if refusal:
         raise refusal

@@ -34,11 +34,11 @@ async def _taken(server: VerifiedServer) -> HTTPExchange:
 
 async def _ended(server: VerifiedServer) -> HTTPExchange:
     """Poll a response in the background until it has ended."""
-    id = response_id(await _taken(server))
+    identifier = response_id(await _taken(server))
     until = time.monotonic() + server.timeout
     pause = 0.05
     while True:
-        exchange = await server.get(f"/responses/{id}")
+        exchange = await server.get(f"/responses/{identifier}")
         if not exchange.ok or exchange.object.get("status") in _ENDED or time.monotonic() > until:
             return exchange
         await asyncio.sleep(pause)
@@ -95,8 +95,8 @@ async def _stream(server: VerifiedServer) -> None:
 
 async def _resumed(server: VerifiedServer) -> HTTPExchange:
     given(await server.once(_streamed), "background", "stream")
-    id = response_id(await server.once(_streamed))
-    return await server.get(f"/responses/{id}?stream=true&starting_after=1")
+    identifier = response_id(await server.once(_streamed))
+    return await server.get(f"/responses/{identifier}?stream=true&starting_after=1")
 
 
 @check_row(
@@ -179,8 +179,8 @@ async def _again(server: VerifiedServer) -> None:
 async def _foreground(server: VerifiedServer) -> None:
     await _taken(server)
     given(await server.once(_cancelled))
-    id = response_id(await server.once(samples.stored))
-    exchange = await server.send("POST", f"/responses/{id}/cancel")
+    identifier = response_id(await server.once(samples.stored))
+    exchange = await server.send("POST", f"/responses/{identifier}/cancel")
     need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
 
 

@@ -22,9 +22,9 @@ async def _stored_id(server: VerifiedServer) -> str:
     """Return the id of a response of the first user; raises `Unsupported` if there is no second one, or no storage."""
     if SECOND_KEY not in server.keys:
         raise Unsupported("No key of another user was given with --second-api-key.")
-    id = response_id(await server.once(samples.stored))
+    identifier = response_id(await server.once(samples.stored))
     given(await server.once(_own))
-    return id
+    return identifier
 
 
 async def _hidden(server: VerifiedServer, method: str, path: str, body: object = None) -> None:
@@ -115,10 +115,10 @@ async def _conversation(server: VerifiedServer) -> None:
     if SECOND_KEY not in server.keys:
         raise Unsupported("No key of another user was given with --second-api-key.")
     made = given(await server.send("POST", "/conversations", {"items": [user_message("Hi.")]}))
-    id = made.object.get("id")
-    await _hidden(server, "GET", f"/conversations/{id}")
-    await _hidden(server, "GET", f"/conversations/{id}/items")
-    await _hidden(server, "POST", "/responses", server.body(conversation=id, max_output_tokens=16))
+    identifier = made.object.get("id")
+    await _hidden(server, "GET", f"/conversations/{identifier}")
+    await _hidden(server, "GET", f"/conversations/{identifier}/items")
+    await _hidden(server, "POST", "/responses", server.body(conversation=identifier, max_output_tokens=16))
 
 
 @check_row(
@@ -128,9 +128,9 @@ async def _conversation(server: VerifiedServer) -> None:
     _NOT_FOUND,
 )
 async def _same(server: VerifiedServer) -> None:
-    id = await _stored_id(server)
-    missing = f"resp_{'0' * (len(id) - 5)}"
-    foreign = await server.get(f"/responses/{id}", key=SECOND_KEY)
+    identifier = await _stored_id(server)
+    missing = f"resp_{'0' * (len(identifier) - 5)}"
+    foreign = await server.get(f"/responses/{identifier}", key=SECOND_KEY)
     unknown = await server.get(f"/responses/{missing}", key=SECOND_KEY)
     if foreign.ok:
         raise Unclear("The response of another user can be retrieved: see isolation.retrieve.", foreign)
@@ -195,7 +195,7 @@ async def _call_status(server: VerifiedServer) -> None:
             need(item.get("status"), "The call has no status.", exchange, item)
 
 
-def _accepted(id: str, title: str, law: str, source: str, headers: dict[str, str], body: dict[str, Any]) -> None:
+def _accepted(row_id: str, title: str, law: str, source: str, headers: dict[str, str], body: dict[str, Any]) -> None:
     """Register a check that the request of a client is answered, and streamed if it asks for that."""
 
     async def run(server: VerifiedServer) -> None:
@@ -204,7 +204,7 @@ def _accepted(id: str, title: str, law: str, source: str, headers: dict[str, str
         status = exchange.response.get("status")
         need(status in ("completed", "incomplete"), f"The response is {status!r}.", exchange)
 
-    check_row(id, title, law, source)(run)
+    check_row(row_id, title, law, source)(run)
 
 
 def _function(name: str, **fields: Any) -> dict[str, Any]:
@@ -347,9 +347,9 @@ async def _known(server: VerifiedServer) -> None:
     body = server.body(input="Think: what is 2+2?", stream=True, max_output_tokens=LIMIT)
     exchange = given(await server.send("POST", "/responses", body, headers=headers))
     for event in exchange.events:
-        type = str(event.get("type"))
-        unknown = type.startswith("response.reasoning.") or ":" in type
-        need(not unknown, f"There is an event of the type {type!r}.", exchange, event)
+        event_type = str(event.get("type"))
+        unknown = event_type.startswith("response.reasoning.") or ":" in event_type
+        need(not unknown, f"There is an event of the type {event_type!r}.", exchange, event)
 
 
 @check_row(

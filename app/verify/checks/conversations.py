@@ -32,8 +32,8 @@ async def _id(server: VerifiedServer) -> str:
 async def _used(server: VerifiedServer) -> HTTPExchange:
     """A response in a conversation of its own, which had one item of many words before."""
     made = await server.send("POST", "/conversations", {"items": [user_message(samples.WORDS)]})
-    id = given(made).object.get("id")
-    return await server.respond(input=_SHORT, conversation=id, store=True, max_output_tokens=samples.LIMIT)
+    identifier = given(made).object.get("id")
+    return await server.respond(input=_SHORT, conversation=identifier, store=True, max_output_tokens=samples.LIMIT)
 
 
 @check_row(

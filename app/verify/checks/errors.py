@@ -99,14 +99,14 @@ async def _private(server: VerifiedServer) -> None:
         )
 
 
-def _refusal(id: str, title: str, law: str, source: str, **fields: Any) -> None:
+def _refusal(row_id: str, title: str, law: str, source: str, **fields: Any) -> None:
     """Register a check that a request with these fields is refused as the caller's mistake."""
 
     async def run(server: VerifiedServer) -> None:
         exchange = await server.respond(**{"max_output_tokens": 16, **fields})
         need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
 
-    check_row(id, title, law, source)(run)
+    check_row(row_id, title, law, source)(run)
 
 
 _refusal(
@@ -299,10 +299,10 @@ async def _path(server: VerifiedServer) -> None:
 )
 async def _type(server: VerifiedServer) -> None:
     for exchange in await _refusals(server):
-        type = str(exchange.refusal.get("type"))
+        event_type = str(exchange.refusal.get("type"))
         if exchange.status in (400, 422) and isinstance(exchange.object.get("error"), dict):
-            good = type.startswith("invalid_request") or "validation" in type.lower()
-            need(good, f"The status is {exchange.status}, and the type {type!r}.", exchange)
+            good = event_type.startswith("invalid_request") or "validation" in event_type.lower()
+            need(good, f"The status is {exchange.status}, and the type {event_type!r}.", exchange)
 
 
 async def _keyless(server: VerifiedServer, key: str | None, headers: dict[str, str] | None = None) -> None:
@@ -334,14 +334,14 @@ async def _wrong_key(server: VerifiedServer) -> None:
     await _keyless(server, None, {"authorization": "Bearer sk-not-a-key-of-anybody"})
 
 
-def _bearable(id: str, title: str, law: str, source: str, **fields: Any) -> None:
+def _bearable(row_id: str, title: str, law: str, source: str, **fields: Any) -> None:
     """Register a check that a request is answered, or refused as the caller's mistake: it is no 5xx."""
 
     async def run(server: VerifiedServer) -> None:
         exchange = await server.respond(**{"max_output_tokens": 16, **fields})
         need(exchange.status < 500 and not exchange.error, f"The answer is {exchange.outcome()}", exchange)
 
-    check_row(id, title, law, source)(run)
+    check_row(row_id, title, law, source)(run)
 
 
 _SERVER = f"{_TYPES}, server_error: it is not caused by the client"

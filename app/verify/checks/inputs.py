@@ -21,14 +21,14 @@ _PDF = (
 )
 
 
-def _form(id: str, title: str, law: str, source: str, input: object, *optional: str, **fields: Any) -> None:
+def _form(row_id: str, title: str, law: str, source: str, sent: object, *optional: str, **fields: Any) -> None:
     """Register a check that an input is answered; `optional` are words by which a server says that it has no such."""
 
     async def run(server: VerifiedServer) -> None:
-        exchange = answered(await server.respond(input=input, max_output_tokens=LIMIT, **fields), *optional)
+        exchange = answered(await server.respond(input=sent, max_output_tokens=LIMIT, **fields), *optional)
         need(exchange.output, "There is no output.", exchange)
 
-    check_row(id, title, law, source)(run)
+    check_row(row_id, title, law, source)(run)
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -227,8 +227,8 @@ _form(
 )
 async def _agree(server: VerifiedServer) -> None:
     tokens = []
-    for input in (samples.WORDS, [user_message(samples.WORDS)], [user_message([_text(samples.WORDS)])]):
-        exchange = given(await server.respond(input=input, max_output_tokens=16))
+    for sent in (samples.WORDS, [user_message(samples.WORDS)], [user_message([_text(samples.WORDS)])]):
+        exchange = given(await server.respond(input=sent, max_output_tokens=16))
         tokens.append(input_tokens(exchange))
     need(len(set(tokens)) == 1, f"The three forms of one message are {tokens} tokens.", exchange)
 

@@ -43,7 +43,7 @@ async def _message(server: VerifiedServer) -> None:
     for item in messages:
         need(item.get("role") == "assistant", f"The role is {item.get('role')!r}.", exchange, item)
         types = [part.get("type") for part in item.get("content") or [] if isinstance(part, dict)]
-        odd = [type for type in types if type not in ("output_text", "refusal")]
+        odd = [part_type for part_type in types if part_type not in ("output_text", "refusal")]
         need(types and not odd, f"The content has parts of the types {types}.", exchange, item)
     if not messages:
         raise Unclear("The model gave no message.", exchange)
@@ -280,14 +280,14 @@ async def _options(server: VerifiedServer) -> HTTPExchange:
     )
 
 
-def _echo(id: str, title: str, law: str, source: str, expected: dict[str, object]) -> None:
+def _echo(row_id: str, title: str, law: str, source: str, expected: dict[str, object]) -> None:
     async def run(server: VerifiedServer) -> None:
         exchange = answered(await server.once(_options), *expected)
         for name, value in expected.items():
             found = exchange.response.get(name)
             need(found == value, f"{name} was sent as {value!r}, and is {found!r}.", exchange)
 
-    check_row(id, title, law, source)(run)
+    check_row(row_id, title, law, source)(run)
 
 
 _RESOURCE = "Open Responses schema, ResponseResource."

@@ -174,10 +174,10 @@ async def _content(server: VerifiedServer) -> None:
 )
 async def _item_types(server: VerifiedServer) -> None:
     for item, exchange, _ in _items(await _responses(server)):
-        type = item.get("type") if isinstance(item, dict) else None
+        type_name = item.get("type") if isinstance(item, dict) else None
         unknown = any(issue.kind == "unknown" and not issue.path for issue in schema_issues("ItemField", item))
-        known = not unknown or type in _OPENAI_ITEMS or bool(_SLUG.fullmatch(str(type)))
-        need(known, f"There is an item of the type {type!r}.", exchange, item)
+        known = not unknown or type_name in _OPENAI_ITEMS or bool(_SLUG.fullmatch(str(type_name)))
+        need(known, f"There is an item of the type {type_name!r}.", exchange, item)
 
 
 def _streams(exchanges: list[HTTPExchange]) -> Iterator[tuple[dict[str, Any], HTTPExchange]]:
@@ -196,13 +196,13 @@ def _streams(exchanges: list[HTTPExchange]) -> Iterator[tuple[dict[str, Any], HT
 async def _events(server: VerifiedServer) -> None:
     found = []
     for event, exchange in _streams(await _responses(server)):
-        type = _ALIASES.get(str(event.get("type")), str(event.get("type")))
-        if type in event_schemas():
-            issues = schema_issues(event_schemas()[type], {**event, "type": type})
+        type_name = _ALIASES.get(str(event.get("type")), str(event.get("type")))
+        if type_name in event_schemas():
+            issues = schema_issues(event_schemas()[type_name], {**event, "type": type_name})
             plain = (issue for issue in issues if issue.path[:1] not in (("response",), ("item",)))
             # How events are numbered is a law of the stream.
             found += [
-                (issue._replace(path=(type, *issue.path)), exchange, event)
+                (issue._replace(path=(type_name, *issue.path)), exchange, event)
                 for issue in plain
                 if issue.kind != "unknown" and issue.path != ("sequence_number",)
             ]
@@ -217,9 +217,9 @@ async def _events(server: VerifiedServer) -> None:
 )
 async def _event_types(server: VerifiedServer) -> None:
     for event, exchange in _streams(await _responses(server)):
-        type = str(event.get("type"))
-        known = type in event_schemas() or bool(_OPENAI_EVENTS.match(type) or _SLUG.fullmatch(type))
-        need(known, f"There is an event of the type {type!r}.", exchange, event)
+        type_name = str(event.get("type"))
+        known = type_name in event_schemas() or bool(_OPENAI_EVENTS.match(type_name) or _SLUG.fullmatch(type_name))
+        need(known, f"There is an event of the type {type_name!r}.", exchange, event)
 
 
 @check_row(

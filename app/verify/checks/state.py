@@ -236,8 +236,8 @@ async def _store_false(server: VerifiedServer) -> None:
 )
 async def _store_false_previous(server: VerifiedServer) -> None:
     given(await server.once(_continued), "previous_response_id", "store")
-    id = response_id(await server.once(samples.text))
-    exchange = await server.respond(input=SHORT, previous_response_id=id, max_output_tokens=16)
+    identifier = response_id(await server.once(samples.text))
+    exchange = await server.respond(input=SHORT, previous_response_id=identifier, max_output_tokens=16)
     need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
 
 
@@ -341,8 +341,8 @@ async def _deleted_get(server: VerifiedServer) -> None:
     f"{_API}Delete a model response",
 )
 async def _deleted_previous(server: VerifiedServer) -> None:
-    id = given(await server.once(_deleted)).url.rpartition("/")[2]
-    exchange = await server.respond(input=SHORT, previous_response_id=id, max_output_tokens=16)
+    identifier = given(await server.once(_deleted)).url.rpartition("/")[2]
+    exchange = await server.respond(input=SHORT, previous_response_id=identifier, max_output_tokens=16)
     need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
 
 

@@ -51,10 +51,10 @@ async def _content_type(server: VerifiedServer) -> None:
 async def _event_name(server: VerifiedServer) -> None:
     for exchange in await _streams(server):
         for event in exchange.server_sent:
-            type = _document(event.data).get("type")
-            if event.data != "[DONE]" and type is not None:
+            event_type = _document(event.data).get("type")
+            if event.data != "[DONE]" and event_type is not None:
                 told = "There is no event field" if event.name is None else f"The event field is {event.name!r}"
-                need(event.name == type, f"{told}, and the type {type!r}.", exchange, event.data)
+                need(event.name == event_type, f"{told}, and the type {event_type!r}.", exchange, event.data)
 
 
 @check_row(

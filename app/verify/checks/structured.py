@@ -96,8 +96,8 @@ async def _json_object(server: VerifiedServer) -> None:
         except ValueError:
             return False
 
-    format = {"type": "json_object"}
-    fields: dict[str, Any] = {"text": {"format": format}, "max_output_tokens": LIMIT}
+    text_format = {"type": "json_object"}
+    fields: dict[str, Any] = {"text": {"format": text_format}, "max_output_tokens": LIMIT}
     first = await server.respond(input="Give me a person as a JSON object.", **fields)
     if not is_json(answered(first, "text", "format", "json_object")):
         await cooperating(
@@ -203,7 +203,11 @@ async def _stream_reasoning(server: VerifiedServer) -> None:
     items = _thoughts(exchange)
     if any(item.get("content") or item.get("summary") for item in items):
         types = {str(event.get("type")) for event in exchange.events}
-        deltas = {type for type in types if type.startswith("response.reasoning") and type.endswith(".delta")}
+        deltas = {
+            event_type
+            for event_type in types
+            if event_type.startswith("response.reasoning") and event_type.endswith(".delta")
+        }
         need(deltas, "The reasoning has text, and there is no delta of it.", exchange)
 
 

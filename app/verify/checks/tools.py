@@ -247,10 +247,10 @@ async def _output_previous(server: VerifiedServer) -> None:
 )
 async def _output_unknown(server: VerifiedServer) -> None:
     first = await server.respond(input="Say hello.", store=True, max_output_tokens=LIMIT)
-    id = response_id(first)
-    given(await server.respond(previous_response_id=id, max_output_tokens=16), "previous_response_id", "store")
+    identifier = response_id(first)
+    given(await server.respond(previous_response_id=identifier, max_output_tokens=16), "previous_response_id", "store")
     result = {"type": "function_call_output", "call_id": "call_of_nobody", "output": _RESULT}
-    exchange = await server.respond(input=[result], previous_response_id=id, max_output_tokens=16)
+    exchange = await server.respond(input=[result], previous_response_id=identifier, max_output_tokens=16)
     need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
 
 

@@ -71,8 +71,13 @@ async def _events(server: VerifiedServer) -> None:
 async def _json(server: VerifiedServer) -> None:
     exchange = given(await server.once(_turn))
     for frame in exchange.frames:
-        type = str(frame.get("type"))
-        need(not type.startswith("(not a JSON object)") and type != "None", "A frame is no event.", exchange, frame)
+        event_type = str(frame.get("type"))
+        need(
+            not event_type.startswith("(not a JSON object)") and event_type != "None",
+            "A frame is no event.",
+            exchange,
+            frame,
+        )
 
 
 @check_row(
@@ -198,11 +203,11 @@ async def evicts_after_a_failure(server: VerifiedServer) -> None:
     result = {"type": "function_call_output", "call_id": "call_of_nobody", "output": "x"}
     async with server.websocket() as socket:
         first = await socket.turn(input=[user_message("Hi.")], max_output_tokens=LIMIT)
-        id = response_id(first)
-        failed = await socket.turn(input=[result], previous_response_id=id, max_output_tokens=16)
+        identifier = response_id(first)
+        failed = await socket.turn(input=[result], previous_response_id=identifier, max_output_tokens=16)
         if failed.response:
             raise Unsupported("The server takes an output that answers no call.", failed)
-        exchange = await socket.turn(input=_SHORT, previous_response_id=id, max_output_tokens=16)
+        exchange = await socket.turn(input=_SHORT, previous_response_id=identifier, max_output_tokens=16)
     code = exchange.refusal.get("code")
     need(code == "previous_response_not_found", f"The code is {code!r}.", exchange, exchange.frames[-1:])
 

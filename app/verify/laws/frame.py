@@ -145,11 +145,11 @@ def _sequence_number(events: StreamEvents) -> Iterator[Breach]:
 )
 def _response_id(events: StreamEvents) -> Iterator[Breach]:
     ids = [(at, response_of(event).get("id")) for at, event in enumerate(events) if event_type(event) in _LIFECYCLE]
-    for at, id in ids:
-        if not id or not isinstance(id, str):
-            yield Breach(f"The id of the response is {id!r}.", at)
-        elif id != ids[0][1]:
-            yield Breach(f"The id of the response is {id!r}, and was {ids[0][1]!r}.", at)
+    for at, identifier in ids:
+        if not identifier or not isinstance(identifier, str):
+            yield Breach(f"The id of the response is {identifier!r}.", at)
+        elif identifier != ids[0][1]:
+            yield Breach(f"The id of the response is {identifier!r}, and was {ids[0][1]!r}.", at)
 
 
 @stream_law(

@@ -38,10 +38,10 @@ _SDKS = "openai-python and openai-node, responses.stream()"
 def _added_once(events: StreamEvents) -> Iterator[Breach]:
     seen: set[object] = set()
     for at, event in items_added(events):
-        id = item_of(event).get("id")
-        if id in seen:
-            yield Breach(f"The item {id!r} is added a second time.", at)
-        seen.add(id)
+        identifier = item_of(event).get("id")
+        if identifier in seen:
+            yield Breach(f"The item {identifier!r} is added a second time.", at)
+        seen.add(identifier)
 
 
 @stream_law(

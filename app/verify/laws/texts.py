@@ -82,12 +82,12 @@ def _part_done(events: StreamEvents) -> Iterator[Breach]:
 def _content_index(events: StreamEvents) -> Iterator[Breach]:
     counts: dict[tuple[object, str], int] = {}
     for at, event in enumerate(events):
-        for id, name, index in _positions(event):
+        for identifier, name, index in _positions(event):
             if event_type(event).endswith("part.added"):
-                expected = counts.get((id, name), 0)
+                expected = counts.get((identifier, name), 0)
                 if index != expected:
                     yield Breach(f"Part {expected} of the item is added with the {name} {index!r}.", at)
-                counts[id, name] = expected + 1
+                counts[identifier, name] = expected + 1
 
 
 def _place(event: StreamEvent) -> tuple[object, ...]:

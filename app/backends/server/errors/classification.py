@@ -187,13 +187,13 @@ RULES = (
 _NOTHING_BUT_MISSING = re.compile(r"\W+|404|page|not_found\w*|not|found")
 
 
-def classify(status: int, code: str = "", type: str = "", message: str = "") -> str:
+def classify(status: int, code: str = "", error_type: str = "", message: str = "") -> str:
     """Return the class of an error, a key of `ERROR_CLASSES`; the status is 0 for an error in a 200 response."""
     if status != 413:  # Groq's 413 has a rate limit's code, but a retry would fail as well
-        for name in (code, type):
+        for name in (code, error_type):
             if kind := CODES.get(re.sub(r"[^a-z0-9]", "", name.lower())):
                 return kind
-    text = f"{code} {type} {message}".lower()
+    text = f"{code} {error_type} {message}".lower()
     for rule in RULES:
         if status in rule.statuses and rule.pattern.search(text):
             return rule.kind

@@ -127,8 +127,8 @@ class CumulativeDeltaFilter:
         if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
             return call
         position_key = (index, "call", _index(call.get("index"), position))
-        if (id := call.get("id")) and id != self._calls.setdefault(position_key, id):
-            self._calls[position_key] = id
+        if (call_id := call.get("id")) and call_id != self._calls.setdefault(position_key, call_id):
+            self._calls[position_key] = call_id
             self._seen.pop(position_key, None)  # another call at the same position
         return {**call, "function": {**function, "arguments": self._new(position_key, function["arguments"])}}
 

@@ -341,8 +341,8 @@ class _Delimiter(NamedTuple):
 
 
 _DELIMITERS = {
-    open: _Delimiter(open, close, read)
-    for open, close, read in (
+    opening: _Delimiter(opening, closing, read)
+    for opening, closing, read in (
         ("<tool_call>", "</tool_call>", _tool_call),
         ("<function=", "</function>", _function),
         ("<|tool_call|>", "<|/tool_call|>", _json),

@@ -20,8 +20,8 @@ class Splitter:
     reasoning in a separate field (`structured`), tags are left in the text, unless they only repeat that field.
     """
 
-    def __init__(self, open: str, close: str, implicit: bool) -> None:
-        self._open, self._close, self._implicit = open, close, implicit
+    def __init__(self, opening: str, closing: str, implicit: bool) -> None:
+        self._open, self._close, self._implicit = opening, closing, implicit
         self._held = ""  # the end of the text, which may be the beginning of a tag
         self._structured: list[str] = []
         self._step: Callable[[str], Parts] = self._undecided
