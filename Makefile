@@ -27,7 +27,7 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help serve check test test-clients lint fmt types unit bench bench-peers smoke load soak env-example pictures vendor lock audit wheel docker clean
+.PHONY: help serve check test quick test-clients lint fmt types unit bench bench-peers smoke load soak env-example pictures vendor lock audit wheel docker clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -40,6 +40,9 @@ check: $(VENV)/serve.stamp ## check the settings, the backend, the store and the
 	@$(BIN)/antiphon check
 
 test: lint types unit smoke ## run every check and every test
+
+quick: lint types ## lint, types, and the tests of the core and of the stores' contract: two minutes
+	$(BIN)/python -m pytest -q -n $(JOBS) tests/core tests/stores/test_contract.py tests/test_layers.py $(ARGS)
 
 test-clients: $(VENV)/test.stamp $(CLIENTS)/openai-2.stamp $(CLIENTS)/openai-3.stamp $(CLIENTS)/packages.stamp ## run real clients against it; ARGS="-k codex" to choose
 	$(BIN)/python -m pytest -n $(JOBS) -m clients tests/clients $(ARGS)
