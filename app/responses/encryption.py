@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from app.core.bounded_json import LARGE, dumps, dumps_in_pieces, is_large, loads_in_pieces
+from app.core.history.compaction import CONTENT_MARK
 from app.core.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.core.items.readings import NOTES
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, resolve_upstream
@@ -39,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 ContentKind: TypeAlias = Literal["reasoning", "compaction"]
 
-MARK = "antiphon1."
 _ID, _NONCE, _KEY, _TAG = 4, 12, 32, 16  # bytes
 
 # The maximum size, in bytes, of one request's encrypted content when decompressed: far more than any model can read.
@@ -93,7 +93,7 @@ class ContentCipher:
         nonce = secrets.token_bytes(_NONCE)
         packed = zstandard.ZstdCompressor(write_checksum=False).compress(_json(content))
         ciphertext = self._ciphers[self._first].encrypt(nonce, packed, _associated_data(kind, owner))
-        return MARK + _encoded(self._first + nonce + ciphertext)
+        return CONTENT_MARK + _encoded(self._first + nonce + ciphertext)
 
     def decrypt(
         self, kind: ContentKind, owner: str, encrypted: str, budget: ContentBudget | None = None
@@ -104,9 +104,9 @@ class ContentCipher:
         Raises `ForeignKeyError` if it was not encrypted with one of the keys, `TamperedError` if it was changed, and
         `ContentTooLargeError` if it exceeds the `budget`.
         """
-        if not encrypted.startswith(MARK):
+        if not encrypted.startswith(CONTENT_MARK):
             raise ForeignKeyError
-        data = _decoded(encrypted.removeprefix(MARK))
+        data = _decoded(encrypted.removeprefix(CONTENT_MARK))
         cipher = self._ciphers.get(data[:_ID])
         if cipher is None:
             raise ForeignKeyError
@@ -131,7 +131,7 @@ def _derived(secret: str) -> tuple[bytes, AESGCM]:
 
 
 def _associated_data(kind: str, owner: str) -> bytes:
-    return f"{MARK}\n{kind}\n{owner}".encode()
+    return f"{CONTENT_MARK}\n{kind}\n{owner}".encode()
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
@@ -272,8 +272,8 @@ def decrypt_items(
     the backend's fields of reasoning and calls, and the summaries of compactions. Items with `known` ids are not
     decrypted. Raises `InvalidRequest` that names the field, also if all content together exceeds `MAX_CONTENT`.
 
-    Reasoning that was encrypted elsewhere, or with a lost key, is left out with a warning: agents send it with every
-    turn, and could never continue if it were rejected. A compaction contains the conversation, so it is rejected.
+    What was encrypted elsewhere, or with a lost key, is not decrypted: agents send it with every turn, and could never
+    continue if it were rejected. Such reasoning is left out with a warning, such a compaction is translated to a note.
     """
     decrypted: list[Item] = []
     upstream: dict[str, Upstream] = {}
@@ -320,14 +320,13 @@ def _decrypted(
     except ForeignKeyError:
         if kind == "reasoning":
             warnings.add("Encrypted reasoning that this server cannot read was left out.")
-            return None
+        return None
     except TamperedError:
-        pass
-    raise InvalidRequest(
-        f"Invalid '{param}': it was changed, or made by another server, with another key or for another caller.",
-        param=param,
-        code="invalid_encrypted_content",
-    )
+        raise InvalidRequest(
+            f"Invalid '{param}': it was changed, or made for another caller.",
+            param=param,
+            code="invalid_encrypted_content",
+        ) from None
 
 
 def _with_id(item: Item, key: str) -> Item:

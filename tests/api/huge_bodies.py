@@ -29,9 +29,9 @@ import httpx
 import orjson
 import zstandard
 
+from app.core.history.compaction import CONTENT_MARK
 from app.main import create_app
 from app.process import collect_seldom, map_large_blocks
-from app.responses.encryption import MARK
 from tests.support.loop_holds import watched_loop
 from tests.support.serving import serving, settings
 from tests.support.upstream import CLOSE, Upstream
@@ -84,7 +84,7 @@ def three(*items: dict[str, Any]) -> bytes:
 
 def encrypted() -> bytes:
     """Reasoning that was encrypted with a lost key."""
-    sealed = MARK + base64.urlsafe_b64encode(Random(0).randbytes(SIZE // 4 * 3)).decode()
+    sealed = CONTENT_MARK + base64.urlsafe_b64encode(Random(0).randbytes(SIZE // 4 * 3)).decode()
     return three({"type": "reasoning", "summary": [], "encrypted_content": sealed})
 
 

@@ -196,7 +196,7 @@ async def test_the_operator_may_change_the_prompt_for_the_summary() -> None:
         ({}, (400, "invalid_request", "input")),
         ({"previous_response_id": "resp_unknown"}, (400, "previous_response_not_found", "previous_response_id")),
         (
-            {"input": [user("Hi."), {"type": "compaction", "encrypted_content": "gAAAAABpM0Yj-="}]},
+            {"input": [user("Hi."), {"type": "compaction", "encrypted_content": "antiphon1.AAA="}]},
             (400, "invalid_encrypted_content", "input[1].encrypted_content"),
         ),
     ],
@@ -251,6 +251,55 @@ async def test_a_compaction_is_its_callers_and_unchanged_or_it_is_refused() -> N
         assert error_of(await post(http, input=[*output, user("Hi.")], key="bob")) == refused
         assert error_of(await post(http, input=[*changed, user("Hi.")])) == refused
         assert len(backend.asked) == asked
+
+
+FOREIGN = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAAABpM0Yj-openai="}
+NOTE = "(An earlier part of this conversation was compacted by another server, and cannot be read here.)"
+
+
+async def test_compaction_of_another_server_is_told_to_the_model_and_the_caller() -> None:
+    async with serving(ANSWER) as (http, backend):
+        answer = await post(http, input=[FOREIGN, user("When do we launch?")])
+        assert answer.status_code == 200
+        assert "compaction of another server cannot be read" in answer.headers["x-antiphon-warning"]
+        assert told(backend) == [("user", NOTE), ("user", "When do we launch?")]
+
+        again = await post(http, input="And then?", previous_response_id=answer.json()["id"])
+        assert told(backend)[0] == ("user", NOTE)
+        assert "compaction of another server" in again.headers["x-antiphon-warning"]
+        items = await http.get(
+            f"/responses/{answer.json()['id']}/input_items", headers={"authorization": "Bearer alice"}
+        )
+        assert items.json()["data"][1]["encrypted_content"] == FOREIGN["encrypted_content"]
+
+
+async def test_compaction_of_another_server_replaces_nothing_that_can_be_read() -> None:
+    async with serving(ANSWER, SUMMARY, ANSWER) as (http, backend):
+        await post(http, input=[*LAUNCH, FOREIGN, user("When?")])
+        assert [text for _, text in told(backend)] == [*(item["content"] for item in LAUNCH), NOTE, "When?"]
+
+        compacted = (await post(http, "/responses/compact", input=[*LAUNCH, FOREIGN])).json()["output"]
+        assert NOTE in [text for _, text in told(backend)]
+        await post(http, input=[*compacted, user("When?")])
+        assert [text for _, text in told(backend)][-2].endswith("We launch on Tuesday.")
+
+
+async def test_compaction_with_a_lost_key_is_told_to_the_model() -> None:
+    async with serving(SUMMARY) as (http, _):
+        output = (await post(http, "/responses/compact", input=LAUNCH)).json()["output"]
+    async with serving(ANSWER, secret_key="another") as (http, backend):
+        answer = await post(http, input=[*output, user("When?")])
+    assert "x-antiphon-warning" in answer.headers
+    assert told(backend)[-2:] == [("user", NOTE), ("user", "When?")]
+
+
+async def test_compaction_of_another_server_in_a_conversation_is_told_to_the_model() -> None:
+    alice = {"authorization": "Bearer alice"}
+    async with serving(ANSWER) as (http, backend):
+        conversation = (await http.post("/conversations", json={"items": [FOREIGN]}, headers=alice)).json()
+        answer = await post(http, input="When?", conversation=conversation["id"])
+    assert told(backend) == [("user", NOTE), ("user", "When?")]
+    assert "x-antiphon-warning" in answer.headers
 
 
 async def test_a_compaction_can_be_read_after_a_restart_with_the_same_secret() -> None:

@@ -9,6 +9,8 @@ from app.core.types.request import Item
 TRIGGER = "compaction_trigger"
 COMPACTION = "compaction"
 
+CONTENT_MARK = "antiphon1."  # the beginning of `encrypted_content` that can be read here, with the right key
+
 _KEPT_ROLES = frozenset({"user", "system", "developer"})
 
 
@@ -18,8 +20,13 @@ def is_compaction(items: Sequence[Item]) -> bool:
 
 
 def has_compaction(items: Sequence[Item]) -> bool:
-    """Return whether one of the items is a compaction."""
-    return any(item["type"] == COMPACTION for item in items)
+    """Return whether one of the items is a compaction that replaces the items before it."""
+    return any(map(_replaces_earlier, items))
+
+
+def _replaces_earlier(item: Item) -> bool:
+    """Return whether an item is a compaction; not one of another server, since what it stands for cannot be read."""
+    return item["type"] == COMPACTION and str(item.get("encrypted_content")).startswith(CONTENT_MARK)
 
 
 def messages_kept(items: Sequence[Item]) -> list[Item]:
@@ -39,7 +46,7 @@ def without_compacted(items: Sequence[Item]) -> list[Item]:
     response follows the input of that response; it is moved before the input, so that the model reads the summary first
     and then the input that it has to answer.
     """
-    latest = max((position for position, item in enumerate(items) if item["type"] == COMPACTION), default=0)
+    latest = max((position for position, item in enumerate(items) if _replaces_earlier(item)), default=0)
     end = latest
     while end and _is_kept(items[end - 1]):
         end -= 1
@@ -50,4 +57,4 @@ def without_compacted(items: Sequence[Item]) -> list[Item]:
 
 def least_of_compacted(items: Sequence[Item]) -> list[Item]:
     """Return the items that would remain after another compaction, including the summary that exists already."""
-    return [item for item in without_compacted(items) if _is_kept(item) or item["type"] == COMPACTION]
+    return [item for item in without_compacted(items) if _is_kept(item) or _replaces_earlier(item)]

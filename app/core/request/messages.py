@@ -42,6 +42,7 @@ from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
 
 NO_OUTPUT = "(no output)"
+UNREADABLE_PAST = "(An earlier part of this conversation was compacted by another server, and cannot be read here.)"
 OUTPUT_LATER = "(This runs on; its result comes later.)"
 _PASS = ContentOptions(files="pass", audio="pass", images="pass")  # content that will be dropped is never refused
 _Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # parts of the tool message, parts of a message after it
@@ -333,12 +334,14 @@ class _Conversation:
         self.add("user", string_or_parts(parts, self.content.parts))
 
     def compaction(self, position: int, item: Item) -> None:
-        summary = self.upstream.get(item.get("id") or "", {}).get("summary")
-        if not summary:
-            self.warnings.add("A compaction item could not be read, so what it stands for was left out.")
-            return
         self.close()
-        text = f"A summary of the conversation before this message:\n\n{summary}"
+        if summary := self.upstream.get(item.get("id") or "", {}).get("summary"):
+            text = f"A summary of the conversation before this message:\n\n{summary}"
+        else:
+            text = UNREADABLE_PAST
+            self.warnings.add(
+                "A compaction of another server cannot be read: the model does not know what it stands for."
+            )
         self.add("user", text_content(text, self.content.parts))
 
     def item_reference(self, position: int, item: Item) -> None:

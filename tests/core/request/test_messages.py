@@ -8,6 +8,7 @@ import pytest
 
 from app.core.profile import Profile
 from app.core.request import to_chat
+from app.core.request.messages import UNREADABLE_PAST
 from app.core.request.question import Question
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -184,10 +185,12 @@ def test_a_compaction_stands_for_what_it_summarises() -> None:
     assert sent == [user("A summary of the conversation before this message:\n\nWe baked a cake."), user("Go on")]
 
 
-def test_a_compaction_of_a_stranger_is_left_out_with_a_warning() -> None:
+def test_compaction_of_another_server_is_a_note_with_a_warning() -> None:
     chat = ask({"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}, user("Go on"))
-    assert chat.body["messages"] == [user("Go on")]
-    assert chat.warnings == ("A compaction item could not be read, so what it stands for was left out.",)
+    assert chat.body["messages"] == [user(UNREADABLE_PAST), user("Go on")]
+    assert chat.warnings == (
+        "A compaction of another server cannot be read: the model does not know what it stands for.",
+    )
 
 
 def test_what_a_text_only_backend_does_not_accept_is_described_instead() -> None:
