@@ -185,7 +185,11 @@ def test_what_was_changed_or_is_not_the_callers_is_refused_by_its_place(item: di
     assert refused.value.param == "input[1].encrypted_content"
 
 
-@pytest.mark.parametrize("encrypted", ["gAAAAABpM0Yj-of-another-server=", GONE.encrypt("compaction", "alice", {})])
+@pytest.mark.parametrize(
+    "encrypted",
+    ["gAAAAABpM0Yj-of-another-server=", GONE.encrypt("compaction", "alice", {})],
+    ids=["another server", "a lost key"],
+)
 def test_compaction_that_cannot_be_decrypted_stays_as_it_is(encrypted: str) -> None:
     item = {"type": "compaction", "encrypted_content": encrypted}
 
