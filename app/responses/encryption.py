@@ -198,14 +198,14 @@ class EncryptingEventBuilder(EventBuilder):
             content = {_UPSTREAM: resolve_upstream(self._upstream_of(open_))}
             self._prepared = content, self._encrypt_content(content)
 
-    def call(self, call_id: str, callee: ToolBinding, **upstream: Any) -> OpenCall:
-        if upstream and callee.kind.call_id:  # the fields of a hosted call are encrypted with its result
+    def call(self, call_id: str, binding: ToolBinding, **upstream: Any) -> OpenCall:
+        if upstream and binding.kind.call_id:  # the fields of a hosted call are encrypted with its result
             if self._prepared:
                 self.close_item()
             self._call_fields[call_id] = upstream
             if not self._is_reasoning:
                 self._add_signature()
-        return super().call(call_id, callee, **upstream)
+        return super().call(call_id, binding, **upstream)
 
     def encrypt_calls(self, item_ids: Iterable[str]) -> None:
         """Encrypt the notes of finished calls and lists, as far as their items lack them, in a reasoning item."""

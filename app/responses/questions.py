@@ -143,7 +143,7 @@ class Questions:
         options = self._backend.profile(self._model).response
         reader = ChunkReader(
             builder,
-            encoded.calls,
+            encoded.bindings,
             allowed=encoded.allowed,
             parallel=request.parallel_tool_calls,
             logprobs="message.output_text.logprobs" in request.include or bool(request.top_logprobs),

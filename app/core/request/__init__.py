@@ -66,7 +66,7 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     _limit(context, body)
     return EncodedQuestion(
         body=_patched(body, options.extra_body),
-        calls={name: function.callee for name, function in choice.functions.items()},
+        bindings={name: function.binding for name, function in choice.functions.items()},
         allowed=choice.allowed,
         warnings=tuple(context.warnings),
         prefix=prefix,

@@ -46,7 +46,7 @@ class EncodedQuestion:
     """A request as a server takes it, and the data that is needed to read its answer."""
 
     body: dict[str, Any]  # not to be changed
-    calls: Mapping[str, ToolBinding]  # the binding of each function to its tool, by its name in the request
+    bindings: Mapping[str, ToolBinding]  # of the functions to their tools, by their names in the request
     allowed: frozenset[str] | None  # the functions that the model may call; None: any, tools or not
     warnings: tuple[str, ...]  # what was left out or changed, one sentence each
     prefix: TranslatedPrefix | None = None  # of shared items, for the next request of the conversation

@@ -40,7 +40,7 @@ class Function(NamedTuple):
     """A function as it is declared to the backend, and the tool that it stands for."""
 
     tool: dict[str, Any]
-    callee: ToolBinding
+    binding: ToolBinding
 
 
 class ToolSet:
@@ -76,13 +76,13 @@ class ToolSet:
         }
         if function.needs_approval:
             fields = {"server_label": function.server_label, "name": function.name}
-            callee = ToolBinding(MCP_APPROVAL_REQUEST, fields)
+            binding = ToolBinding(MCP_APPROVAL_REQUEST, fields)
         else:
             kind = ITEM_TYPES[function.item]
             # A tool search has one type of item, whether client or server runs it.
             kind = kind if kind.hosted else dataclasses.replace(kind, role="hosted", awaits_client=False)
-            callee = ToolBinding(kind, function.fields, function)
-        self.functions[chat_name] = Function(declared, callee)
+            binding = ToolBinding(kind, function.fields, function)
+        self.functions[chat_name] = Function(declared, binding)
         self._chosen.append((function, types))
         return True
 

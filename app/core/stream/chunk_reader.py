@@ -37,14 +37,14 @@ class ChunkReader:
     """
     Reads the chunks of one answer as they arrive; `ended` then reports how it ended.
 
-    `callees` to `parallel` and `hosted_left` to `name_noise` are those of `ToolCalls`. `logprobs`: whether the caller
+    `bindings` to `parallel` and `hosted_left` to `name_noise` are those of `ToolCalls`. `logprobs`: whether the caller
     requested them. `finish_required`: whether this server sends a finish reason with every complete answer.
     """
 
     def __init__(
         self,
         builder: EventBuilder,
-        callees: Mapping[str, ToolBinding] = MappingProxyType({}),
+        bindings: Mapping[str, ToolBinding] = MappingProxyType({}),
         *,
         allowed: frozenset[str] | None = None,
         parallel: bool = True,
@@ -56,7 +56,7 @@ class ChunkReader:
         name_noise: Sequence[re.Pattern[str]] = (),
     ) -> None:
         self.builder = builder
-        self.calls = ToolCalls(builder, callees, allowed, parallel, hosted_left, forbidden, call_ids, name_noise)
+        self.calls = ToolCalls(builder, bindings, allowed, parallel, hosted_left, forbidden, call_ids, name_noise)
         self._first = len(builder.response["output"])  # index of this answer's first item
         self.finish_reason: str | None = None
         self.usage: dict[str, Any] | None = None

@@ -88,7 +88,7 @@ class OpenCall:
     index: int | None
     item: Item
     kind: ItemType
-    callee: ToolBinding | None = None
+    binding: ToolBinding | None = None
     call_id: str = ""  # the id that the backend uses
     delta: DeltaFields | None = None  # of its arguments' delta events, from the first on
     pieces: list[str] = field(default_factory=list)
@@ -266,17 +266,17 @@ class EventBuilder:
         item_id = self._last_reasoning or self._open_for(self._reasoning).item["id"]
         return self.upstream.setdefault(item_id, {})
 
-    def call(self, call_id: str, callee: ToolBinding, **upstream: Any) -> OpenCall:
+    def call(self, call_id: str, binding: ToolBinding, **upstream: Any) -> OpenCall:
         """Open a call of a function; `upstream` are the other fields that the backend sent with it."""
         self.close_item()
-        kind = callee.kind
+        kind = binding.kind
         fields: dict[str, Any] = {
             "type": kind.type,
             "id": self.new_id(kind.prefix),
             **({"call_id": call_id} if kind.call_id else {}),
-            **callee.fields,
+            **binding.fields,
             **({kind.field: "" if kind.delta else kind.value("")} if kind.field else {}),
-            **{name: value for name, value in kind.empty.items() if name not in callee.fields},
+            **{name: value for name, value in kind.empty.items() if name not in binding.fields},
             **({"status": "in_progress"} if kind.has_status else {}),
         }
         item = cast(Item, fields)
@@ -284,7 +284,7 @@ class EventBuilder:
             upstream[NOTES] = {"call_id": call_id}
         if upstream:
             self.upstream[item["id"]] = upstream
-        call = OpenCall(None if kind.added_when_complete else self._add(item), item, kind, callee, call_id)
+        call = OpenCall(None if kind.added_when_complete else self._add(item), item, kind, binding, call_id)
         self._calls.append(call)
         self._emit_each(call, kind.added_events)
         return call

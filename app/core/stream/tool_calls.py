@@ -60,16 +60,17 @@ class ToolCalls:
     """
     Assembles calls from the `tool_calls` of each delta, and writes them to the builder.
 
-    `callees` maps the name of each function to its binding. `allowed` are the names that the model may call, None for
-    any. Suppressed are calls of other functions and of `forbidden` ones, second calls if `parallel` is False, and calls
-    of hosted tools beyond `hosted_left` (None: any number); these limits hold whatever the backend does. `call_ids` are
-    the ids that this response has used so far. `name_noise` matches characters that models add around function names.
+    `bindings` are those of the functions, by the names that the backend has for them. `allowed` are the names that the
+    model may call, None for any. Suppressed are calls of other functions and of `forbidden` ones, second calls if
+    `parallel` is False, and calls of hosted tools beyond `hosted_left` (None: any number); these limits hold whatever
+    the backend does. `call_ids` are the ids that this response has used so far. `name_noise` matches characters that
+    models add around function names.
     """
 
     def __init__(
         self,
         builder: EventBuilder,
-        callees: Mapping[str, ToolBinding],
+        bindings: Mapping[str, ToolBinding],
         allowed: frozenset[str] | None = None,
         parallel: bool = True,
         hosted_left: int | None = None,
@@ -79,7 +80,7 @@ class ToolCalls:
     ) -> None:
         self._name_noise = name_noise
         self._builder = builder
-        self._callees = callees
+        self.bindings = bindings
         self._allowed = allowed
         self._parallel = parallel
         self._calls: list[_Assembly] = []
@@ -91,11 +92,6 @@ class ToolCalls:
 
     def __bool__(self) -> bool:
         return bool(self._calls)
-
-    @property
-    def bindings(self) -> Mapping[str, ToolBinding]:
-        """The bindings of the functions, by the names that the backend has for them."""
-        return self._callees
 
     @property
     def cut(self) -> bool:
@@ -215,7 +211,7 @@ class ToolCalls:
 
     def _identify(self, call: _Assembly, call_id: str | None, name: str | None) -> None:
         if call.open is None and name and name != call.name and not (call.name and call.begun):
-            grown = name.startswith(call.name) and name in self._callees  # some servers repeat the name so far
+            grown = name.startswith(call.name) and name in self.bindings  # some servers repeat the name so far
             call.name = name if grown else call.name + name
         if call.id is None and call_id:
             call.id = call_id
@@ -252,21 +248,21 @@ class ToolCalls:
 
     def _is_whole(self, name: str) -> bool:
         """Whether a name is complete without its arguments: it is a function's, and no prefix of another's."""
-        return name in self._callees and not any(other != name and other.startswith(name) for other in self._callees)
+        return name in self.bindings and not any(other != name and other.startswith(name) for other in self.bindings)
 
     def _announce(self, call: _Assembly) -> None:
         if call.open or call.suppressed or not call.name:
             return
         name = self._without_noise(call.name)
         others = any(other is not call and (other.open or other.ended) for other in self._calls)
-        callee = self._callees.get(name) or ToolBinding(FUNCTION_CALL, {"name": name})
+        binding = self.bindings.get(name) or ToolBinding(FUNCTION_CALL, {"name": name})
         forbidden = name in self._not_allowed or (self._allowed is not None and name not in self._allowed)
-        if forbidden or (others and not self._parallel) or (callee.hosted and not self._take_hosted()):
+        if forbidden or (others and not self._parallel) or (binding.hosted and not self._take_hosted()):
             call.suppressed = True
             return
         original = {ORIGINAL_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
-        call.open = self._builder.call(self._call_id(call.id), callee, **call.extra, **original)
-        call.reader = callee.kind.reader()
+        call.open = self._builder.call(self._call_id(call.id), binding, **call.extra, **original)
+        call.reader = binding.kind.reader()
         for piece in () if call.empty else call.pieces:  # the pieces that arrived before the call was opened
             self._write_arguments(call, call.reader.feed(piece))
         call.pieces.clear()
@@ -292,10 +288,10 @@ class ToolCalls:
         """Return the name without noise around it if that is a function's name, else the name itself."""
         bare = name
         for noise in self._name_noise:
-            if bare in self._callees:
+            if bare in self.bindings:
                 break
             bare = noise.sub("", bare).strip()
-        return bare if bare in self._callees else name
+        return bare if bare in self.bindings else name
 
     def _call_id(self, call_id: str | None) -> str:
         """Return an id that is not empty, unique in this response, and within the limit; if possible the backend's."""

@@ -164,8 +164,8 @@ class HostedCalls:
         self._builder.end_call(call, str(item.get("status") or "completed"), fields)
 
     async def _run(self, call: OpenCall) -> None:
-        assert call.callee and call.callee.hosted
-        function, builder = call.callee.hosted, self._builder
+        assert call.binding and call.binding.hosted
+        function, builder = call.binding.hosted, self._builder
         self.started += 1
         written = call.written
         arguments, signature = await off_loop(len(written) > LARGE, _read_call, function, written, call.kind.argument)
@@ -194,8 +194,8 @@ class HostedCalls:
     async def _outcome(
         self, call: OpenCall, target: SessionFunction | None, arguments: dict[str, Any] | None
     ) -> Outcome:
-        assert call.callee and call.callee.hosted
-        function = call.callee.hosted
+        assert call.binding and call.binding.hosted
+        function = call.binding.hosted
         if target is None:
             return Outcome.failed(f"There is no tool {function.name!r} any more.", begun=False)
         if arguments is None:
@@ -212,8 +212,8 @@ class HostedCalls:
 
     def _end(self, call: OpenCall, outcome: Outcome) -> None:
         """End the item of a call, and note the output that the model is shown."""
-        assert call.callee and call.callee.hosted
-        kind, function = call.kind, call.callee.hosted
+        assert call.binding and call.binding.hosted
+        kind, function = call.kind, call.binding.hosted
         fields = dict(outcome.fields)
         if outcome.status == "failed" and not fields and isinstance(outcome.output, str):
             fields = kind.error(outcome.output)

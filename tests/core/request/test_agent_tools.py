@@ -34,7 +34,7 @@ def names(chat: EncodedQuestion) -> list[str]:
 
 
 def answered(chat: EncodedQuestion, *chunks: Any, reason: str | None = "tool_calls") -> list[Event]:
-    events = answer(whole(*chunks, reason=reason), callees=chat.calls, allowed=chat.allowed)
+    events = answer(whole(*chunks, reason=reason), bindings=chat.bindings, allowed=chat.allowed)
     laws.check(events)
     return events
 
@@ -338,8 +338,8 @@ def test_a_function_of_the_name_of_the_search_stays_apart_from_it() -> None:
     chat = ask([SEARCH, {**WAIT, "name": "tool_search"}])
     function, search = names(chat)
     assert function == "tool_search" != search
-    assert chat.calls[function].kind is items.FUNCTION_CALL
-    assert chat.calls[search].kind is items.TOOL_SEARCH_CALL
+    assert chat.bindings[function].kind is items.FUNCTION_CALL
+    assert chat.bindings[search].kind is items.TOOL_SEARCH_CALL
 
 
 def test_deferred_tools_are_offered_once_they_were_found() -> None:

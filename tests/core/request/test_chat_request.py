@@ -39,7 +39,7 @@ LEAST = {
 
 
 def test_the_least_that_is_sent() -> None:
-    assert ask() == EncodedQuestion(body=LEAST, calls={}, allowed=None, warnings=())
+    assert ask() == EncodedQuestion(body=LEAST, bindings={}, allowed=None, warnings=())
 
 
 def test_nulls_and_fields_of_this_server_are_not_sent() -> None:

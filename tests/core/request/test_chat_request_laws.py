@@ -206,7 +206,7 @@ def test_the_tools_that_are_sent_are_those_whose_calls_are_read(request: dict[st
     if (chat := asked(request, profile)) is None:
         return
     names = [tool["function"]["name"] for tool in chat.body.get("tools", ())]
-    assert names == list(chat.calls) and len(set(names)) == len(names)
+    assert names == list(chat.bindings) and len(set(names)) == len(names)
     if not names:
         assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(chat.body)
         assert not chat.allowed

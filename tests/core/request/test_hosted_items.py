@@ -58,21 +58,21 @@ def test_hosted_functions_are_offered_by_flat_names_and_their_declarations_bring
     chat = ask()
     assert [tool["function"]["name"] for tool in chat.body["tools"]] == ["lab__add", "lab__subtract", "web_search"]
     assert chat.warnings == ()
-    assert chat.calls["lab__add"].hosted is ADD
+    assert chat.bindings["lab__add"].hosted is ADD
 
 
 def test_a_function_of_the_client_keeps_its_name() -> None:
     own = {"type": "function", "name": "web_search"}
     chat = ask(tools=[*DECLARED, own])
-    assert chat.calls["web_search"].hosted is None
-    assert sum(callee.hosted is SEARCH for callee in chat.calls.values()) == 1
+    assert chat.bindings["web_search"].hosted is None
+    assert sum(binding.hosted is SEARCH for binding in chat.bindings.values()) == 1
 
 
 def test_no_more_functions_are_offered_than_servers_take() -> None:
     many = [(HostedFunction(f"f{n}", "mcp_call", namespace="lab"), {"mcp"}) for n in range(200)]
     chat = ask(hosted=HostedTools(many, {0, 1}, {"mcp"}), tools=[*DECLARED, {"type": "function", "name": "mine"}])
     assert len(chat.body["tools"]) == 128
-    assert "mine" in chat.calls
+    assert "mine" in chat.bindings
     (warning,) = chat.warnings
     assert "73 functions were left out" in warning
 
@@ -227,8 +227,8 @@ def test_a_tool_that_the_client_runs_comes_back_as_its_own_item(
 ) -> None:
     chat = ask(tools=[tool], hosted=NO_HOSTED_TOOLS)
     assert chat.warnings == ()
-    (name,) = chat.calls
-    made = answer(whole(call(0, "c", name, arguments), reason="tool_calls"), callees=chat.calls)
+    (name,) = chat.bindings
+    made = answer(whole(call(0, "c", name, arguments), reason="tool_calls"), bindings=chat.bindings)
     (item,) = output(made)
     assert {name: item[name] for name in fields} == fields
     assert (item["call_id"], item["status"]) == ("c", "completed")
@@ -240,7 +240,7 @@ def test_a_tool_that_the_client_runs_comes_back_as_its_own_item(
 @pytest.mark.parametrize("written", ["", "{", '{"commands": "ls"}', '{"commands": 3}', "[]", '"ls"'])
 def test_a_call_that_is_cut_or_odd_still_has_the_form_of_its_type(written: str) -> None:
     chat = ask(tools=[{"type": "shell"}], hosted=NO_HOSTED_TOOLS)
-    (item,) = output(answer(whole(call(0, "c", "shell", written), reason="length"), callees=chat.calls))
+    (item,) = output(answer(whole(call(0, "c", "shell", written), reason="length"), bindings=chat.bindings))
     assert isinstance(item["action"]["commands"], list)
 
 

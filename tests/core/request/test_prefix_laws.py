@@ -92,7 +92,7 @@ def whole(translation: EncodedQuestion | tuple[str, str | None]) -> Any:
     """Return all of a translation that somebody sees."""
     if not isinstance(translation, EncodedQuestion):
         return translation
-    return translation.body, translation.calls, translation.allowed, translation.warnings
+    return translation.body, translation.bindings, translation.allowed, translation.warnings
 
 
 @settings(max_examples=300)

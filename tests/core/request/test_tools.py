@@ -50,7 +50,7 @@ A, B, C = function("a"), function("b"), function("c")
 def test_without_tools_no_field_is_about_tools(tools: Any) -> None:
     chat = ask(tools, tool_choice="none", parallel_tool_calls=True)
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(chat.body)
-    assert (chat.calls, chat.allowed) == ({}, frozenset())
+    assert (chat.bindings, chat.allowed) == ({}, frozenset())
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_without_tools_no_field_is_about_tools(tools: Any) -> None:
 def test_functions_go_without_nulls_and_with_parameters(tool: Any, nested: Any) -> None:
     chat = ask([tool])
     assert chat.body["tools"] == [nested]
-    assert (chat.calls, chat.allowed) == ({"a": ToolBinding(FUNCTION_CALL, {"name": "a"})}, None)
+    assert (chat.bindings, chat.allowed) == ({"a": ToolBinding(FUNCTION_CALL, {"name": "a"})}, None)
     assert "tool_choice" not in chat.body and "parallel_tool_calls" not in chat.body
 
 
@@ -155,8 +155,8 @@ def test_two_tools_of_one_name_are_refused(tools: Any, param: str) -> None:
 def test_tools_of_a_namespace_are_distinguished_both_ways() -> None:
     chat = ask([A, {"type": "namespace", "name": "mcp__lab", "description": "x", "tools": [A, B]}])
     assert names(chat) == ["a", "mcp__lab__a", "mcp__lab__b"]
-    assert chat.calls["a"].fields == {"name": "a"}
-    assert chat.calls["mcp__lab__a"] == ToolBinding(FUNCTION_CALL, {"name": "a", "namespace": "mcp__lab"})
+    assert chat.bindings["a"].fields == {"name": "a"}
+    assert chat.bindings["mcp__lab__a"] == ToolBinding(FUNCTION_CALL, {"name": "a", "namespace": "mcp__lab"})
 
 
 def test_flat_names_collide_with_no_other_and_are_not_too_long() -> None:
@@ -202,7 +202,7 @@ def test_tools_of_the_history_are_declared_for_backends_that_demand_it(none: str
         "tools": [sent("old")],
         **choice,
     }
-    assert (chat.calls, chat.allowed) == ({"old": ToolBinding(FUNCTION_CALL, {"name": "old"})}, frozenset())
+    assert (chat.bindings, chat.allowed) == ({"old": ToolBinding(FUNCTION_CALL, {"name": "old"})}, frozenset())
 
 
 def test_tools_of_the_history_are_of_no_concern_to_others_or_without_any() -> None:
@@ -261,7 +261,7 @@ NATIVE = {
 )
 def test_a_choice_in_the_backends_terms(choice: Any, options: Any, tools: str, value: Any, may: str | None) -> None:
     chat = ask([A, B, C], options, tool_choice=choice)
-    assert names(chat) == list(tools) == list(chat.calls)
+    assert names(chat) == list(tools) == list(chat.bindings)
     assert chat.body.get("tool_choice") == value
     assert chat.allowed == (None if may is None else frozenset(may))
 

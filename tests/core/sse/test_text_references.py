@@ -21,7 +21,7 @@ from app.core.stream.event_types import ToolBinding
 from tests.core.stream import test_event_builder
 from tests.support.build import builder, call, delta, finish, normal
 
-CALLEES = {
+BINDINGS = {
     "f": ToolBinding(items.CUSTOM_TOOL_CALL, {"name": "f"}),
     "g": ToolBinding(items.FUNCTION_CALL, {"name": "g"}),
     "shell": ToolBinding(items.SHELL_CALL, {}),
@@ -41,7 +41,7 @@ def batches_of(chunks: Iterable[Any], **options: Any) -> list[EventBatch]:
     """Return the events of an answer, a batch for each chunk."""
     made = builder(**options)
     made.start()
-    reader = ChunkReader(made, CALLEES)
+    reader = ChunkReader(made, BINDINGS)
     batches = [made.take()]
     for chunk in normal([*chunks]):
         reader.feed(chunk)

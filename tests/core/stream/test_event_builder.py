@@ -124,7 +124,7 @@ _chunk = st.one_of(
     _fragment,
     _fragment,
 )
-_callees = st.sampled_from(
+_bindings = st.sampled_from(
     [
         {},
         {"f": ToolBinding(items.CUSTOM_TOOL_CALL, {"name": "f"}), "g": ToolBinding(items.FUNCTION_CALL, {"name": "g"})},
@@ -144,7 +144,7 @@ _reasoning = st.sampled_from(
     chunks=st.lists(_chunk, max_size=25),
     done=st.booleans(),
     reasoning=_reasoning,
-    callees=_callees,
+    bindings=_bindings,
     allowed=st.sampled_from([None, frozenset(), frozenset({"f"})]),
     parallel=st.booleans(),
     failure=st.sampled_from([None, BackendError("Oh.")]),
@@ -526,8 +526,8 @@ CALLS: dict[str, tuple[list[Any], list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize(("chunks", "expected"), CALLS.values(), ids=CALLS)
 def test_tool_calls_are_assembled(chunks: list[Any], expected: list[tuple[str, str]]) -> None:
-    callees = {"f": ToolBinding(items.FUNCTION_CALL, {"name": "f"})}
-    events = answer(whole(*chunks, reason="tool_calls"), callees=callees)
+    bindings = {"f": ToolBinding(items.FUNCTION_CALL, {"name": "f"})}
+    events = answer(whole(*chunks, reason="tool_calls"), bindings=bindings)
     laws.check(events)
     assert calls(events) == [(name, arguments, "completed") for name, arguments in expected]
 
@@ -556,9 +556,9 @@ def test_what_may_not_be_called_is_not_called() -> None:
     assert calls(answer(stream, parallel=False)) == [("f", "{}", "completed")]
 
 
-def test_a_callee_is_restored_under_the_clients_name() -> None:
-    callees = {"lab__add": ToolBinding(items.FUNCTION_CALL, {"name": "add", "namespace": "lab"})}
-    (item,) = output(answer(whole(call(0, "a", "lab__add", "{}")), callees=callees))
+def test_a_binding_is_restored_under_the_clients_name() -> None:
+    bindings = {"lab__add": ToolBinding(items.FUNCTION_CALL, {"name": "add", "namespace": "lab"})}
+    (item,) = output(answer(whole(call(0, "a", "lab__add", "{}")), bindings=bindings))
     assert (item["name"], item["namespace"]) == ("add", "lab")
 
 

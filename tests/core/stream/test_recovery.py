@@ -27,7 +27,7 @@ from tests.support.build import builder, call, delta, normal, story
 DIED = APIError("The process died.")
 
 # What a call is to be that is told by its item alone is lost with the process.
-CALLEES = {
+BINDINGS = {
     "f": ToolBinding(items.CUSTOM_TOOL_CALL, {"name": "f"}),
     "g": ToolBinding(items.FUNCTION_CALL, {"name": "g"}),
 }
@@ -69,7 +69,7 @@ def spoken(events: list[Event]) -> bytes:
     reasoning=st.sampled_from(
         [None, event_types.SUMMARY_REASONING, event_types.BOTH_REASONING, event_types.OPENAI_BOTH_REASONING]
     ),
-    callees=st.sampled_from([{}, CALLEES]),
+    bindings=st.sampled_from([{}, BINDINGS]),
     parallel=st.booleans(),
 )
 def test_the_end_is_the_one_that_its_own_builder_would_have_made(chunks: list[Any], **how: Any) -> None:
