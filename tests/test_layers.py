@@ -44,7 +44,8 @@ ROOMS = (
     "sse",
 )
 CORE = {f"app.core.{room}" for room in ROOMS}
-BELOW = {"app", "app.errors", "app.extras", "app.importing", "app.pdf_reader", "app.tasks"} | CORE
+ROOTS = {"app", "app.errors", "app.extras", "app.importing", "app.isolation", "app.pdf_reader", "app.tasks"}
+BELOW = ROOTS | CORE
 TYPES = {"app", "app.core.bounded_json", "app.core.types", "app.errors"}
 STREAM = TYPES | {"app.core.items"}
 REQUEST = STREAM | {"app.core.charsets", "app.core.profile", "app.core.stream"}
@@ -53,6 +54,7 @@ LAYERS = {
     "app.errors": set(),
     "app.extras": set(),
     "app.importing": set(),
+    "app.isolation": set(),
     "app.pdf_reader": set(),
     "app.process": set(),
     "app.tasks": set(),
@@ -74,10 +76,11 @@ LAYERS = {
     "app.backends.*": BELOW | {"app.backends"},
     "app.stores.*": BELOW
     | {"app.storage", "app.stores", "app.stores.event_log", "app.stores.counters", "app.stores.usage"},
+    "app.tools.html_text": {"app"},
     "app.tools.validation": BELOW,
-    "app.tools.*": BELOW | {"app.tools", "app.tools.validation"},
+    "app.tools.*": BELOW | {"app.tools", "app.tools.html_text", "app.tools.validation"},
     # A resource of its own, with routes.
-    "app.tools.files": BELOW | {"app.storage", "app.tools", "app.tools.validation"},
+    "app.tools.files": BELOW | {"app.storage", "app.tools", "app.tools.html_text", "app.tools.validation"},
     # Another one, which mounts files.
     "app.tools.code_interpreter": BELOW | {"app.tools", "app.tools.validation", "app.tools.files"},
     # What a profile may hold is checked where the settings are read.

@@ -121,16 +121,16 @@ class Responses:
     ) -> RequestContext:
         """Return the conversation of a request, as the model is sent it; raises as `create`."""
         context = await self._loader.context(request, caller.owner, layers or self._layers)
-        return await self._with_pdfs(context, self.options.model(request, context, caller))
+        return await self._with_pdfs(context, self.options.model(request, context, caller), caller)
 
     async def stored_context(self, response_id: str, caller: Caller) -> tuple[Turn, RequestContext]:
         """Return the turn of a stored response, and the conversation of its request; raises `NotFound`."""
         turns, context = await self.stored.path(response_id, caller)
-        return turns[-1], await self._with_pdfs(context, turns[-1].response["model"])
+        return turns[-1], await self._with_pdfs(context, turns[-1].response["model"], caller)
 
-    async def _with_pdfs(self, context: RequestContext, model: str) -> RequestContext:
+    async def _with_pdfs(self, context: RequestContext, model: str, caller: Caller) -> RequestContext:
         """Return a context with the text of PDF files, if the backend of a model takes no files."""
-        return await self._pdfs.add_to(context, self.backend.profile(model))
+        return await self._pdfs.add_to(context, self.backend.profile(model), caller.owner)
 
     def _response(self, request: CreateResponse, caller: Caller, context: RequestContext) -> Response:
         """Return the resource of a new response."""

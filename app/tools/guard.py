@@ -33,6 +33,8 @@ from urllib.parse import unquote
 import httpcore
 import httpx
 
+from app.core.charsets import codec_of, declared_charset
+
 Reach: TypeAlias = Literal["public", "private", "any"]
 Address: TypeAlias = IPv4Address | IPv6Address
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]  # (host, port) -> IP addresses
@@ -365,8 +367,16 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
 
 def plain_headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the headers of a response that match its decompressed body."""
-    return [(name, value) for name, value in headers if name.lower() not in ("content-encoding", "content-length")]
+    """Return the headers of a response that match its decompressed body, with a charset that may be used."""
+    plain = [(name, value) for name, value in headers if name.lower() not in ("content-encoding", "content-length")]
+    return [(name, _plain_media_type(value) if name.lower() == "content-type" else value) for name, value in plain]
+
+
+def _plain_media_type(value: str) -> str:
+    """Return a media type without parameters, except a charset that is safe: `httpx` decodes by any that Python has."""
+    codec = codec_of(declared_charset(value) or "")
+    media_type = value.partition(";")[0].strip()
+    return f"{media_type}; charset={codec}" if codec else media_type
 
 
 class _Body(httpx.AsyncByteStream):

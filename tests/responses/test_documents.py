@@ -109,7 +109,7 @@ async def test_a_pdf_that_cannot_be_read_is_refused_with_its_field(content: byte
 
 
 async def test_a_pdf_that_takes_too_long_is_refused() -> None:
-    assert await PdfTexts(timeout=0).read(pdf("Fine.")) == {"error": "The PDF takes too long to read."}
+    assert await PdfTexts(timeout=0).read(pdf("Fine."), "ada") == {"error": "The PDF takes too long to read."}
 
 
 async def test_a_backend_with_files_gets_the_pdf_itself() -> None:

@@ -484,3 +484,22 @@ async def test_statuses_are_returned_and_not_raised(upstream: Upstream, network:
 async def test_the_seam_to_httpcore_is_where_it_was() -> None:
     """`GuardedTransport` puts a pool of its own in place of this one, which is a private name of httpx."""
     assert isinstance(httpx.AsyncHTTPTransport()._pool, httpcore.AsyncConnectionPool)
+
+
+@pytest.mark.parametrize(
+    ("declared", "given"),
+    [
+        ("text/event-stream; charset=utf-8", "text/event-stream; charset=utf_8"),
+        ("text/html; charset=ISO-8859-1; a=b", "text/html; charset=cp1252"),
+        ("text/event-stream; charset=punycode", "text/event-stream"),
+        ("text/event-stream; charset*=utf-8''punycode", "text/event-stream"),
+        ("text/event-stream; charset*0=puny; charset*1=code", "text/event-stream"),
+        ('text/event-stream; Charset = "idna"', "text/event-stream"),
+    ],
+)
+async def test_response_has_a_charset_only_if_texts_of_others_may_be_decoded_by_it(
+    upstream: Upstream, declared: str, given: str
+) -> None:
+    upstream.say(reply(b"...", headers={"Content-Type": declared}))
+    async with await client_for("any") as client:
+        assert (await client.get(upstream.url)).headers["content-type"] == given

@@ -1,54 +1,60 @@
-"""Web pages as text: fetched through the guard, and parsed in a thread."""
+"""Web pages as text: fetched through the guard, and read in processes of their own."""
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import httpx
 
-from app.tools.guard import FetchedPage, OutboundRefused, Reach, URLPattern, fetch
+from app.isolation import CallDied, CallTookTooLong, IsolatedCalls
+from app.tools.guard import OutboundRefused, Reach, URLPattern, fetch
+from app.tools.web_search.page_text import PageFailed, PageText, read_page
+from app.tools.web_search.providers import is_in_domains
 
-MAX_TEXT_CHARS = 400_000  # of one page
-MAX_MATCHES = 20
-_CONTEXT = 200  # characters on each side of a match
-_READERS = asyncio.Semaphore(2)  # pages that are parsed concurrently, which takes CPU
-
-
-class PageFailed(Exception):
-    """A page could not be fetched or read; the message is fit for the model and the caller."""
-
-
-@dataclass(frozen=True, slots=True)
-class PageText:
-    """The text of a page."""
-
-    url: str  # after redirects
-    title: str
-    text: str
+PAGE_READERS = 3  # pages that are read concurrently, which takes CPU; of one caller, one less
+PAGE_SECONDS = 30.0  # for one page, with the start of the process
+EXTRACT_SECONDS = 8.0  # for the article of a page; then all of its text is taken
+PAGE_MEMORY = 1024**3  # bytes of address space
 
 
-async def open_page(url: str, *, domains: Sequence[str], reach: Reach, seconds: float) -> PageText:
-    """
-    Fetch a web page and return its text; raises `PageFailed`.
+class Pages:
+    """Opens web pages."""
 
-    The page and each redirect must be in one of the `domains`; an empty list allows all. `seconds` limits the fetch.
-    """
-    try:
-        page = await fetch(url, allowed=_patterns(domains, reach), reach=reach, seconds=seconds)
-    except OutboundRefused as error:
-        raise PageFailed(str(error)) from None
-    except TimeoutError:
-        raise PageFailed("The page did not come in time.") from None
-    except httpx.HTTPError:
-        raise PageFailed("The page cannot be reached.") from None
-    if page.status != 200:
-        raise PageFailed(f"The page cannot be read: its server answered with status {page.status}.")
-    async with _READERS:
-        text = await asyncio.to_thread(_read, page)
-    return text
+    def __init__(self, reach: Reach, seconds: float) -> None:
+        """`seconds` limits the time in which a page is fetched."""
+        self._reach: Reach = reach
+        self._seconds = seconds
+        self._readers = IsolatedCalls(PAGE_READERS, seconds=PAGE_SECONDS, memory=PAGE_MEMORY)
+
+    async def open(self, url: str, owner: str, allowed: Sequence[str], blocked: Sequence[str]) -> PageText:
+        """
+        Fetch a web page and return its text; raises `PageFailed`.
+
+        The page and each redirect must be in one of the `allowed` domains; an empty list allows all.
+        """
+        if not url:
+            raise PageFailed("`url` should be the URL of a page.")
+        if not is_in_domains(url, allowed, blocked):
+            raise PageFailed("The page is not in the domains that may be used.")
+        try:
+            page = await fetch(url, allowed=_patterns(allowed, self._reach), reach=self._reach, seconds=self._seconds)
+        except OutboundRefused as error:
+            raise PageFailed(str(error)) from None
+        except TimeoutError:
+            raise PageFailed("The page did not come in time.") from None
+        except httpx.HTTPError:
+            raise PageFailed("The page cannot be reached.") from None
+        if not is_in_domains(str(page.url), allowed, blocked):
+            raise PageFailed("The page leads to a domain that may not be used.")
+        if page.status != 200:
+            raise PageFailed(f"The page cannot be read: its server answered with status {page.status}.")
+        try:
+            arguments = str(page.url), page.content_type, page.content, EXTRACT_SECONDS
+            return await self._readers.run(owner, read_page, *arguments)
+        except CallTookTooLong:
+            raise PageFailed("The page takes too long to read.") from None
+        except CallDied:
+            raise PageFailed("The page takes too much memory to read.") from None
 
 
 def _patterns(domains: Sequence[str], reach: Reach) -> list[URLPattern] | None:
@@ -62,48 +68,3 @@ def _patterns(domains: Sequence[str], reach: Reach) -> list[URLPattern] | None:
 
 def _ports(schemes: Sequence[str]) -> list[tuple[str, int]]:
     return [(scheme, 443 if scheme == "https" else 80) for scheme in schemes]
-
-
-def _read(page: FetchedPage) -> PageText:
-    url = str(page.url)
-    media_type, _, parameters = page.content_type.lower().partition(";")
-    media_type = media_type.strip()
-    if media_type in ("text/html", "application/xhtml+xml", ""):
-        return _read_html(url, page.content)
-    if media_type.startswith("text/") or media_type in ("application/json", "application/xml") or "+json" in media_type:
-        charset = re.search(r"charset=\"?([\w-]+)", parameters)
-        return PageText(url, url, _decoded(page.content, charset[1] if charset else "utf-8")[:MAX_TEXT_CHARS])
-    raise PageFailed(f"The page cannot be read: it is of the type {media_type}.")
-
-
-def _decoded(content: bytes, charset: str) -> str:
-    try:
-        return content.decode(charset, "replace")
-    except LookupError:
-        return content.decode("utf-8", "replace")
-
-
-def _read_html(url: str, content: bytes) -> PageText:
-    import trafilatura  # an extra, and slow to import
-
-    document = trafilatura.bare_extraction(
-        content, url=url, output_format="python", include_links=True, include_tables=True, with_metadata=True
-    )
-    text = getattr(document, "text", None) or trafilatura.html2txt(content)
-    if not text:
-        raise PageFailed("The page has no text.")
-    return PageText(url, getattr(document, "title", None) or url, str(text)[:MAX_TEXT_CHARS])
-
-
-def matches(text: str, pattern: str) -> list[str]:
-    """Return the parts of a text around each match of a pattern, ignoring case; at most `MAX_MATCHES`."""
-    excerpts: list[str] = []
-    last = -1
-    for match in re.finditer(re.escape(pattern.strip()), text, re.IGNORECASE):
-        if match.start() <= last:
-            continue  # in the previous excerpt
-        last = match.end() + _CONTEXT
-        excerpts.append(text[max(0, match.start() - _CONTEXT) : last].strip())
-        if len(excerpts) == MAX_MATCHES:
-            break
-    return excerpts

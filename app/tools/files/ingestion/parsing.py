@@ -1,8 +1,7 @@
 """
 Text extraction from files: plain text, Markdown, code, HTML, PDF, DOCX, JSON and CSV.
 
-All files but short plain texts are read in a separate process (`extract_alone`), which may be killed: documents are
-untrusted, and can make the libraries that read them take very long or use too much memory.
+All files but short plain texts are read in a process of their own (`app.isolation`).
 """
 
 from __future__ import annotations
@@ -10,10 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +18,7 @@ import orjson
 
 from app.pdf_reader import EncryptedPDF, pdf_pages
 from app.tools.files.ingestion.chunking import chunks
+from app.tools.html_text import html_title_and_text
 
 if TYPE_CHECKING:
     from app.tools.files.vector_stores.records import ErrorCode
@@ -29,8 +27,7 @@ MAX_CHARACTERS = 20_000_000  # of text in one file, about 5 million tokens
 MAX_TEXT_BYTES = 80_000_000  # of a text file, before decoding
 MAX_SIMPLE = 256 * 1024  # bytes of a short text
 MAX_UNPACKED = 256 * 1024 * 1024  # bytes of a DOCX
-MAX_MEMORY = 3 * 1024**3  # bytes of address space
-MAX_OUTPUT = 2 * 1024**3  # bytes that the process may write to a file
+MAX_MEMORY = 3 * 1024**3  # bytes of address space of the process that reads a file
 
 
 class UnreadableFile(Exception):
@@ -45,12 +42,6 @@ class UnreadableFile(Exception):
 def is_simple(path: Path, filename: str) -> bool:
     """Return whether a file is a short plain text, which no parser reads and which needs no separate process."""
     return path.stat().st_size <= MAX_SIMPLE and _reader(path, filename) is _text
-
-
-def extract_alone(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> int:
-    """Do the same as `extract` after limiting this process's memory, output and priority; for a separate process."""
-    _limit_this_process()
-    return extract(source, target, filename, max_tokens, overlap)
 
 
 def extract(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> int:
@@ -183,64 +174,13 @@ def _docx(path: Path) -> Iterator[str]:
             yield block.text + "\n\n"
 
 
-# Elements whose text is not displayed, and block elements.
-_INVISIBLE = frozenset({"script", "style", "noscript", "template", "svg", "head"})
-_BLOCKS = frozenset(
-    {"address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset", "figcaption"}
-)
-_BLOCKS |= {"figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol"}
-_BLOCKS |= {"option", "p", "pre", "section", "summary", "table", "td", "th", "tr", "ul"}
-
-
 def _html(path: Path) -> Iterator[str]:
-    from lxml import html
-
     if path.stat().st_size > MAX_TEXT_BYTES:
         raise UnreadableFile("invalid_file", "The file has more than 5,000,000 tokens of text.")
-    data = path.read_bytes()
-    # lxml reads a page that declares no encoding as Latin-1.
-    parser = html.HTMLParser(encoding="utf-8" if _is_utf8(data) else None, huge_tree=False)
-    tree = html.document_fromstring(data, parser=parser)
-    if title := " ".join((tree.findtext(".//title") or "").split()):
+    title, text = html_title_and_text(path.read_bytes())
+    if title:
         yield f"{title}\n\n"
-    yield from _html_text(tree)
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeError:
-        return False
-    return True
-
-
-def _html_text(tree: object) -> Iterator[str]:
-    """Yield the visible text of a page. Iterative, since elements may be nested deeper than the recursion limit."""
-    stack: list[Any] = [tree]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, str):
-            yield node
-            continue
-        visible = isinstance(node.tag, str) and node.tag not in _INVISIBLE
-        block = visible and node.tag in _BLOCKS
-        if node.tail:
-            stack.append(_spaced(node.tail))
-        if block:
-            stack.append("\n")
-        if visible:
-            stack.extend(reversed(node))
-            stack.append(node.text if node.tag == "pre" and node.text else _spaced(node.text or ""))
-        if block:
-            stack.append("\n\n" if node.tag in ("p", "h1", "h2", "h3", "h4", "h5", "h6") else "\n")
-
-
-def _spaced(text: str) -> str:
-    """Collapse whitespace to single spaces, as browsers do."""
-    inner = " ".join(text.split())
-    if not inner:
-        return " " if text else ""
-    return f"{' ' if text[0].isspace() else ''}{inner}{' ' if text[-1].isspace() else ''}"
+    yield text
 
 
 _READERS: dict[str, Callable[[Path], Iterator[str]]] = {
@@ -253,18 +193,3 @@ _READERS: dict[str, Callable[[Path], Iterator[str]]] = {
     ".csv": _csv,
     ".tsv": _csv,
 }
-
-
-def _limit_this_process() -> None:
-    """Limit the memory, file size and priority of this process."""
-    try:
-        import resource
-    except ImportError:  # not available on Windows
-        return
-    for limit, maximum in ((resource.RLIMIT_AS, MAX_MEMORY), (resource.RLIMIT_FSIZE, MAX_OUTPUT)):
-        _, hard = resource.getrlimit(limit)
-        if hard == resource.RLIM_INFINITY or hard > maximum:
-            with suppress(ValueError, OSError):
-                resource.setrlimit(limit, (maximum, maximum))
-    with suppress(OSError):
-        os.nice(max(0, 5 - os.nice(0)))

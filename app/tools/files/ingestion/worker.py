@@ -15,15 +15,14 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
-import anyio
 import orjson
-from anyio import to_process
 
 from app.errors import APIError
+from app.isolation import CallDied, CallTookTooLong, IsolatedCalls
 from app.tasks import cancel
 from app.tools.files import FileStore, FilesUnavailable
 from app.tools.files.embeddings import BATCH, Embeddings, EmbeddingsUnavailable
-from app.tools.files.ingestion.parsing import UnreadableFile, extract, extract_alone, is_simple
+from app.tools.files.ingestion.parsing import MAX_MEMORY, UnreadableFile, extract, is_simple
 from app.tools.files.vector_stores.records import Job, TextChunk, VectorStoreRecords
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,8 @@ class Ingestion:
     ) -> None:
         """`lease` is the duration of a claim, `timeout` the limit for extracting the text of one file; in seconds."""
         self._files, self._records, self._embeddings = files, records, embeddings
-        self._lease, self._timeout = lease, timeout
+        self._lease = lease
+        self._calls = IsolatedCalls(READERS, seconds=timeout, memory=MAX_MEMORY)
         self._tasks: list[asyncio.Task[None]] = []
         self._wakeups = [asyncio.Event() for _ in range(READERS)]
 
@@ -152,17 +152,16 @@ class Ingestion:
         await self._records.complete(job, _chunks(text, vectors, size), model)
 
     async def _extract(self, job: Job, source: Path, target: Path) -> None:
-        """Extract the text in a separate process, which is killed if it takes too long."""
+        """Extract the text, in a process of its own unless it is short and plain."""
         arguments = (str(source), str(target), job.filename, job.strategy.max_tokens, job.strategy.overlap)
         if await asyncio.to_thread(is_simple, source, job.filename):
             await asyncio.to_thread(extract, *arguments)
             return
         try:
-            with anyio.fail_after(self._timeout):
-                await to_process.run_sync(extract_alone, *arguments, cancellable=True)
-        except TimeoutError:
+            await self._calls.run(job.claim, extract, *arguments)
+        except CallTookTooLong:
             raise UnreadableFile("invalid_file", "The file takes too long to read.") from None
-        except (MemoryError, anyio.BrokenWorkerProcess):
+        except CallDied:
             raise UnreadableFile("invalid_file", "The file takes too much memory to read.") from None
 
     async def _embed(self, text: Path, vectors: Path) -> int:

@@ -214,7 +214,7 @@ async def test_a_document_that_takes_too_long_fails(database: FilePlace) -> None
 
 
 async def test_a_document_that_ends_its_process_fails(database: FilePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "extract_alone", exit_now)
+    monkeypatch.setattr(worker, "extract", exit_now)
     async with opened(database) as store:
         id = await upload(store, "a.pdf", pdf("Some words."))
         await store.vector_stores.create(STORE, [NewStoreFile(id)])

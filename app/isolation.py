@@ -1,0 +1,152 @@
+"""
+Calls in processes of their own, which may be killed: documents of somebody else can make the libraries that read them
+take very long, or much memory, and a thread cannot be ended.
+
+    calls = IsolatedCalls(3, seconds=15, memory=1024**3)
+    text = await calls.run(owner, read_document, data)
+
+The processes are used again, so a call does not wait for Python to start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+
+import anyio
+from anyio import to_process
+
+T = TypeVar("T")
+
+MAX_OUTPUT = 2 * 1024**3  # bytes that a process may write to a file
+
+
+class CallTookTooLong(Exception):
+    """An isolated call was ended because it took too long."""
+
+
+class CallDied(Exception):
+    """The process of an isolated call died, most likely of its memory limit."""
+
+
+class Turns:
+    """
+    A number of slots, which owners take in turns.
+
+    An owner holds all but one at most (if there are several), so that another owner need not wait for it.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._held: Counter[str] = Counter()  # by owner
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by owner; the next one to get a slot first
+
+    @asynccontextmanager
+    async def slot(self, owner: str) -> AsyncIterator[None]:
+        """Hold a slot within the context; waits for one."""
+        await self._take(owner)
+        try:
+            yield
+        finally:
+            self._release(owner)
+
+    def _has_slot_for(self, owner: str) -> bool:
+        return self._held.total() < self._slots and self._held[owner] < max(1, self._slots - 1)
+
+    async def _take(self, owner: str) -> None:
+        if owner not in self._waiting and self._has_slot_for(owner):
+            self._held[owner] += 1
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.cancelled():
+                self._give()  # which removes it
+            else:
+                self._release(owner)
+            raise
+
+    def _release(self, owner: str) -> None:
+        self._held[owner] -= 1
+        if not self._held[owner]:
+            del self._held[owner]
+        self._give()
+
+    def _give(self) -> None:
+        """Give free slots to those who wait; an owner who gets one is the last in turn."""
+        for owner in [*self._waiting]:
+            futures = self._waiting[owner]
+            while futures and futures[0].done():  # cancelled
+                futures.popleft()
+            if futures and self._has_slot_for(owner):
+                self._held[owner] += 1
+                futures.popleft().set_result(None)
+                self._waiting[owner] = self._waiting.pop(owner)
+            if not futures:
+                del self._waiting[owner]
+
+
+class IsolatedCalls:
+    """Calls functions in up to `slots` processes at a time, each with limits; owners take turns: see `Turns`."""
+
+    def __init__(self, slots: int, *, seconds: float, memory: int) -> None:
+        """`seconds` is the longest time that a call may take, `memory` its address space in bytes."""
+        self._slots, self._seconds, self._memory = slots, seconds, memory
+        self._turns = Turns(slots)
+        self._limiter: anyio.CapacityLimiter | None = None  # otherwise anyio limits all calls by the number of CPUs
+
+    async def run(self, owner: str, function: Callable[..., T], *args: object) -> T:
+        """
+        Return the result of a function of a module, called in another process.
+
+        Raises `CallTookTooLong`, `CallDied`, and the exceptions of the function. A call that is cancelled is ended.
+        """
+        async with self._turns.slot(owner):
+            self._limiter = self._limiter or anyio.CapacityLimiter(self._slots)
+            try:
+                with anyio.fail_after(self._seconds):
+                    return await to_process.run_sync(
+                        _run_limited,
+                        self._seconds,
+                        self._memory,
+                        function,
+                        *args,
+                        cancellable=True,
+                        limiter=self._limiter,
+                    )
+            except TimeoutError:
+                raise CallTookTooLong from None
+            except (MemoryError, anyio.BrokenWorkerProcess):
+                raise CallDied from None
+
+
+def _run_limited(seconds: float, memory: int, function: Callable[..., T], *args: object) -> T:
+    _limit_this_process(seconds, memory)
+    return function(*args)
+
+
+def _limit_this_process(seconds: float, memory: int) -> None:
+    """Limit the memory, CPU time, file size and priority of this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the server ends this process
+    try:
+        import resource
+    except ImportError:  # not available on Windows
+        return
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    # The server ends the process earlier; this is for one whose server has died.
+    cpu = int(usage.ru_utime + usage.ru_stime + seconds) + 2
+    for limit, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, cpu), (resource.RLIMIT_FSIZE, MAX_OUTPUT)):
+        _, hard = resource.getrlimit(limit)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+    with suppress(OSError):
+        os.nice(max(0, 5 - os.nice(0)))
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("1000")  # where memory runs out, the system ends this process, not the server

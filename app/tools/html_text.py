@@ -1,0 +1,68 @@
+"""The text of HTML as a reader sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+# Elements whose text is not displayed, and block elements.
+_INVISIBLE = frozenset({"script", "style", "noscript", "template", "svg", "head"})
+_BLOCKS = frozenset(
+    {"address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset", "figcaption"}
+)
+_BLOCKS |= {"figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol"}
+_BLOCKS |= {"option", "p", "pre", "section", "summary", "table", "td", "th", "tr", "ul"}
+
+
+def html_title_and_text(page: str | bytes) -> tuple[str, str]:
+    """
+    Return the title and the visible text of a page; both empty if it is none.
+
+    The encoding of bytes that are not UTF-8 is the one that the page declares, else Latin-1.
+    """
+    from lxml import etree, html  # an extra
+
+    data = page.encode("utf-8", "replace") if isinstance(page, str) else page
+    parser = html.HTMLParser(encoding="utf-8" if _is_utf8(data) else None, huge_tree=False)
+    try:
+        tree = html.document_fromstring(data, parser=parser)
+    except etree.ParserError:  # an empty document
+        return "", ""
+    return " ".join((tree.findtext(".//title") or "").split()), "".join(_visible_text(tree))
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeError:
+        return False
+    return True
+
+
+def _visible_text(tree: object) -> Iterator[str]:
+    """Yield the visible text of an element. Iterative: elements may be nested deeper than the recursion limit."""
+    stack: list[Any] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, str):
+            yield node
+            continue
+        visible = isinstance(node.tag, str) and node.tag not in _INVISIBLE
+        block = visible and node.tag in _BLOCKS
+        if node.tail:
+            stack.append(_spaced(node.tail))
+        if block:
+            stack.append("\n")
+        if visible:
+            stack.extend(reversed(node))
+            stack.append(node.text if node.tag == "pre" and node.text else _spaced(node.text or ""))
+        if block:
+            stack.append("\n\n" if node.tag in ("p", "h1", "h2", "h3", "h4", "h5", "h6") else "\n")
+
+
+def _spaced(text: str) -> str:
+    """Collapse whitespace to single spaces, as browsers do."""
+    inner = " ".join(text.split())
+    if not inner:
+        return " " if text else ""
+    return f"{' ' if text[0].isspace() else ''}{inner}{' ' if text[-1].isspace() else ''}"

@@ -1,0 +1,139 @@
+"""
+Read web pages: extract their text, and find places in it.
+
+Pages are untrusted: extraction may take very long, and is therefore done in a process of its own (`pages`).
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from app.core.charsets import codec_of, declared_charset, decoded
+from app.tools.html_text import html_title_and_text
+
+MAX_TEXT_CHARS = 400_000  # of one page
+MAX_PATTERN_CHARS = 1000
+MAX_MATCHES = 20
+
+_CONTEXT = 200  # characters on each side of a match
+_MAX_TITLE = 300  # characters
+_META = re.compile(rb"<meta[^<>]{0,500}?charset\s*=\s*[\"']?([\w.:-]{1,40})", re.IGNORECASE)
+_HEAD = 4096  # bytes in which a page declares its charset
+_BOMS = ((b"\xef\xbb\xbf", "utf_8"), (b"\xff\xfe", "utf_16_le"), (b"\xfe\xff", "utf_16_be"))
+
+
+class PageFailed(Exception):
+    """A page could not be fetched or read; the message is fit for the model and the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageText:
+    """The text of a page."""
+
+    url: str  # after redirects
+    title: str
+    text: str
+
+
+def read_page(url: str, content_type: str, content: bytes, seconds: float) -> PageText:
+    """
+    Return the text of a page; raises `PageFailed`.
+
+    Of HTML it is that of the article, or of the whole page if there is none, or if it takes longer than `seconds`.
+    """
+    media_type = content_type.partition(";")[0].strip().lower()
+    is_html = media_type in ("text/html", "application/xhtml+xml", "")
+    if not (is_html or media_type.startswith("text/") or re.search(r"[/+](json|xml)$", media_type)):
+        raise PageFailed(f"The page cannot be read: it is of the type {media_type[:100]}.")
+    text = _decoded(content, declared_charset(content_type), is_html=is_html)
+    if not is_html:
+        return PageText(url, url, text[:MAX_TEXT_CHARS])
+    title, visible = _title_and_text(text, url, seconds)
+    if not visible.strip():
+        raise PageFailed("The page has no text.")
+    return PageText(url, " ".join(title.split())[:_MAX_TITLE] or url, visible[:MAX_TEXT_CHARS])
+
+
+def _decoded(content: bytes, charset: str | None, *, is_html: bool) -> str:
+    """Decode a page as browsers do: by its byte order mark, else as its server or the page itself declares."""
+    for mark, marked in _BOMS:
+        if content.startswith(mark):
+            return decoded(content.removeprefix(mark), marked)
+    if charset is None and is_html and (match := _META.search(content[:_HEAD])):
+        charset = match[1].decode("ascii", "replace")
+    if codec := codec_of(charset or ""):
+        return decoded(content, codec)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return decoded(content, "cp1252")
+
+
+class _TooSlow(BaseException):
+    """The extraction takes too long. No `Exception`: trafilatura would handle it."""
+
+
+def _title_and_text(page: str, url: str, seconds: float) -> tuple[str, str]:
+    import trafilatura  # an extra, and slow to import
+
+    try:
+        with _interrupted(seconds):
+            document = trafilatura.bare_extraction(
+                page, url=url, output_format="python", include_links=True, include_tables=True, with_metadata=True
+            )
+    except (_TooSlow, MemoryError):
+        document = None
+    title, article = getattr(document, "title", None), getattr(document, "text", None)
+    if article:
+        return title or "", article
+    plain_title, plain_text = html_title_and_text(page)
+    return title or plain_title, plain_text
+
+
+@contextmanager
+def _interrupted(seconds: float) -> Iterator[None]:
+    """Raise `_TooSlow` within the context after some seconds, where the system can do so; in the main thread."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise _TooSlow
+
+    if not hasattr(signal, "setitimer"):  # on Windows
+        yield
+        return
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def matches(text: str, pattern: str) -> list[str]:
+    """Return the parts of a text around each match of a pattern, ignoring case; at most `MAX_MATCHES`."""
+    folded, wanted = _folded(text), _folded(pattern.strip())
+    excerpts: list[str] = []
+    at = folded.find(wanted)
+    while at >= 0 and len(excerpts) < MAX_MATCHES:
+        end = at + len(wanted) + _CONTEXT
+        excerpts.append(text[max(0, at - _CONTEXT) : end].strip())
+        at = folded.find(wanted, end + 1)
+    return excerpts
+
+
+def _folded(text: str) -> str:
+    """Return a text of the same length without the difference between upper and lower case."""
+    folded = text.casefold()
+    if len(folded) == len(text):
+        return folded
+    return "".join(map(_folded_character, text))
+
+
+def _folded_character(character: str) -> str:
+    folded = character.casefold()
+    return folded if len(folded) == 1 else character.lower()[:1]  # of ß is ss, and of İ an i with a second dot
